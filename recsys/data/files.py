@@ -1,0 +1,53 @@
+"""Outputs that appear whole or not at all, and the checksums that say they are whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from recsys.errors import InputError
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary sibling to write into; it takes the path's place when the block ends well.
+
+    What was at the path is gone then; the caller decides whether it may go. When the block fails,
+    nothing has happened.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    path = path.resolve()  # a link keeps pointing at the place
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        new, old = work / "new", work / "old"
+        new.mkdir()
+        yield new
+        if path.exists():
+            os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except OSError:
+            if old.exists():
+                os.rename(old, path)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,99 @@
+"""Ragged item histories: what every scorer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAD = 0
+"""The item token that stands for "no item": padding, and items outside the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """The item histories of B users, laid end to end, oldest item first.
+
+    User b's history is ``items[offsets[b]:offsets[b + 1]]``.
+
+    >>> histories = Histories.from_lists([[3, 1], [], [2, 2, 4]])
+    >>> histories.items.tolist(), histories.offsets.tolist()
+    ([3, 1, 2, 2, 4], [0, 2, 2, 5])
+    >>> histories.newest(2).padded()
+    array([[3, 1],
+           [0, 0],
+           [2, 4]], dtype=int32)
+    """
+
+    items: NDArray[np.int32]
+    """Item tokens [N], each at least 1."""
+    offsets: NDArray[np.int64]
+    """Where each history starts and the last one ends [B + 1]."""
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
+        """One history per list of item tokens."""
+        rows = [np.fromiter(row, dtype=np.int32) for row in lists]
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        items = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
+        return cls(items, _offsets(lengths))
+
+    @classmethod
+    def from_spans(
+        cls, items: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> Histories:
+        """The histories ``items[starts[b]:ends[b]]``, copied end to end; PAD tokens are left out."""
+        picked = np.asarray(items)[_spans(starts, ends - starts)]
+        known = picked != PAD
+        if known.all():
+            return cls(picked, _offsets(ends - starts))
+        kept = np.concatenate([[0], np.cumsum(known)])
+        return cls(picked[known], kept[_offsets(ends - starts)])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, users: slice) -> Histories:
+        """The histories of a run of users, sharing this one's memory."""
+        start, stop, _ = users.indices(len(self))
+        offsets = self.offsets[start : max(start, stop) + 1]
+        return Histories(self.items[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Items per history [B]."""
+        return np.diff(self.offsets)
+
+    @property
+    def users(self) -> NDArray[np.int64]:
+        """The row, 0 to B - 1, that each entry of ``items`` belongs to [N]."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def take(self, rows: NDArray[np.int64]) -> Histories:
+        """The histories of the given rows, in their order."""
+        return Histories.from_spans(self.items, self.offsets[rows], self.offsets[rows + 1])
+
+    def newest(self, count: int) -> Histories:
+        """The last ``count`` items of each history."""
+        ends = self.offsets[1:]
+        return Histories.from_spans(self.items, np.maximum(self.offsets[:-1], ends - count), ends)
+
+    def padded(self, width: int | None = None) -> NDArray[np.int32]:
+        """Item tokens [B, width], right-padded with PAD; width defaults to the longest history."""
+        lengths = self.lengths
+        width = int(lengths.max(initial=0)) if width is None else width
+        grid = np.full((len(self), width), PAD, dtype=np.int32)
+        grid[np.arange(width) < lengths[:, None]] = self.items
+        return grid
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+
+
+def _spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The indices start, start + 1, … of each span, end to end."""
+    offsets = _offsets(lengths)
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)

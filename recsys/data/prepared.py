@@ -1,0 +1,284 @@
+"""The prepared dataset: a folder of flat arrays, written atomically, opened memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.config import DataConfig
+from recsys.data.files import file_sha256, new_folder
+from recsys.data.histories import PAD, Histories
+from recsys.data.log import InteractionLog, filter_log
+from recsys.data.manifest import Manifest
+from recsys.data.sources import load_source
+from recsys.data.splits import leave_last_out
+from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+
+Part = Literal["valid", "test"]
+_START: dict[Part, int] = {"valid": 0, "test": 1}
+"""The column of the cuts where a part of the split starts; it ends at the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The Q targets of one part of the split, each with the history it is to be foretold from."""
+
+    users: NDArray[np.int64]
+    """The user's row in the dataset [Q]."""
+    histories: Histories
+    """Of Q users: everything before that part, items outside the catalogue left out."""
+    targets: NDArray[np.int32]
+    """Item tokens [Q], each at least 1."""
+    dropped: int
+    """Targets outside the catalogue: not among the Q, but counted."""
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """Interaction sequences of U users over a catalogue of I items, split into three parts.
+
+    Row u of the dataset has the interactions ``offsets[u]`` to ``offsets[u + 1]``, oldest first.
+    """
+
+    path: Path
+    manifest: Manifest
+    items: NDArray[np.int32]
+    """Item tokens [N]; PAD for items that occur as test targets only."""
+    timestamps: NDArray[np.int64]
+    """[N], as in the log."""
+    weights: NDArray[np.float32] | None
+    """[N], if the log has them."""
+    offsets: NDArray[np.int64]
+    """[U + 1]."""
+    cuts: NDArray[np.int32]
+    """Where training, validation and test end, counted from the user's first interaction [U, 3]."""
+    user_ids: pl.Series
+    """[U], ascending."""
+    item_table: pl.DataFrame
+    """item_id and the features of the items [I rows]; row i is item token i + 1."""
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
+        """Open a folder written by `prepare`; its arrays are mapped, not read.
+
+        Raises:
+            InputError: it is none, of another format version, or a file is not what was written.
+        """
+        path = Path(path)
+        manifest = Manifest.read(path)
+        manifest.verify(path)
+        arrays = {
+            name.removesuffix(".npy"): np.load(path / name, mmap_mode="r", allow_pickle=False)
+            for name in manifest.files
+            if name.endswith(".npy")
+        }
+        return cls(
+            path=path,
+            manifest=manifest,
+            items=arrays["items"],
+            timestamps=arrays["timestamps"],
+            weights=arrays.get("weights"),
+            offsets=arrays["offsets"],
+            cuts=arrays["cuts"],
+            user_ids=pl.read_parquet(path / "users.parquet")["user_id"],
+            item_table=pl.read_parquet(path / "items.parquet"),
+        )
+
+    @property
+    def num_users(self) -> int:
+        """U."""
+        return len(self.cuts)
+
+    @property
+    def num_items(self) -> int:
+        """I, the size of the catalogue: the items of training and validation interactions."""
+        return len(self.item_table)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the settings and all content."""
+        return self.manifest.fingerprint
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Item ids to item tokens and back."""
+        return Vocabulary(self.item_table["item_id"])
+
+    def histories(self, before: Part) -> Histories:
+        """What is known of every user before a part of the split [U histories]."""
+        starts = self.offsets[:-1]
+        return Histories.from_spans(self.items, starts, starts + self.cuts[:, _START[before]])
+
+    def holdout(self, part: Part) -> Holdout:
+        """The targets of a part of the split, in user order, oldest first."""
+        starts = self.cuts[:, _START[part]].astype(np.int64)
+        counts = self.cuts[:, _START[part] + 1] - starts
+        users = np.repeat(np.arange(self.num_users), counts)
+        firsts = np.repeat(np.cumsum(counts) - counts, counts)
+        rows = (self.offsets[:-1] + starts)[users] + np.arange(len(users)) - firsts
+        targets = self.items[rows]
+        known = targets != PAD
+        users = users[known]
+        return Holdout(
+            users=users,
+            histories=Histories.from_spans(
+                self.items, self.offsets[users], self.offsets[users] + starts[users]
+            ),
+            targets=targets[known],
+            dropped=int(np.count_nonzero(~known)),
+        )
+
+
+def prepare(
+    source: TableSource | InteractionLog,
+    config: DataConfig | None = None,
+    out: str | os.PathLike[str] = "data/prepared",
+    items: TableSource | None = None,
+) -> PreparedDataset:
+    """Order, filter, split and encode a log, and write it as a prepared dataset.
+
+    A dataset already at ``out`` is reused if it has the same settings and content, and replaced in
+    one step if not; anything else at ``out`` is left alone and refused.
+
+    Args:
+        source: a named dataset, a file, a frame, or a log already read.
+        config: how to read and prepare it; ``config.source`` gives way to ``source``.
+        out: the folder to write.
+        items: features of the items: a table with the column item_id, one row per item.
+
+    Raises:
+        InputError: the log, the item table or the folder will not do; nothing is written then.
+    """
+    config = config or DataConfig()
+    out = Path(out)
+    previous = _previous(out)
+    features: pl.DataFrame | None = None
+    if isinstance(source, InteractionLog):
+        log = source
+    else:
+        log, features = load_source(source, config)
+    if items is not None:
+        features = read_table(items, origin="the item table")
+    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
+    filtered = filter_log(log, config)
+    arrays, tables = _encode(filtered, features)
+    identity = _identity(settings, arrays, tables)
+    if previous is None or previous.fingerprint != identity:
+        with new_folder(out) as folder:
+            for name, array in arrays.items():
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            for name, table in tables.items():
+                table.write_parquet(folder / f"{name}.parquet")
+            manifest = Manifest(
+                origin=log.origin,
+                log_fingerprint=log.fingerprint,
+                fingerprint=identity,
+                settings=settings,
+                ordered_by=log.ordered_by,
+                filtered_on="all rows, those of validation and test targets too",
+                counts=_counts(log, arrays, tables),
+                files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
+            )
+            manifest.write(folder)
+    return PreparedDataset.open(out)
+
+
+def _previous(out: Path) -> Manifest | None:
+    """The sound prepared dataset that is already there, if any; what may not be lost is refused."""
+    manifest = Manifest.previous(out)
+    if manifest is None:
+        return None
+    try:
+        manifest.verify(out)
+    except InputError:
+        return None
+    return manifest
+
+
+def _encode(
+    log: InteractionLog, features: pl.DataFrame | None
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
+    """The arrays and tables of the dataset, by the names of their files."""
+    frame = log.frame.collect("polars").to_native()
+    users = frame["user_id"].rle().struct.unnest()
+    lengths = users["len"].to_numpy().astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    cuts = leave_last_out(lengths)
+    known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
+    vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
+    arrays: dict[str, NDArray[np.generic]] = {
+        "items": vocabulary.encode(frame["item_id"]),
+        "timestamps": frame["timestamp"].to_numpy(),
+        "offsets": offsets,
+        "cuts": cuts,
+    }
+    if "weight" in frame.columns:
+        arrays["weights"] = frame["weight"].to_numpy()
+    tables = {
+        "users": users.select(user_id="value"),
+        "items": _item_table(vocabulary, features, log.origin),
+    }
+    return arrays, tables
+
+
+def _item_table(vocabulary: Vocabulary, features: pl.DataFrame | None, origin: str) -> pl.DataFrame:
+    """item_id and features, one row per item token; nulls for items without features."""
+    ids = pl.DataFrame({"item_id": vocabulary.ids, "token": np.arange(1, len(vocabulary) + 1)})
+    if features is None:
+        return ids.drop("token")
+    if "item_id" not in features.columns:
+        raise InputError(
+            f"item table of {origin}: no column 'item_id' among {', '.join(features.columns)}"
+        )
+    tokens = pl.Series("token", vocabulary.encode(features["item_id"]).astype(np.int64))
+    known = features.with_columns(tokens).filter(tokens != PAD)
+    if known.is_empty():
+        raise InputError(f"item table of {origin}: none of its item_ids is in the log")
+    if known["token"].is_duplicated().any():
+        twice = known.filter(known["token"].is_duplicated())["item_id"][0]
+        raise InputError(f"item table of {origin}: item_id {twice!r} has more than one row")
+    return ids.join(known.drop("item_id"), on="token", how="left", maintain_order="left").drop(
+        "token"
+    )
+
+
+def _identity(
+    settings: dict[str, object],
+    arrays: dict[str, NDArray[np.generic]],
+    tables: dict[str, pl.DataFrame],
+) -> str:
+    """The fingerprint of a dataset."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    for name in sorted(tables):
+        digest.update(tables[name].write_ndjson().encode())
+    return digest.hexdigest()
+
+
+def _counts(
+    log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
+) -> dict[str, int]:
+    ends = arrays["cuts"].sum(axis=0).tolist()
+    return {
+        "rows_read": log.rows,
+        "interactions": len(arrays["items"]),
+        "users": len(tables["users"]),
+        "items": len(tables["items"]),
+        "train": ends[0],
+        "valid": ends[1] - ends[0],
+        "test": ends[2] - ends[1],
+        "outside_catalogue": int(np.count_nonzero(arrays["items"] == PAD)),
+    }

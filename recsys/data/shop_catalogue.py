@@ -1,0 +1,247 @@
+"""What the simulated shop sells, and the rules planted in what its customers buy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, product, zip_longest
+
+import polars as pl
+
+from recsys.errors import InputError
+
+SEASONS = ("winter", "spring", "summer", "autumn")
+"""When seasonal goods sell best; goods without a season sell all year."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One category: its goods by season, and the styles they come in.
+
+    Every good is a product under its plain name, and one more in each style:
+    "Tent"; "Tent, Trail"; "Tent, Featherlight"...
+    """
+
+    category: str
+    styles: str
+    all_year: str
+    consumables: str = ""
+    """Goods that are used up and bought again."""
+    winter: str = ""
+    spring: str = ""
+    summer: str = ""
+    autumn: str = ""
+
+    def goods(self) -> list[tuple[str, str, bool]]:
+        """(name, season or "", consumable) of each good."""
+        listed = [
+            (self.all_year, "", False),
+            (self.consumables, "", True),
+            *((getattr(self, season), season, False) for season in SEASONS),
+        ]
+        return [
+            (name, season, used_up)
+            for names, season, used_up in listed
+            for name in names.split(", ")
+            if name
+        ]
+
+
+SHELVES = (
+    Shelf(
+        "Outdoor",
+        "Trail, Summit, Featherlight, Stormproof, Expedition, Ridgeline, Weekend, Northern",
+        "Hiking boots, Trail map, Trekking poles, Backpack, Head torch, Compass, Water bottle",
+        winter="Winter gloves, Snow boots, Down jacket, Ski goggles, Ski helmet, Hand warmers",
+        summer="Tent, Sleeping bag, Camping stove, Hammock",
+    ),
+    Shelf(
+        "Electronics",
+        "Compact, Pro, Slim, Wireless, Portable, Refurbished, Studio, Travel",
+        "Phone, Phone case, Fast charger, Camera, Memory card, Laptop, Monitor, Docking station, "
+        "Television, Soundbar, Games console, Second controller, Headphones, Tablet, Smart speaker",
+        consumables="AA batteries",
+    ),
+    Shelf(
+        "Home office",
+        "Oak, Walnut, Recycled, Executive, Everyday, Folding, Graphite, Ergonomic",
+        "Printer, Standing desk, Office chair, Monitor arm, Fountain pen, Bookcase, Desk lamp, "
+        "Filing cabinet, Whiteboard, Shredder, Footrest, Pinboard, Laptop stand",
+        consumables="Ink cartridge, Copy paper, Sticky notes",
+    ),
+    Shelf(
+        "Kitchen",
+        "Copper, Cast-iron, Stainless, Bamboo, Enamel, Professional, Retro, Mini",
+        "Espresso machine, Coffee grinder, Loaf tin, Cake tin, Demijohn, Wok, Rice cooker, "
+        "Chef's knife, Whetstone, Stock pot, Blender, Kettle, Toaster, Mixing bowl",
+        autumn="Slow cooker, Preserving jar",
+    ),
+    Shelf(
+        "Groceries",
+        "Organic, Fairtrade, Farmhouse, Family-size, Artisan, Wholegrain, Smoked, Alpine",
+        "Hamper, Gift chocolates",
+        consumables="Coffee beans, Bread flour, Baker's yeast, Cocoa powder, Wildflower honey, "
+        "Loose-leaf tea, Olive oil, Oat milk, Basmati rice, Tomato passata, Muesli, Sea salt",
+        winter="Mulled wine spice, Gingerbread",
+    ),
+    Shelf(
+        "Baby",
+        "Cotton, Little Bear, Rainbow, Soft-touch, First-year, Travel, Muslin, Starlight",
+        "Cot, Baby monitor, Night light, Pushchair, Rain cover, High chair, Changing mat, "
+        "Baby carrier, Bottle warmer, Play mat, Teether, Bath seat",
+        consumables="Nappies, Baby wipes, Formula milk",
+        winter="Snowsuit",
+    ),
+    Shelf(
+        "Sports",
+        "Club, Race, Training, Junior, Team, Carbon, Classic, Endurance",
+        "Running shoes, Heart-rate monitor, Race belt, Triathlon suit, Road bike, Bike helmet, "
+        "Bike lights, Yoga mat, Kettlebell, Football",
+        consumables="Energy bars",
+        summer="Swimming goggles, Swim cap, Wetsuit, Beach volleyball",
+        winter="Ice skates",
+    ),
+    Shelf(
+        "Garden",
+        "Cottage, Heritage, Galvanised, Heavy-duty, Terracotta, Long-handled, Patio, Solar",
+        "Watering can, Wheelbarrow, Bird feeder, Secateurs",
+        consumables="Lawn feed, Charcoal, Potting soil",
+        spring="Lawn mower, Raised bed, Compost bin, Greenhouse, Seed tray",
+        summer="Barbecue, Parasol, Garden hose",
+        autumn="Leaf rake",
+    ),
+    Shelf(
+        "Books",
+        "Illustrated, Pocket, Signed, Anniversary, Large-print, Collector's, Annotated, Audio",
+        "The Harbour Murders I, The Harbour Murders II, The Harbour Murders III, Italian course, "
+        "Italian dictionary, Italian short stories, Bread-making book, Bird guide, World atlas, "
+        "History of maps, Poems of the sea, Chess openings, Stargazing guide, Jazz biography",
+        winter="Advent stories",
+        summer="Beach thriller",
+    ),
+    Shelf(
+        "Pets",
+        "Cosy, Natural, Chew-proof, Deluxe, Washable, Feline, Little Paws, Reed",
+        "Aquarium, Aquarium filter, Litter tray, Scratching post, Cat tree, Puppy bed, Dog lead, "
+        "Training whistle, Pet carrier, Rabbit hutch, Grooming brush",
+        consumables="Fish food, Cat litter, Dog biscuits, Hay",
+        spring="Flea comb",
+    ),
+    Shelf(
+        "Do it yourself",
+        "Cordless, Trade, Precision, Magnetic, Quick-release, Reinforced, Handy, Master",
+        "Power drill, Drill bit set, Wall plugs, Paint roller, Wall paint, Dust sheet, "
+        "Spirit level, Claw hammer, Tool box, Step ladder, Jigsaw, Tape measure, Workbench",
+        consumables="Sandpaper, Wood glue, Masking tape",
+    ),
+    Shelf(
+        "Body care",
+        "Lavender, Aloe, Sensitive, Mineral, Rosemary, Unscented, Botanical, Sea-salt",
+        "Safety razor, Shaving brush, Hair dryer, Bath towel, Electric toothbrush",
+        consumables="Razor blades, Brush heads, Shampoo, Hand soap, Toothpaste, Body lotion, "
+        "Cotton pads, Deodorant",
+        summer="Sun cream, After-sun gel",
+        winter="Lip balm",
+    ),
+    Shelf(
+        "Hobbies",
+        "Vintage, Starter, Deluxe, Wooden, Hand-made, Mini, Concert, Gallery",
+        "Model railway, Railway points, Acoustic guitar, Guitar tuner, Easel, Oil paints, Canvas, "
+        "Sewing machine, Fabric scissors, Chess set, Telescope, Jigsaw puzzle, Board game",
+        consumables="Guitar strings, Sewing thread, Knitting wool",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who has bought every cause, in any order, buys the effect soon after, or never."""
+
+    name: str
+    causes: tuple[str, ...]
+    """Product ids."""
+    effect: str
+    """Product id; each product is the effect of at most one rule."""
+    probability: float
+    """How many customers in whom the causes are complete follow the rule."""
+
+
+PLANTED = (
+    # Any two of three causes, each pair with its own effect: no single cause tells which.
+    Rule("cold hands and feet", ("Winter gloves", "Snow boots"), "Down jacket", 0.9),
+    Rule("off to the slopes", ("Snow boots", "Ski goggles"), "Ski helmet", 0.9),
+    Rule("wind chill", ("Winter gloves", "Ski goggles"), "Hand warmers", 0.9),
+    Rule("bread baking", ("Bread flour", "Baker's yeast"), "Loaf tin", 0.9),
+    Rule("honey cake", ("Bread flour", "Wildflower honey"), "Cake tin", 0.9),
+    Rule("mead brewing", ("Baker's yeast", "Wildflower honey"), "Demijohn", 0.9),
+    Rule("desk set-up", ("Laptop", "Monitor"), "Docking station", 0.9),
+    Rule("screen at eye level", ("Monitor", "Standing desk"), "Monitor arm", 0.9),
+    Rule("keyboard at elbow level", ("Laptop", "Standing desk"), "Laptop stand", 0.9),
+    Rule("swim and run", ("Swimming goggles", "Running shoes"), "Wetsuit", 0.9),
+    Rule("bike and run", ("Road bike", "Running shoes"), "Race belt", 0.9),
+    Rule("swim and bike", ("Swimming goggles", "Road bike"), "Triathlon suit", 0.9),
+    # Other conjunctions.
+    Rule("long-distance path", ("Hiking boots", "Trail map"), "Trekking poles", 0.9),
+    Rule("cat moves in", ("Litter tray", "Scratching post"), "Cat tree", 0.9),
+    Rule("nursery", ("Cot", "Baby monitor"), "Night light", 0.9),
+    # Chains: each effect is the next cause.
+    Rule("phone, case", ("Phone",), "Phone case", 0.8),
+    Rule("case, charger", ("Phone case",), "Fast charger", 0.7),
+    Rule("tent, sleeping bag", ("Tent",), "Sleeping bag", 0.8),
+    Rule("sleeping bag, stove", ("Sleeping bag",), "Camping stove", 0.7),
+    Rule("espresso, grinder", ("Espresso machine",), "Coffee grinder", 0.8),
+    Rule("grinder, beans", ("Coffee grinder",), "Coffee beans", 0.8),
+    Rule("road bike, helmet", ("Road bike",), "Bike helmet", 0.8),
+    Rule("helmet, lights", ("Bike helmet",), "Bike lights", 0.7),
+    Rule("second volume", ("The Harbour Murders I",), "The Harbour Murders II", 0.8),
+    Rule("third volume", ("The Harbour Murders II",), "The Harbour Murders III", 0.8),
+    Rule("Italian words", ("Italian course",), "Italian dictionary", 0.7),
+    Rule("reading Italian", ("Italian dictionary",), "Italian short stories", 0.7),
+    Rule("drill, bits", ("Power drill",), "Drill bit set", 0.8),
+    Rule("bits, plugs", ("Drill bit set",), "Wall plugs", 0.7),
+    Rule("aquarium, filter", ("Aquarium",), "Aquarium filter", 0.8),
+    Rule("filter, fish", ("Aquarium filter",), "Fish food", 0.8),
+    # Single causes; what follows is often bought again and again.
+    Rule("camera card", ("Camera",), "Memory card", 0.8),
+    Rule("for two players", ("Games console",), "Second controller", 0.7),
+    Rule("printer ink", ("Printer",), "Ink cartridge", 0.8),
+    Rule("cot, nappies", ("Cot",), "Nappies", 0.8),
+    Rule("grill fuel", ("Barbecue",), "Charcoal", 0.8),
+    Rule("lawn care", ("Lawn mower",), "Lawn feed", 0.7),
+    Rule("wet shave", ("Safety razor",), "Razor blades", 0.8),
+    Rule("broken string", ("Acoustic guitar",), "Guitar strings", 0.8),
+)
+"""The planted rules, with product names for ids; a rule comes after those that cause its causes."""
+
+
+def list_products(num_products: int) -> pl.DataFrame:
+    """The range of a shop of that size: name, category, season ("" for none), consumable.
+
+    The plain goods come first, then style after style, evenly from all shelves.
+
+    Raises:
+        InputError: more products than can be named, or fewer than there are plain goods.
+    """
+    plain = [(s.category, *good) for s in SHELVES for good in s.goods()]
+    styled = chain.from_iterable(zip_longest(*(_styled(shelf) for shelf in SHELVES)))
+    listed = plain + [entry for entry in styled if entry is not None]
+    if not len(plain) <= num_products <= len(listed):
+        raise InputError(
+            f"num_products: a shop has {len(plain)} to {len(listed)} products, not {num_products}"
+        )
+    return pl.DataFrame(
+        listed[:num_products],
+        schema={
+            "category": pl.String,
+            "name": pl.String,
+            "season": pl.String,
+            "consumable": pl.Boolean,
+        },
+        orient="row",
+    )
+
+
+def _styled(shelf: Shelf) -> list[tuple[str, str, str, bool]]:
+    return [
+        (shelf.category, f"{name}, {style}", season, used_up)
+        for style, (name, season, used_up) in product(shelf.styles.split(", "), shelf.goods())
+    ]

@@ -1,0 +1,285 @@
+"""The named datasets: what they are, where they come from, and that they are what they were."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from recsys.config import Columns, DataConfig
+from recsys.data.files import file_sha256
+from recsys.data.log import InteractionLog, read_log
+from recsys.data.shop import make_shop
+from recsys.data.tables import TableSource
+from recsys.errors import InputError
+
+MIRROR_VARIABLE = "RECSYS_MIRROR"
+"""Environment variable: the folder or base URL that holds the files of the named datasets."""
+
+Tables = tuple[pl.DataFrame, pl.DataFrame | None]
+"""A log and, if there is one, its item table."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a dataset, found on the mirror under its name."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDataset:
+    """A public log under a short name; counts are those of the log as it is read."""
+
+    name: str
+    description: str
+    homepage: str
+    licence: str
+    interactions: int
+    users: int
+    items: int
+    files: tuple[RemoteFile, ...]
+    read: Callable[..., Tables]
+    """From the paths of the files, in their order."""
+    columns: Columns = field(default_factory=Columns)
+
+
+def load_source(
+    source: TableSource, config: DataConfig | None = None, cache: Path = Path("data")
+) -> tuple[InteractionLog, pl.DataFrame | None]:
+    """Read a log by the name of its dataset, from a file or from a frame.
+
+    Args:
+        source: "ml-1m" and the like, a path, or a frame.
+        config: its columns and its mirror.
+        cache: folder that keeps what is downloaded.
+
+    Returns:
+        The log, and the item table (item_id and features) of datasets that have one.
+
+    Raises:
+        InputError: no such dataset or file, no mirror has it, or the log is not as it should be.
+    """
+    config = config or DataConfig()
+    dataset = find_dataset(source) if isinstance(source, str) else None
+    if dataset is None:
+        return read_log(source, config.columns), None
+    paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
+    log, items = dataset.read(*paths)
+    return read_log(log, config.columns or dataset.columns, origin=dataset.name), items
+
+
+def find_dataset(source: str) -> NamedDataset | None:
+    """The dataset of that name; None if it is the path of a file.
+
+    Raises:
+        InputError: neither a dataset nor a file.
+    """
+    names = [dataset.name for dataset in DATASETS]
+    if source in names:
+        return DATASETS[names.index(source)]
+    if Path(source).exists():
+        return None
+    near = get_close_matches(source, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"the datasets are {', '.join(names)}"
+    raise InputError(f"{source}: neither a file nor a named dataset; {hint}")
+
+
+def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: Path) -> Path:
+    """A path where the file lies, checksum verified; downloaded if the mirror is a URL."""
+    mirror = mirror or os.environ.get(MIRROR_VARIABLE, "")
+    is_url = mirror.startswith(("http://", "https://"))
+    folders = [cache] if is_url or not mirror else [Path(mirror), cache]
+    for folder in folders:
+        if (path := folder / file.name).is_file():
+            _check(file, file_sha256(path), str(path))
+            return path
+    if is_url:
+        return _download(f"{mirror.rstrip('/')}/{file.name}", file, cache)
+    places = " nor in ".join(str(folder) for folder in folders)
+    raise InputError(
+        f"{dataset.name}: {file.name} is not in {places}; set {MIRROR_VARIABLE} to a folder or "
+        f"base URL that has it (the data come from {dataset.homepage})"
+    )
+
+
+def _check(file: RemoteFile, found: str, place: str) -> None:
+    if found != file.sha256:
+        raise InputError(f"{place}: SHA-256 {found} is not {file.sha256}: not the file {file.name}")
+
+
+def _download(url: str, file: RemoteFile, cache: Path) -> Path:
+    """Fetch into the cache: the file appears there when it is whole and its checksum right."""
+    look = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    digest = hashlib.sha256()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (
+            urllib.request.urlopen(url, timeout=60) as response,
+            tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
+            Progress(*look, console=Console(stderr=True), transient=True) as progress,
+        ):
+            size = int(response.headers.get("Content-Length", 0)) or None
+            task = progress.add_task(file.name, total=size)
+            part = Path(folder, file.name)
+            with part.open("wb") as target:
+                while block := response.read(1 << 18):
+                    target.write(block)
+                    digest.update(block)
+                    progress.advance(task, len(block))
+            _check(file, digest.hexdigest(), url)
+            return part.replace(cache / file.name)
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
+
+
+def _parquet(log: Path) -> Tables:
+    return pl.read_parquet(log), None
+
+
+def _parquet_with_items(log: Path, items: Path) -> Tables:
+    return pl.read_parquet(log), pl.read_parquet(items)
+
+
+def _movielens_100k(log: Path) -> Tables:
+    names = ["user_id", "item_id", "rating", "timestamp"]
+    return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
+
+
+def _online_retail(log: Path) -> Tables:
+    lines = pl.read_parquet(log).filter(
+        pl.col("CustomerID").is_not_null(),
+        ~pl.col("InvoiceNo").str.starts_with("C"),  # a cancellation
+        pl.col("Quantity") > 0,
+    )
+    # Descriptions vary; the most frequent one is the name, the first in the alphabet of equals.
+    items = (
+        lines.filter(pl.col("Description").is_not_null())
+        .group_by(pl.col("StockCode").alias("item_id"), pl.col("Description").alias("description"))
+        .len()
+        .sort("len", "description", descending=[True, False])
+        .unique("item_id", keep="first", maintain_order=True)
+        .drop("len")
+        .sort("item_id")
+    )
+    return lines, items
+
+
+def _shop() -> Tables:
+    shop = make_shop()
+    return shop.interactions, shop.products
+
+
+DATASETS = (
+    NamedDataset(
+        name="shop",
+        description="a simulated shop with planted rules, made on the spot from a seed",
+        homepage="recsys.data.shop",
+        licence="Apache-2.0, as this library",
+        interactions=260_854,
+        users=10_000,
+        items=1_000,
+        files=(),
+        read=_shop,
+    ),
+    NamedDataset(
+        name="ml-1m",
+        description="MovieLens-1M: film ratings of 2000 to 2003",
+        homepage="https://grouplens.org/datasets/movielens/1m/",
+        licence="research only, no redistribution; cite Harper and Konstan 2015",
+        interactions=1_000_209,
+        users=6_040,
+        items=3_706,
+        files=(
+            RemoteFile(
+                "ml-1m.parquet", "6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45"
+            ),
+            RemoteFile(
+                "ml-1m-items.parquet",
+                "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973",
+            ),
+        ),
+        read=_parquet_with_items,
+    ),
+    NamedDataset(
+        name="ml-100k",
+        description="MovieLens-100K: film ratings of 1997 and 1998",
+        homepage="https://grouplens.org/datasets/movielens/100k/",
+        licence="research only, no redistribution; cite Harper and Konstan 2015",
+        interactions=100_000,
+        users=943,
+        items=1_682,
+        files=(
+            RemoteFile(
+                "ml-100k.tsv", "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"
+            ),
+        ),
+        read=_movielens_100k,
+    ),
+    NamedDataset(
+        name="amazon-beauty",
+        description="Amazon reviews 2014, Beauty, 5-core, as sequences: times are mere positions",
+        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        licence="research; cite McAuley et al. 2015",
+        interactions=198_502,
+        users=22_363,
+        items=12_101,
+        files=(
+            RemoteFile(
+                "amazon-beauty.parquet",
+                "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c",
+            ),
+        ),
+        read=_parquet,
+        columns=Columns(timestamp="position"),
+    ),
+    NamedDataset(
+        name="amazon-sports",
+        description="Amazon reviews 2014, Sports and Outdoors, 5-core, as sequences",
+        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        licence="research; cite McAuley et al. 2015",
+        interactions=296_337,
+        users=35_598,
+        items=18_357,
+        files=(
+            RemoteFile(
+                "amazon-sports.parquet",
+                "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e",
+            ),
+        ),
+        read=_parquet,
+        columns=Columns(timestamp="position"),
+    ),
+    NamedDataset(
+        name="online-retail-ii",
+        description=(
+            "UCI Online Retail II: purchase lines of a British gift wholesaler, 2009 to 2011, less "
+            "lines without a customer, cancellations (InvoiceNo C…) and quantities not above 0; "
+            "postage and the like (POST, D, M) are kept as items"
+        ),
+        homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
+        licence="CC BY 4.0",
+        interactions=791_114,
+        users=5_881,
+        items=4_631,
+        files=(
+            RemoteFile(
+                "online-retail-ii.parquet",
+                "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f",
+            ),
+        ),
+        read=_online_retail,
+        columns=Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate"),
+    ),
+)

@@ -1,0 +1,100 @@
+"""Tables as users bring them: files and frames, read as they are, refused in one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import narwhals as nw
+import polars as pl
+from narwhals.exceptions import NarwhalsError
+from narwhals.typing import IntoFrame
+
+from recsys.errors import InputError
+
+TableSource = str | os.PathLike[str] | IntoFrame
+"""A file (.csv .tsv .parquet .jsonl .ndjson) or a frame that Narwhals knows (polars, pandas, …)."""
+
+_KINDS = {
+    ".csv": "CSV",
+    ".tsv": "TSV",
+    ".parquet": "Parquet",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+}
+_DELIMITERS = {"CSV": ",", "TSV": "\t"}
+_INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
+
+
+def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "") -> pl.DataFrame:
+    """Read a table: the given columns, or all of them if none is given.
+
+    A column of a text file holds integers if every value is written as an integer is, else text:
+    one "007" makes it text. Typed sources keep their types.
+
+    Raises:
+        InputError: no such file, an unknown extension, a broken file, a column missing, or a
+            column name used twice.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return _read_frame(source, columns, origin or "the frame")
+    path = Path(source)
+    origin = origin or str(source)
+    kind = _KINDS.get(path.suffix.lower())
+    if not path.is_file():
+        raise InputError(f"{origin}: no such file")
+    if kind is None:
+        raise InputError(f"{origin}: unknown extension {path.suffix!r}, not {', '.join(_KINDS)}")
+    if path.stat().st_size == 0:
+        raise InputError(f"{origin}: the file is empty")
+    try:
+        if kind in _DELIMITERS:
+            return _read_text(path, _DELIMITERS[kind], columns, origin)
+        if kind == "Parquet":
+            lazy = pl.scan_parquet(path, glob=False)
+        else:
+            lazy = pl.scan_ndjson(path, infer_schema_length=None)
+        return lazy.select(_present(columns, lazy.collect_schema().names(), origin)).collect()
+    # A damaged Parquet page can make polars panic instead of raising.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error
+
+
+def _read_frame(frame: IntoFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
+    try:
+        lazy = nw.from_native(frame).lazy()
+        names = _present(columns, lazy.collect_schema().names(), origin)
+        native = lazy.select(names).collect("polars").to_native()
+    except InputError:
+        raise
+    except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
+        raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
+    assert isinstance(native, pl.DataFrame)  # what collect("polars") gives
+    return native
+
+
+def _read_text(path: Path, delimiter: str, columns: Sequence[str], origin: str) -> pl.DataFrame:
+    top = pl.read_csv(path, separator=delimiter, has_header=False, n_rows=1, infer_schema=False)
+    header = [name or "" for name in top.row(0)]
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise InputError(f"{origin}: two columns are named {twice!r}")
+    names = _present(columns, header, origin)
+    table = pl.read_csv(path, separator=delimiter, infer_schema=False, columns=names)
+    whole = table.select(pl.all().str.contains(_INTEGER).all() & pl.all().is_not_null().any())
+    return table.with_columns(pl.col(name).cast(pl.Int64) for name in names if whole[name].item())
+
+
+def _present(columns: Sequence[str], there: list[str], origin: str) -> list[str]:
+    """The columns asked for, each once; all if none is asked for."""
+    for name in columns:
+        if name not in there:
+            near = get_close_matches(name, there, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{origin}: no column {name!r} among {', '.join(there)}{hint}")
+    return list(dict.fromkeys(columns)) or there
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,50 @@
+"""What evaluation knows of a model: it turns histories into scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from recsys.data.histories import Histories
+
+ELEMENTS_PER_BATCH = 1 << 22
+"""Scores held at once, users times catalogue: 16 MiB of float32."""
+
+
+class Scorer(Protocol):
+    """Anything that scores items for histories: the neural models and every baseline."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I: item tokens are 1 to I."""
+        ...
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """Float32 scores, higher is better, none of them NaN; -inf: never to be recommended.
+
+        Args:
+            histories: of B users.
+            candidates: item tokens [B, C], or None for the whole catalogue.
+
+        Returns:
+            [B, C], in the order of the candidates; or [B, I + 1] for the whole catalogue, where
+            the column is the item token and column 0 (PAD) holds -inf.
+        """
+        ...
+
+
+def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
+    """Runs of users whose scores over the whole catalogue fit ``ELEMENTS_PER_BATCH``.
+
+    >>> list(user_batches(3, num_items=1 << 21))
+    [slice(0, 1, None), slice(1, 2, None), slice(2, 3, None)]
+    """
+    size = max(1, ELEMENTS_PER_BATCH // (num_items + 1))
+    for start in range(0, num_users, size):
+        yield slice(start, min(start + size, num_users))

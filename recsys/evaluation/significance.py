@@ -1,0 +1,96 @@
+"""Is one model better than another on the same targets, or is it luck?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.errors import InputError
+from recsys.evaluation.metrics import bootstrap_means, chunks, metric_values
+from recsys.evaluation.rank_table import RankTable
+
+RESAMPLES = 10_000
+"""Resamples of the test and of the interval: p-values come in steps of a ten-thousandth."""
+
+_DECIMALS = 5
+"""Differences are resampled to so many decimals: that leaves few distinct ones, hence few draws."""
+
+
+class PairedResult(NamedTuple):
+    """How much better a is than b."""
+
+    difference: float
+    """Mean over the targets of a's metric less b's."""
+    low: float
+    """Lower end of the 95% percentile-bootstrap interval of the difference."""
+    high: float
+    """Upper end of it."""
+    p_value: float
+    """Two-sided: how often chance alone gives as large a difference, or a larger one."""
+
+
+def paired_test(a: RankTable, b: RankTable, metric: str, seed: int = 0) -> PairedResult:
+    """Paired randomisation test of two rank tables of the same targets, with an interval.
+
+    If the two models were alike, each target's two values could as well be swapped: the test flips
+    the signs of the differences at random. (Smucker, Allan and Carterette, CIKM 2007, compare it
+    with the t-test, the bootstrap and rank tests.)
+
+    Args:
+        a: of one model.
+        b: of the other.
+        metric: recall_at_K, ndcg_at_K or mrr.
+        seed: of the resamples.
+
+    Raises:
+        InputError: the tables differ in protocol, users or targets, or there is no such metric.
+        ValueError: the tables are empty.
+    """
+    _refuse_unlike(a, b)
+    differences = metric_values(a.ranks, metric) - metric_values(b.ranks, metric)
+    values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
+    generator = np.random.default_rng(seed)
+    (interval,) = bootstrap_means(values[None], counts, generator, RESAMPLES)
+    return PairedResult(
+        difference=float(differences.mean()),
+        low=interval.low,
+        high=interval.high,
+        p_value=_sign_flip_p_value(values, counts, generator),
+    )
+
+
+def _sign_flip_p_value(
+    values: NDArray[np.float64], counts: NDArray[np.int64], generator: np.random.Generator
+) -> float:
+    """Of n differences of one value, binomially many keep their sign: one draw per value."""
+    # Sums in another order differ in the last bits; what equals the observed sum must count.
+    observed = abs(values @ counts) * (1 - 1e-9)
+    as_large = 0
+    for rows in chunks(RESAMPLES, len(values)):
+        kept = generator.binomial(counts, 0.5, size=(rows, len(values)))
+        as_large += int(np.count_nonzero(np.abs((2 * kept - counts) @ values) >= observed))
+    # The observed signs are one of the ways to assign them: no p-value is 0.
+    return (as_large + 1) / (RESAMPLES + 1)
+
+
+def _refuse_unlike(a: RankTable, b: RankTable) -> None:
+    ours, theirs = asdict(a.protocol), asdict(b.protocol)
+    for name, value in ours.items():
+        if value != theirs[name]:
+            raise InputError(
+                f"rank tables differ in {name}: {value!r} and {theirs[name]!r}; "
+                "compare models evaluated alike"
+            )
+    if len(a.frame) != len(b.frame):
+        raise InputError(f"rank tables have {len(a.frame)} and {len(b.frame)} targets")
+    for column in ("user", "target"):
+        unequal = (a.frame[column] != b.frame[column]).arg_true()
+        if len(unequal):
+            row = unequal[0]
+            raise InputError(
+                f"rank tables differ in the {column} of row {row}: "
+                f"{a.frame[column][row]} and {b.frame[column][row]}"
+            )

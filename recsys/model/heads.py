@@ -1,0 +1,205 @@
+"""Heads: how hidden states and candidates become scores.
+
+A head sees the two sides apart. `history_side` and `candidate_side` are made once for a batch;
+`logits` joins them for every position, chunk by chunk in training, and `newest` for the last
+position alone, which is all that scoring needs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.model.attention import padding_mask
+from recsys.model.dropout import Dropout
+
+HistorySide = tuple[Tensor, ...]
+"""Tensors whose first dimension is B, second-last L."""
+CandidateSide = tuple[Tensor, ...]
+"""Tensors whose second-last dimension is the number of candidates."""
+
+
+class Head(Protocol):
+    """What the loss and the scorers need of a head."""
+
+    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+        """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
+
+    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+        """From candidate embeddings [C, D]."""
+
+    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """Scores [B, L, C] of every candidate at every position, from the items up to there."""
+
+    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+        """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
+
+
+class DotProductHead(nn.Module):
+    """score_t(c) = h_t · e_c."""
+
+    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+        """See `Head`."""
+        return (states,)
+
+    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+        """See `Head`."""
+        return (embeddings,)
+
+    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """See `Head`."""
+        return history[0] @ candidates[0].T
+
+    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+        """See `Head`."""
+        return last_states(history[0], lengths) @ candidates[0].T
+
+
+class TargetAttentionHead(nn.Module):
+    """The candidate is the query, the purchases are keys and values; added to the dot product.
+
+    For candidate c, position t and each attention head, with decay λ:
+
+        w_cj(t) = exp(τ cos(W_q e_c, W_k m_j) - λ (t - j))
+        a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
+        score_t(c) = h_t · e_c + Σ_heads a_t(c)
+
+    The query does not depend on t, so at all positions at once the two sums are decayed running
+    sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
+    The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
+    starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978, over the encoder's
+    memory; the running-sum form is this project's.
+
+    Args:
+        half_lives: purchases after which attention halves, one per head: λ = ln 2 / half-life.
+        from_states: keys and values from encoder states, instead of item embeddings.
+        dropout: of the features of keys' and values' source.
+    """
+
+    decays: Tensor
+    max_temperature = 10.0
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        head_dim: int,
+        half_lives: list[float],
+        *,
+        from_states: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.num_heads = len(half_lives)
+        self.from_states = from_states
+        width = self.num_heads * head_dim
+        self.memory_norm = nn.LayerNorm(embedding_dim)
+        self.dropout = Dropout(dropout)
+        self.query = nn.Linear(embedding_dim, width, bias=False)
+        self.key = nn.Linear(embedding_dim, width, bias=False)
+        self.value = nn.Linear(embedding_dim, width, bias=False)
+        self.use = nn.Linear(embedding_dim, width, bias=False)
+        nn.init.zeros_(self.use.weight)
+        self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
+        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
+        self.register_buffer("decays", decays)
+
+    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+        """See `Head`; keys and values are [B, H, L, d]."""
+        source = self.dropout(self.memory_norm(states if self.from_states else memory))
+        keys = F.normalize(self._split(self.key(source)).float(), dim=-1)
+        return states, keys, self._split(self.value(source))
+
+    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+        """See `Head`; queries and uses are [H, C, d]."""
+        temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
+        queries = F.normalize(self._split(self.query(embeddings)).float(), dim=-1)
+        return embeddings, queries * temperature[:, None, None], self._split(self.use(embeddings))
+
+    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """See `Head`."""
+        states, keys, values = history
+        embeddings, queries, uses = candidates
+        scores = states @ embeddings.T
+        for head in range(self.num_heads):
+            weights = (keys[:, head] @ queries[head].T).exp()
+            evidence = values[:, head] @ uses[head].T
+            decay = self.decays[head]
+            attended = running_sum(weights * evidence, decay) / running_sum(weights, decay)
+            scores = scores + attended
+        return scores
+
+    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+        """See `Head`."""
+        embeddings, _, _ = candidates
+        scores = last_states(history[0], lengths) @ embeddings.T
+        for weights, evidence in self._attention(history, candidates, lengths):
+            scores = scores + (weights * evidence).sum(dim=1)
+        return scores
+
+    def contributions(
+        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
+    ) -> Tensor:
+        """What each purchase adds to each candidate's score at the last item, [B, L, C].
+
+        Their sum over L is the attended part of `newest`, exactly: the rest is the dot product.
+        """
+        parts = [w * z for w, z in self._attention(history, candidates, lengths)]
+        return torch.stack(parts).sum(dim=0)
+
+    def _attention(
+        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Per head: attention weights [B, L, C] that sum to 1 over L, and evidence [B, L, C]."""
+        _, keys, values = history
+        _, queries, uses = candidates
+        width = keys.shape[2]
+        age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
+        present = padding_mask(lengths, width)
+        heads = []
+        for head in range(self.num_heads):
+            scores = (keys[:, head] @ queries[head].T).float()
+            scores = scores - (self.decays[head] * age)[..., None]
+            weights = torch.softmax(scores.masked_fill(~present[..., None], -torch.inf), dim=1)
+            heads.append((weights, values[:, head] @ uses[head].T))
+        return heads
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[..., N, H · d] to [..., H, N, d]."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+
+
+def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
+    """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j along the second-last dimension.
+
+    A product with the triangular matrix of decays, block by block with a carry: matrix units do it
+    several times faster than a scan, and nothing grows with t.
+
+    >>> running_sum(torch.ones(1, 3, 1), torch.tensor(math.log(2))).flatten()
+    tensor([1.0000, 1.5000, 1.7500])
+
+    Args:
+        x: [..., L, C].
+        decay: scalar ≥ 0.
+    """
+    length = x.shape[-2]
+    steps = torch.arange(min(block, length), device=x.device)
+    gaps = steps[:, None] - steps
+    kernel = torch.exp(-decay * gaps.clamp(min=0)).masked_fill(gaps < 0, 0).to(x.dtype)
+    fade = torch.exp(-decay * (steps + 1)).to(x.dtype)[:, None]
+    sums: list[Tensor] = []
+    for part in x.split(block, dim=-2):
+        size = part.shape[-2]
+        total = kernel[:size, :size] @ part
+        if sums:
+            total = total + fade[:size] * sums[-1][..., -1:, :]
+        sums.append(total)
+    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-2)
+
+
+def last_states(states: Tensor, lengths: Tensor) -> Tensor:
+    """The hidden state at each history's last item, [B, D], from [B, L, D] and lengths [B] ≥ 1."""
+    return states[torch.arange(len(lengths), device=lengths.device), lengths - 1]

@@ -1,0 +1,54 @@
+"""Positional embeddings. Positions count from the newest item, which is position 0."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def positions_from_end(lengths: Tensor, width: int) -> Tensor:
+    """How many items came after each one, [B, width]; 0 on padding.
+
+    >>> positions_from_end(torch.tensor([3, 2]), 3)
+    tensor([[2, 1, 0],
+            [1, 0, 0]])
+    """
+    return (lengths[:, None] - 1 - torch.arange(width, device=lengths.device)).clamp_(min=0)
+
+
+class LearnedPositions(nn.Module):
+    """One trained vector per position."""
+
+    def __init__(self, max_length: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_length, embedding_dim)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, lengths: Tensor, width: int) -> Tensor:
+        """Position vectors [B, width, D] of sequences with the given lengths [B]."""
+        return self.table(positions_from_end(lengths, width))  # type: ignore[no-any-return]
+
+
+class SinusoidalPositions(nn.Module):
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)).
+
+    Source: Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762
+    """
+
+    table: Tensor
+
+    def __init__(self, max_length: int, embedding_dim: int) -> None:
+        super().__init__()
+        position = torch.arange(max_length, dtype=torch.float64)[:, None]
+        even = torch.arange(0, embedding_dim, 2, dtype=torch.float64)
+        angle = position * torch.exp(even * (-math.log(10_000.0) / embedding_dim))
+        table = torch.zeros(max_length, embedding_dim, dtype=torch.float64)
+        table[:, 0::2] = angle.sin()
+        table[:, 1::2] = angle.cos()[:, : embedding_dim // 2]
+        self.register_buffer("table", table.float(), persistent=False)
+
+    def forward(self, lengths: Tensor, width: int) -> Tensor:
+        """Position vectors [B, width, D] of sequences with the given lengths [B]."""
+        return self.table[positions_from_end(lengths, width)]

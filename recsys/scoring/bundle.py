@@ -1,0 +1,178 @@
+"""The model bundle: a folder that holds all that scoring needs, and no pickle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from recsys.config import Experiment, Section, dump_experiment, load_experiment
+from recsys.data.files import file_sha256, new_folder
+from recsys.data.manifest import FolderManifest
+from recsys.data.prepared import PreparedDataset
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+from recsys.model.recommender import SequenceRecommender, build_model
+
+_WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
+
+TrainedUntil = Literal["train", "valid"]
+"""The last part of the split that the weights were trained on: "valid" after a refit."""
+
+
+class ServingProtocol(Section):
+    """Under which rules the model was trained, and is to be used."""
+
+    split: Literal["leave_last_out"]
+    seen: Literal["filter", "allow"]
+    """Whether items of a user's history are left out of recommendations."""
+    trained_until: TrainedUntil
+
+
+class BundleManifest(FolderManifest):
+    """What a model bundle is made of."""
+
+    noun: ClassVar[str] = "a model bundle"
+    remedy: ClassVar[str] = "train the model again"
+    current_version: ClassVar[int] = 1
+
+    format: Literal["recsys.bundle"] = "recsys.bundle"
+    format_version: int = current_version
+    dataset_fingerprint: str
+    """Of the prepared dataset it was trained on."""
+    num_items: int
+    """Size of the catalogue, I."""
+    protocol: ServingProtocol
+    git_commit: str | None
+    """Of the code that trained it, where that is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelBundle:
+    """A trained model over a catalogue of I items, with its config, item table and protocol."""
+
+    path: Path
+    manifest: BundleManifest
+    experiment: Experiment
+    model: SequenceRecommender
+    """On the CPU, in evaluation mode."""
+    item_table: pl.DataFrame
+    """item_id, the features of the items, and count: how many interactions of the item the model
+    was trained on [I rows]; row i is item token i + 1."""
+
+    @classmethod
+    def write(
+        cls,
+        path: str | os.PathLike[str],
+        model: SequenceRecommender,
+        experiment: Experiment,
+        dataset: PreparedDataset,
+        trained_until: TrainedUntil,
+        git_commit: str | None = None,
+    ) -> ModelBundle:
+        """Write a bundle folder, whole or not at all, and open it.
+
+        A bundle already there is replaced. The same arguments give the same bytes.
+
+        Args:
+            path: the folder.
+            model: the trained weights; it is left as it is.
+            experiment: all settings.
+            dataset: what the model was trained on; a feature of its items named count gives way.
+            trained_until: "valid" if the weights were refitted with the validation targets.
+            git_commit: of the code that trained it.
+
+        Raises:
+            InputError: something else is at the path, or it cannot be written.
+        """
+        path = Path(path)
+        BundleManifest.previous(path)
+        log = dataset.histories("valid" if trained_until == "train" else "test")
+        counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
+        with new_folder(path) as folder:
+            weights = {
+                name: weight.detach().cpu().contiguous()
+                for name, weight in model.state_dict().items()
+            }
+            save_file(weights, folder / _WEIGHTS)
+            (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
+            dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
+            BundleManifest(
+                dataset_fingerprint=dataset.fingerprint,
+                num_items=dataset.num_items,
+                protocol=ServingProtocol(
+                    split=experiment.data.split,
+                    seen=experiment.evaluation.seen,
+                    trained_until=trained_until,
+                ),
+                git_commit=git_commit,
+                files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
+            ).write(folder)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> ModelBundle:
+        """Open a folder that `write` wrote.
+
+        Raises:
+            InputError: it is none, of another format version, a file is not what was written, or
+                the weights do not fit the config.
+        """
+        path = Path(path)
+        manifest = BundleManifest.read(path)
+        manifest.verify(path)
+        if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):
+            raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
+        experiment = load_experiment(path / _CONFIG)
+        item_table = pl.read_parquet(path / _ITEMS)
+        if len(item_table) != manifest.num_items:
+            raise InputError(
+                f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
+                "manifest"
+            )
+        model = _load_model(path / _WEIGHTS, experiment, manifest.num_items)
+        return cls(path, manifest, experiment, model, item_table)
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.manifest.num_items
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Item ids to item tokens and back."""
+        return Vocabulary(self.item_table["item_id"])
+
+    @property
+    def popularity(self) -> NDArray[np.float32]:
+        """Interactions the model was trained on, by item [I]; entry i is item token i + 1."""
+        return self.item_table["count"].to_numpy().astype(np.float32)
+
+
+def _load_model(path: Path, experiment: Experiment, num_items: int) -> SequenceRecommender:
+    """The model of the config with the weights of the file, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
+        model = build_model(experiment.model, num_items)
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise InputError(
+                f"{path}: weight {name!r} is {found.get(name, 'missing')}, where the config makes "
+                f"it {expected.get(name, 'unknown')}"
+            )
+    model.load_state_dict(weights)
+    return model.eval()

@@ -1,0 +1,148 @@
+"""What happens around an epoch: validation, keeping the best weights, telling the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytorch_lightning as pl
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from recsys.evaluation.metrics import ndcg_at, recall_at
+from recsys.evaluation.rank_table import RankTable
+
+MONITOR = "valid/ndcg_at_10"
+"""What the best epoch is chosen by."""
+
+
+@dataclass
+class Curve:
+    """What each epoch gave, and the weights of the best one."""
+
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    """Per epoch: train/loss, train/tokens_per_second, train/seconds, valid/…"""
+    best_epoch: int | None = None
+    """Number of epochs after which validation was best (1 = after the first)."""
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+class EpochRecorder(pl.Callback):
+    """Validates after every epoch, keeps the best weights, and hands each epoch's figures on.
+
+    Args:
+        validate: ranks the validation targets under the current weights; None: no validation, the
+            last epoch counts as the best.
+        tokens_per_epoch: real tokens, for the throughput.
+        report: called with the epoch number (from 1) and its figures.
+    """
+
+    def __init__(
+        self,
+        validate: Callable[[], RankTable] | None,
+        tokens_per_epoch: int,
+        report: Callable[[int, dict[str, float]], None],
+    ) -> None:
+        self.curve = Curve()
+        self._validate = validate
+        self._tokens = tokens_per_epoch
+        self._report = report
+        self._started = 0.0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Validate, compare with the best so far, report."""
+        seconds = time.perf_counter() - self._started
+        figures = {
+            "train/loss": float(trainer.callback_metrics["train/loss"]),
+            "train/seconds": seconds,
+            "train/tokens_per_second": self._tokens / seconds,
+        }
+        if self._validate is not None:
+            started = time.perf_counter()
+            with torch.autocast(pl_module.device.type, enabled=False):
+                ranks = self._validate().ranks
+            pl_module.train()
+            figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
+            figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
+            figures["valid/seconds"] = time.perf_counter() - started
+            pl_module.log(MONITOR, figures[MONITOR])
+        curve = self.curve
+        curve.epochs.append(figures)
+        if self._validate is None or figures[MONITOR] > max(
+            (epoch[MONITOR] for epoch in curve.epochs[:-1]), default=-1.0
+        ):
+            curve.best_epoch = len(curve.epochs)
+            curve.best_weights = {
+                name: weight.detach().to("cpu", copy=True)
+                for name, weight in pl_module.model.state_dict().items()  # type: ignore[union-attr]
+            }
+        self._report(len(curve.epochs), figures)
+
+
+class ProgressLine(pl.Callback):
+    """One bar over the whole training, or one line per epoch where there is no terminal."""
+
+    def __init__(self, title: str, total_steps: int, recorder: EpochRecorder) -> None:
+        self._console = Console(stderr=True)
+        self._title = title
+        self._recorder = recorder
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps, left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task(title, total=total_steps, figures="")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the bar."""
+        self._progress.start()
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """One step further."""
+        self._progress.advance(self._task)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the figures of the epoch."""
+        curve = self._recorder.curve
+        line = _describe(len(curve.epochs), curve)
+        self._progress.update(self._task, figures=line)
+        if not self._console.is_terminal:
+            self._console.print(f"{self._title}: {line}", soft_wrap=True)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave the last state of the bar on the screen."""
+        self._progress.stop()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """The same when training is cut short."""
+        self._progress.stop()
+
+
+def _describe(epoch: int, curve: Curve) -> str:
+    figures = curve.epochs[-1]
+    line = f"epoch {epoch}  loss {figures['train/loss']:.3f}"
+    if MONITOR in figures and curve.best_epoch is not None:
+        best = curve.epochs[curve.best_epoch - 1][MONITOR]
+        line += f"  valid NDCG@10 {figures[MONITOR]:.4f} (best {best:.4f})"
+    return f"{line}  {figures['train/seconds']:.1f} s"

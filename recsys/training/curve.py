@@ -1,0 +1,33 @@
+"""The learning curve as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from recsys.training.callbacks import MONITOR, Curve
+
+
+def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
+    """Training loss and validation NDCG@10 by epoch, the best epoch marked, as PNG."""
+    epochs = range(1, len(curve.epochs) + 1)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    loss = figure.subplots()
+    loss.plot(epochs, [e["train/loss"] for e in curve.epochs], color="tab:gray")
+    loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
+    loss.xaxis.get_major_locator().set_params(integer=True)
+    ndcg = loss.twinx()
+    ndcg.plot(epochs, [e[MONITOR] for e in curve.epochs], color="tab:blue", marker=".")
+    ndcg.set_ylabel("validation NDCG@10 (blue)")
+    if curve.best_epoch is not None:
+        best = curve.epochs[curve.best_epoch - 1][MONITOR]
+        ndcg.annotate(
+            f"best {best:.4f}",
+            (curve.best_epoch, best),
+            textcoords="offset points",
+            xytext=(0, -22),
+            ha="center",
+            arrowprops={"arrowstyle": "->"},
+        )
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,119 @@
+"""One training: a fresh model, Lightning's loop around it, the weights of the best epoch back."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.trainer.states import TrainerStatus
+
+from recsys.config import Experiment
+from recsys.data.batches import TrainingBatches
+from recsys.data.histories import Histories
+from recsys.data.prepared import Holdout
+from recsys.errors import InputError
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.training.callbacks import MONITOR, Curve, EpochRecorder, ProgressLine
+from recsys.training.module import Schedule, TrainingModule
+from recsys.training.precision import choose_precision
+
+logger = logging.getLogger(__name__)
+
+
+def train(
+    experiment: Experiment,
+    num_items: int,
+    histories: Histories,
+    validation: Holdout | None,
+    epochs: int,
+    report: Callable[[int, dict[str, float]], None],
+) -> tuple[SequenceRecommender, Curve]:
+    """Train a fresh model on the histories.
+
+    Args:
+        experiment: model, training, protocol and seed.
+        num_items: size of the catalogue.
+        histories: what is learned from.
+        validation: targets that choose the best epoch and stop early; None: train to the end.
+        epochs: the most passes over the histories.
+        report: called after each epoch with its number and figures.
+
+    Returns:
+        The model with the weights of the best epoch (the last one without validation).
+
+    Raises:
+        InputError: no history has two items.
+        KeyboardInterrupt: by Ctrl-C before the first epoch has ended; later, the best so far is
+            returned.
+    """
+    config = experiment.training
+    length = experiment.model.max_sequence_length
+    batches = TrainingBatches(histories, length, config.batch_tokens, experiment.seed)
+    if batches.num_sequences == 0:
+        raise InputError("nothing to train on: no user has two interactions before the held-out")
+    torch.manual_seed(experiment.seed)
+    model = build_model(experiment.model, num_items)
+    schedule = Schedule.plan(config, epochs, len(batches))
+    exclude_seen = experiment.evaluation.seen == "filter"
+    module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
+
+    def validate(holdout: Holdout) -> RankTable:
+        scorer = ModelScorer(model, length)
+        return evaluate(scorer, holdout, "valid", experiment.evaluation.seen)
+
+    recorder = EpochRecorder(
+        None if validation is None else lambda: validate(validation), batches.num_tokens, report
+    )
+    progress = ProgressLine(experiment.name, schedule.total_steps, recorder)
+    callbacks: list[pl.Callback] = [recorder, progress]
+    if validation is not None:
+        stopping = EarlyStopping(
+            MONITOR, patience=config.patience, mode="max", check_on_train_epoch_end=True
+        )
+        callbacks.append(stopping)
+    precision, reason = choose_precision(config.precision)
+    logger.info("precision %s: %s", precision, reason)
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        devices=1,
+        precision=precision,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    with _ctrl_c_keeps_the_best(trainer, recorder.curve):
+        trainer.fit(module, batches)
+    model.load_state_dict(recorder.curve.best_weights)
+    return model.eval(), recorder.curve
+
+
+@contextmanager
+def _ctrl_c_keeps_the_best(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
+    """Lightning turns Ctrl-C into an exit; turn it into an early end of the training."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with warnings.catch_warnings():
+            # Plain iterables are what we give it, on purpose: no worker processes to start.
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            yield
+    except SystemExit:
+        if trainer.state.status != TrainerStatus.INTERRUPTED:
+            raise
+        if curve.best_epoch is None:
+            raise KeyboardInterrupt from None
+        logger.warning("stopped by Ctrl-C: going on with the best epoch, %d", curve.best_epoch)
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)

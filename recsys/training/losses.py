@@ -1,0 +1,145 @@
+"""Losses: pure functions of logits and targets, in chunks where the logits would not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+PAD = 0
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """Sum over positions of -log softmax(logits)[target], over the catalogue less what is excluded.
+
+    Args:
+        logits: [B, L, I + 1], column = item token. **Overwritten**: nothing else may need them.
+        targets: item tokens [B, L]; PAD marks positions without a target, which add 0.
+        excluded: item tokens [B, L, N] left out of the softmax at each position, PAD for none; the
+            target itself is never left out. PAD always is.
+
+    Returns:
+        The sum, a float32 scalar; its gradient (softmax - one-hot) is made in the same pass.
+    """
+    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded)
+    return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, logits: Tensor, targets: Tensor, excluded: Tensor | None
+    ) -> Tensor:
+        logits = logits.detach()
+        index = targets[..., None]
+        wanted = logits.gather(-1, index)
+        logits[..., PAD] = -torch.inf
+        if excluded is not None:
+            logits.scatter_(-1, excluded, -torch.inf)
+        logits.scatter_(-1, index, wanted)
+        gradient = torch.softmax(logits, dim=-1, out=logits)
+        losses = -gradient.gather(-1, index).float().clamp_(min=1e-30).log_()
+        gradient.scatter_add_(-1, index, torch.full_like(wanted, -1))
+        empty = targets == PAD
+        losses[empty] = 0
+        gradient[empty] = 0
+        ctx.save_for_backward(gradient)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream[0].to(gradient.dtype), None, None
+
+
+def seen_items(items: Tensor) -> Tensor:
+    """The items up to each position, [B, L, L], from item tokens [B, L]; PAD fills the rest.
+
+    >>> seen_items(torch.tensor([[5, 3, 5]]))
+    tensor([[[5, 0, 0],
+             [5, 3, 0],
+             [5, 3, 5]]])
+    """
+    return items[:, None, :].expand(-1, items.shape[1], -1).tril()
+
+
+LogitsFunction = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Tensor]
+
+
+def chunked_cross_entropy(
+    logits: LogitsFunction,
+    history: Sequence[Tensor],
+    candidates: Sequence[Tensor],
+    targets: Tensor,
+    items: Tensor | None,
+    *,
+    chunk_elements: int = 1 << 22,
+) -> Tensor:
+    """Mean `cross_entropy` over the positions with a target, never holding [B, L, I + 1] logits.
+
+    A few sequences at a time, their logits are made, turned into loss and gradients, and dropped;
+    backward only scales what forward has found.
+
+    Args:
+        logits: (history, candidates) to [b, L, I + 1].
+        history: tensors whose first dimension is B; chunks of it go to `logits`.
+        candidates: tensors that every chunk needs whole, row = item token.
+        targets: [B, L], PAD for none.
+        items: input item tokens [B, L] to leave out of the softmax once seen, or None.
+        chunk_elements: logits held at once; at least one sequence's.
+    """
+    loss: Tensor = _Chunked.apply(
+        logits, targets, items, chunk_elements, len(history), *history, *candidates
+    )
+    return loss
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: LogitsFunction,
+        targets: Tensor,
+        items: Tensor | None,
+        chunk_elements: int,
+        num_history: int,
+        *sides: Tensor,
+    ) -> Tensor:
+        sides = tuple(_working_copy(side) for side in sides)
+        history, candidates = sides[:num_history], sides[num_history:]
+        sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
+        parts: list[list[Tensor]] = [[] for _ in history]
+        total = torch.zeros((), device=targets.device)
+        size = max(1, chunk_elements // (targets.shape[1] * candidates[0].shape[-2]))
+        for start in range(0, len(targets), size):
+            rows = slice(start, start + size)
+            chunk = tuple(side[rows].requires_grad_() for side in history)
+            excluded = None if items is None else seen_items(items[rows])
+            with torch.enable_grad():
+                loss = cross_entropy(logits(chunk, candidates), targets[rows], excluded)
+            gradients = torch.autograd.grad(loss, (*chunk, *candidates), allow_unused=True)
+            for part, gradient in zip(parts, gradients[:num_history], strict=True):
+                part.append(gradient)
+            for sum_, gradient in zip(sums, gradients[num_history:], strict=True):
+                sum_ += gradient
+            total += loss.detach()
+        count = (targets != PAD).sum().clamp_(min=1)
+        ctx.save_for_backward(count, *(torch.cat(part) for part in parts), *sums)
+        return total / count
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
+        count, *gradients = ctx.saved_tensors
+        scale = upstream[0] / count
+        return None, None, None, None, None, *(gradient * scale for gradient in gradients)
+
+
+def _working_copy(side: Tensor) -> Tensor:
+    """A leaf of the autocast dtype: cast once here, not once per chunk."""
+    device = side.device.type
+    if torch.is_autocast_enabled(device):
+        side = side.to(torch.get_autocast_dtype(device))
+    return side.detach().requires_grad_()

@@ -1,0 +1,107 @@
+"""The LightningModule: model, loss and optimiser, glued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+
+from recsys.config import TrainingConfig
+from recsys.data.batches import SequenceBatch
+from recsys.model.recommender import SequenceRecommender
+from recsys.training.losses import PAD, chunked_cross_entropy
+from recsys.training.schedule import warmup_hold_decay
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps of the learning-rate schedule."""
+
+    warmup_steps: int
+    decay_steps: int
+    total_steps: int
+
+    @classmethod
+    def plan(cls, config: TrainingConfig, epochs: int, steps_per_epoch: int) -> Schedule:
+        """The schedule of a training over a number of epochs; warm-up takes a tenth at most."""
+        total = epochs * steps_per_epoch
+        decay = round(total * config.decay_fraction)
+        return cls(min(config.warmup_steps, -(-total // 10)), decay, total)
+
+    def __call__(self, step: int) -> float:
+        """The factor of the learning rate at a step."""
+        return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
+
+
+class TrainingModule(pl.LightningModule):
+    """Next-item prediction at every position over the whole catalogue."""
+
+    def __init__(
+        self,
+        model: SequenceRecommender,
+        config: TrainingConfig,
+        schedule: Schedule,
+        *,
+        exclude_seen: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._config = config
+        self._schedule = schedule
+        self._exclude_seen = exclude_seen
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        """Mean cross-entropy per target."""
+        head = self.model.head
+        history = self.model(batch.items, batch.lengths)
+        candidates = head.candidate_side(self.model.items.weight)
+        loss = chunked_cross_entropy(
+            head.logits,
+            history,
+            candidates,
+            batch.targets,
+            batch.items if self._exclude_seen else None,
+        )
+        targets = int((batch.targets != PAD).sum())
+        self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
+        return loss
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW (fused), the schedule stepped after every batch."""
+        optimizer = torch.optim.AdamW(
+            self.parameters(),
+            lr=self._config.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=self._config.weight_decay,
+            fused=True,
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._schedule)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by norm; Lightning's own way refuses fused optimisers, whose float16 scaling it
+        would undo twice. bf16 needs no scaling.
+        """
+        torch.nn.utils.clip_grad_norm_(self.parameters(), self._config.gradient_clip)
+
+    def transfer_batch_to_device(
+        self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Lightning's own way does not take frozen dataclasses."""
+        return SequenceBatch(
+            items=batch.items.to(device, non_blocking=True),
+            lengths=batch.lengths.to(device, non_blocking=True),
+            targets=batch.targets.to(device, non_blocking=True),
+        )

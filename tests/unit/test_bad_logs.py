@@ -1,0 +1,184 @@
+"""What users get wrong: one clear line each, and nothing written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from recsys.config import Columns, DataConfig
+from recsys.data.log import read_log
+from recsys.data.prepared import prepare
+from recsys.errors import InputError
+
+GOOD = "user_id,item_id,timestamp\n1,1,1\n1,2,2\n1,3,3\n"
+
+
+def refused(source: Any, out: Path, config: DataConfig | None = None) -> str:
+    """The message `prepare` refuses a source with."""
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(InputError) as caught:
+        prepare(source, config, out)
+    assert sorted(out.parent.rglob("*")) == before, "something was written"
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "user,item_id,timestamp\n1,1,1\n", ["'user_id'", "did you mean 'user'"]),
+        ("a.csv", "id;item\n1;2\n", ["no column 'user_id' among id;item"]),
+        ("a.jsonl", '{"user_id":1,"item_id":1}\n', ["no column 'timestamp'", "item_id"]),
+        ("a.csv", GOOD + "2,,4\n", ["'item_id'", "data row 4", "missing"]),
+        ("a.csv", GOOD + "2,5\n", ["'timestamp'", "data row 4", "missing"]),
+        ("a.csv", GOOD + "\n,5,1\n", ["'user_id'", "data row 5", "missing"]),
+        ("a.jsonl", '{"user_id":"","item_id":1,"timestamp":1}\n', ["'user_id'", "data row 1"]),
+        ("a.csv", GOOD + "2,1,soon\n", ["'timestamp'", "data row 4", "'soon'", "ISO 8601"]),
+        ("a.csv", GOOD + "2,1,2024-01-05\n", ["'timestamp'", "data row 4", "'2024-01-05'"]),
+        ("a.tsv", "user_id\titem_id\ttimestamp\n1\t1\t2024-02-30\n", ["row 1", "'2024-02-30'"]),
+        ("a.csv", "user_id,item_id,timestamp\n1,1,01/02/2024\n", ["row 1", "'01/02/2024'"]),
+        ("a.csv", GOOD + "2,1,nan\n", ["'timestamp'", "data row 4", "finite", "nan"]),
+        ("a.csv", GOOD + "2,1,-inf\n", ["'timestamp'", "data row 4", "finite", "-inf"]),
+        ("a.csv", GOOD + "2,1,1e300\n", ["'timestamp'", "data row 4", "64 bits"]),
+        ("a.csv", "", ["the file is empty"]),
+        ("a.csv", "user_id,item_id,timestamp\n", ["no rows"]),
+        ("a.csv", "user_id,item_id,timestamp\n\n\n", ["no rows"]),
+        ("a.csv", "user_id,item_id,timestamp,item_id\n1,2,3,4\n", ["two columns", "'item_id'"]),
+        ("a.csv", GOOD + "1,2,3,4,5\n", ["cannot be read as CSV"]),
+        ("a.jsonl", '{"user_id": 1, "item_id"\n', ["cannot be read as JSON lines"]),
+        ("a.parquet", "not Parquet at all", ["cannot be read as Parquet"]),
+        ("a.xlsx", "x", ["unknown extension '.xlsx'", ".csv", ".parquet"]),
+    ],
+)
+def test_bad_files(name: str, text: str, words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    message = refused(path, tmp_path / "out")
+    for word in [str(path), *words]:
+        assert word in message
+
+
+def test_bad_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(GOOD.encode() + b"\xff\xfe,2,3\n")
+    assert "cannot be read as CSV" in refused(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("missing", ["gone.csv", "folder.parquet"])
+def test_no_such_file(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.parquet").mkdir()
+    message = refused(tmp_path / missing, tmp_path / "out")
+    assert message == f"{tmp_path / missing}: no such file"
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    """Cut anywhere, or with any byte flipped: read in full, or refused in one line."""
+    path = tmp_path / "log.parquet"
+    table = pl.DataFrame({"user_id": range(50), "item_id": range(50), "timestamp": range(50)})
+    table.write_parquet(path)
+    whole = path.read_bytes()
+    for length in range(1, len(whole), 97):
+        path.write_bytes(whole[:length])
+        assert f"{path}: cannot be read as Parquet" in refused(path, tmp_path / "out")
+    for place in range(0, len(whole), 61):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            read_log(path)
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+def frame(**columns: Any) -> pl.DataFrame:
+    good = {"user_id": [1, 1], "item_id": [1, 2], "timestamp": [1, 2]}
+    return pl.DataFrame({**good, **columns})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (frame(user_id=[1.0, 2.5]), ["'user_id'", "integers or text, not Float64"]),
+        (frame(item_id=[True, False]), ["'item_id'", "integers or text, not Boolean"]),
+        (frame(item_id=pl.Series([1, 2**64 - 1], dtype=pl.UInt64)), ["'item_id'", "row 2"]),
+        (frame(timestamp=[1.0, float("nan")]), ["'timestamp'", "data row 2", "finite", "nan"]),
+        (frame(timestamp=[None, 3]), ["'timestamp'", "data row 1", "missing"]),
+        (frame(timestamp=[timedelta(1), timedelta(2)]), ["'timestamp'", "Duration"]),
+        (frame().head(0), ["no rows"]),
+        (frame().drop("item_id"), ["no column 'item_id'"]),
+        (pd.DataFrame([[1, 2, 3, 4]], columns=["user_id", "item_id", "timestamp", "item_id"]), []),
+        (pd.DataFrame({"user_id": [1, "x", None], "item_id": 1, "timestamp": 1}), []),
+        ({"user_id": [1]}, ["cannot be read"]),
+        (17, ["cannot be read"]),
+    ],
+)
+def test_bad_frames(table: Any, words: list[str], tmp_path: Path) -> None:
+    message = refused(table, tmp_path / "out")
+    for word in ["the frame", *words]:
+        assert word in message
+
+
+def test_bad_position_and_weight(tmp_path: Path) -> None:
+    table = frame(line=["1", "one"], stars=[1.0, float("inf")])
+    for columns, words in [
+        (Columns(position="line"), ["'line'", "data row 2", "'one'"]),
+        (Columns(weight="stars"), ["'stars'", "data row 2", "inf"]),
+        (Columns(weight="star"), ["no column 'star'", "did you mean 'stars'"]),
+        (Columns(position="timestamp"), ["'timestamp'", "both timestamp and position"]),
+    ]:
+        message = refused(table, tmp_path / "out", DataConfig(columns=columns))
+        for word in words:
+            assert word in message
+
+
+def test_no_user_survives(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(GOOD)
+    message = refused(path, tmp_path / "out", DataConfig(min_user_interactions=4))
+    for word in [str(path), "min_user_interactions=4", "3 rows of 1 users and 3 items"]:
+        assert word in message
+
+
+@pytest.fixture
+def readonly_folder() -> Iterator[Path]:
+    """A folder that the process may not write in, even where tests run as root."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65_534)
+        yield folder
+        if user == 0:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_readonly_output(readonly_folder: Path) -> None:
+    message = refused(frame(), readonly_folder / "deep" / "out")
+    assert message == f"{readonly_folder / 'deep' / 'out'}: cannot be written: Permission denied"
+
+
+def test_output_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "out: cannot be written: " in refused(frame(), tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("content", [None, "other.txt", "manifest.json"])
+def test_output_is_something_else(content: str | None, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    if content is None:
+        out.write_text("work")
+    else:
+        out.mkdir()
+        (out / content).write_text("{}")
+    assert f"{out}: exists and is left alone" in refused(frame(), out)

@@ -1,0 +1,156 @@
+"""The count models, by hand on small logs, and what all scorers promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.baselines.counts import ages, transitions
+from recsys.baselines.markov import MarkovChain
+from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.popularity import Popularity
+from recsys.data.histories import Histories
+from recsys.evaluation import scorer as scorer_module
+from recsys.evaluation.ranking import top_k
+from recsys.evaluation.scorer import Scorer
+
+LOG = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3, 1, 2]])
+FITS: list[Callable[[Histories, int], Scorer]] = [Popularity.fit, MarkovChain.fit, PCTM.fit]
+each_model = pytest.mark.parametrize("fit", FITS)
+logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
+
+
+def test_popularity_counts() -> None:
+    scores = Popularity.fit(LOG, 4).score(Histories.from_lists([[1], []]))
+    assert scores.tolist() == [[-np.inf, 3, 5, 3, 0]] * 2
+
+
+def test_markov_chain_reads_the_last_item() -> None:
+    scores = MarkovChain.fit(LOG, 4).score(Histories.from_lists([[3, 2], [2, 1], [4]]))
+    # 2 was followed by 3, 2 and 3; 1 by 2, three times; 4 by nothing.
+    assert scores[:, 1:].tolist() == [[0, 1, 2, 0], [0, 3, 0, 0], [0, 0, 0, 0]]
+
+
+def test_transitions_do_not_cross_users_and_weigh_by_distance() -> None:
+    counted = transitions(Histories.from_lists([[1, 2], [3, 1, 2]]), 3, np.array([1.0, 0.25]))
+    expected = np.zeros((4, 4))
+    expected[1, 2], expected[3, 1], expected[3, 2] = 2, 1, 0.25
+    assert counted.toarray().tolist() == expected.tolist()
+
+
+@given(logs, st.integers(1, 10))
+def test_transitions_equal_the_plain_definition(lists: list[list[int]], window: int) -> None:
+    weights = 1.0 / np.arange(1, window + 1)
+    expected = np.zeros((7, 7))
+    for history in lists:
+        for i, source in enumerate(history):
+            for distance, follower in enumerate(history[i + 1 : i + 1 + window], start=1):
+                expected[source, follower] += weights[distance - 1]
+    counted = transitions(Histories.from_lists(lists), 6, weights)
+    np.testing.assert_allclose(counted.toarray(), expected, rtol=1e-12)
+
+
+def test_ages_count_from_the_newest() -> None:
+    assert ages(Histories.from_lists([[5, 6, 7], [], [8]])).tolist() == [2, 1, 0, 0]
+
+
+def test_pctm_by_hand() -> None:
+    settings = PCTMSettings(
+        window=2,
+        distance_power=1.0,
+        prior=0.5,
+        history_length=3,
+        recent=2,
+        recent_decay=0.5,
+        recent_mass=0.6,
+        popularity=-0.3,
+    )
+    train = Histories.from_lists([[1, 2, 3], [1, 3]])
+    scores = PCTM.fit(train, 3, settings).score(Histories.from_lists([[3, 2, 1], [3, 2, 1, 1]]))
+    # C[1, 2] = 1, C[1, 3] = 1/2 + 1, C[2, 3] = 1; two 1s, one 2, two 3s, plus one of each, of 8.
+    e12, e13, e23 = np.log(1 + 1 / 0.5), np.log(1 + 1.5 / 0.5), np.log(1 + 1 / 0.5)
+    background = -0.3 * np.log(np.array([3, 2, 3]) / 8)
+    # The newest two share .6 as 2 to 1; older items share .4; the fourth newest is not read.
+    first = background + np.array([0, 0.4 * e12, 0.4 * e13 + 0.2 * e23])
+    second = background + np.array([0, 0.6 * e12, 0.6 * e13 + 0.4 * e23])
+    np.testing.assert_allclose(scores[:, 1:].numpy(), [first, second], rtol=1e-6)
+
+
+def test_pctm_weights_of_short_histories_sum_to_one() -> None:
+    # One pair only, C = 1: with the whole weight on item 1, the score of item 2 is log 2.
+    model = PCTM.fit(Histories.from_lists([[1, 2]]), 2, PCTMSettings(recent=7, recent_mass=0.3))
+    scores = model.score(Histories.from_lists([[1], [1, 1, 1]]))
+    np.testing.assert_allclose(scores[:, 2].numpy(), np.log(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"window": 0}, {"recent": 0}, {"prior": 0.0}, {"recent_mass": 0.0}]
+)
+def test_pctm_settings_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PCTMSettings(**wrong)  # type: ignore[arg-type]
+
+
+@each_model
+def test_scores_keep_the_promises_of_a_scorer(fit: Callable[[Histories, int], Scorer]) -> None:
+    model = fit(LOG, 5)
+    asked = Histories.from_lists([[1, 2], [], [5], [3, 3, 1]])
+    scores = model.score(asked)
+    assert model.num_items == 5
+    assert scores.dtype == torch.float32
+    assert scores.shape == (4, 6)
+    assert bool((scores[:, 0] == -np.inf).all())
+    assert bool(scores[:, 1:].isfinite().all())
+
+
+@each_model
+def test_candidates_are_picked_out(
+    fit: Callable[[Histories, int], Scorer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fit(LOG, 4)
+    asked = Histories.from_lists([[1, 2], [], [3]])
+    candidates = np.array([[4, 1], [0, 2], [3, 3]], dtype=np.int32)
+    expected = model.score(asked).gather(1, torch.from_numpy(candidates.astype(np.int64)))
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 10)
+    assert model.score(asked, candidates).tolist() == expected.tolist()
+
+
+@each_model
+def test_batch_equals_one_by_one(fit: Callable[[Histories, int], Scorer]) -> None:
+    model = fit(LOG, 4)
+    asked = Histories.from_lists([[1, 2], [], [3, 1, 2, 2], [4]])
+    alone = [model.score(asked[b : b + 1])[0].tolist() for b in range(len(asked))]
+    assert model.score(asked).tolist() == alone
+
+
+@each_model
+def test_an_empty_history_gets_the_popular_items(fit: Callable[[Histories, int], Scorer]) -> None:
+    items, _ = top_k(fit(LOG, 4), Histories.from_lists([[]]), 4, "filter")
+    assert items.tolist() == [[2, 1, 3, 4]]
+
+
+@each_model
+@given(log=logs, asked=logs)
+def test_padding_is_never_recommended_before_items(
+    fit: Callable[[Histories, int], Scorer], log: list[list[int]], asked: list[list[int]]
+) -> None:
+    histories = Histories.from_lists(asked)
+    items, scores = top_k(fit(Histories.from_lists(log), 6), histories, 6, "filter")
+    for history, row, values in zip(asked, items, scores, strict=True):
+        unseen = 6 - len(set(history))
+        assert sorted(row[:unseen]) == sorted(set(range(1, 7)) - set(history))
+        assert row[unseen:].tolist() == [0] * (6 - unseen)
+        assert bool(np.isfinite(values[:unseen]).all())
+
+
+@each_model
+def test_fitting_on_nothing_scores_everything_alike(
+    fit: Callable[[Histories, int], Scorer],
+) -> None:
+    scores = fit(Histories.from_lists([]), 3).score(Histories.from_lists([[1], []]))
+    assert bool((scores[:, 1:] == scores[:, 1:2]).all())

@@ -1,0 +1,258 @@
+"""The log: one total order whatever the source, and its filters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.config import Columns, DataConfig
+from recsys.data.log import InteractionLog, filter_log, read_log
+
+ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
+ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]
+NAMES = ["user_id", "item_id", "timestamp"]
+
+
+def frame_of(rows: list[tuple[Any, ...]], names: list[str] = NAMES) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def rows_of(log: InteractionLog) -> list[tuple[Any, ...]]:
+    return log.frame.collect("polars").to_native().select(NAMES).rows()
+
+
+def times_of(values: list[Any] | pl.Series) -> list[int]:
+    """The stored timestamps of one user's rows, in order."""
+    table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
+    return [row[2] for row in rows_of(read_log(table))]
+
+
+def items_of(values: list[Any]) -> list[int]:
+    """The places of one user's rows, in the order of the log."""
+    table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
+    return [row[1] for row in rows_of(read_log(table))]
+
+
+def test_order_is_user_time_row() -> None:
+    log = read_log(frame_of(ROWS))
+    assert rows_of(log) == ORDERED
+    assert log.rows == 5
+    assert log.ordered_by == "user_id, timestamp; ties broken by the order of the rows"
+    assert log.frame.collect_schema().names() == [*NAMES, "order"]
+
+
+def test_position_breaks_ties() -> None:
+    table = frame_of([("a", 1, 5, 2), ("a", 2, 5, 1), ("a", 3, 4, 9)], [*NAMES, "line"])
+    log = read_log(table, Columns(position="line"))
+    assert [row[1] for row in rows_of(log)] == [3, 2, 1]
+    assert "column 'line', then the order of the rows" in log.ordered_by
+
+
+def test_column_mapping_and_weight() -> None:
+    table = frame_of([("x", 8, 1, 2.5), ("x", 9, 0, 1)], ["who", "what", "when", "stars"])
+    columns = Columns(user_id="who", item_id="what", timestamp="when", weight="stars")
+    log = read_log(table, columns)
+    stored = log.frame.collect("polars").to_native()
+    assert stored["weight"].to_list() == [1.0, 2.5]
+    assert stored["weight"].dtype == pl.Float32
+    assert rows_of(log) == [("x", 9, 0), ("x", 8, 1)]
+
+
+def write_csv(path: Path) -> None:
+    frame_of(ROWS).write_csv(path)
+
+
+def write_tsv(path: Path) -> None:
+    frame_of(ROWS).write_csv(path, separator="\t")
+
+
+def write_parquet(path: Path) -> None:
+    frame_of(ROWS).with_columns(pl.col("item_id").cast(pl.UInt16)).write_parquet(path)
+
+
+def write_json_lines(path: Path) -> None:
+    lines = (json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("log.csv", write_csv),
+        ("log.TSV", write_tsv),
+        ("log.parquet", write_parquet),
+        ("log.jsonl", write_json_lines),
+        ("log.ndjson", write_json_lines),
+    ],
+)
+def test_files_agree_with_frames(name: str, write: Any, tmp_path: Path) -> None:
+    write(tmp_path / name)
+    log = read_log(tmp_path / name)
+    assert rows_of(log) == ORDERED
+    assert log.fingerprint == read_log(frame_of(ROWS)).fingerprint
+    assert log.origin == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda table: pd.DataFrame(table.to_dict(as_series=False)),
+        lambda table: pd.DataFrame(table.to_dict(as_series=False)).astype({"user_id": "category"}),
+        lambda table: table.lazy(),
+        lambda table: table.to_arrow(),
+        lambda table: table.with_columns(pl.col("user_id").cast(pl.Categorical)),
+    ],
+    ids=["pandas", "pandas category", "polars lazy", "arrow", "polars categorical"],
+)
+def test_frames_agree(convert: Any) -> None:
+    log = read_log(convert(frame_of(ROWS)))
+    assert rows_of(log) == ORDERED
+    assert log.fingerprint == read_log(frame_of(ROWS)).fingerprint
+
+
+def test_fingerprint_sees_every_value() -> None:
+    first = read_log(frame_of(ROWS)).fingerprint
+    for other in [("b", 2, 31), ("b", 4, 30), ("c", 2, 30)]:
+        assert read_log(frame_of([other, *ROWS[1:]])).fingerprint != first
+
+
+def test_text_that_is_not_quite_integer_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user_id,item_id,timestamp\n1,007,1\n1,12,2\n")
+    assert rows_of(read_log(path)) == [(1, "007", 1), (1, "12", 2)]
+
+
+def test_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("\ufeffuser_id,item_id,timestamp\n1,2,3\n\n1,4,5\n\n", encoding="utf-8")
+    assert rows_of(read_log(path)) == [(1, 2, 3), (1, 4, 5)]
+
+
+def test_floats_are_ordered_before_they_are_rounded_down() -> None:
+    assert items_of([2.9, 2.1, -0.5]) == [2, 1, 0]
+    assert times_of([2.9, 2.1, -0.5]) == [-1, 2, 2]
+
+
+def test_dates_and_date_times_are_seconds_since_1970() -> None:
+    assert times_of([date(1970, 1, 2), date(1969, 12, 31)]) == [-86_400, 86_400]
+    moments = [datetime(1970, 1, 1, 0, 0, 9, 999_999), datetime(1970, 1, 1, 0, 0, 9, 5)]
+    assert times_of(moments) == [9, 9]
+    assert items_of(moments) == [1, 0]
+    tokyo = timezone(timedelta(hours=9))
+    assert times_of([datetime(1970, 1, 1, 9, 0, 7, tzinfo=tokyo)]) == [7]
+    assert times_of([datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC)]) == [-1]
+    for unit in ("ms", "us", "ns"):
+        moment = pl.Series([datetime(2001, 9, 9, 1, 46, 40)]).cast(pl.Datetime(unit))
+        assert times_of(moment) == [1_000_000_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2001-09-09", 999_993_600),
+        ("2001-09-09 01:46", 999_999_960 + 0),
+        ("2001-09-09 01:46:40", 1_000_000_000),
+        ("2001-09-09T01:46:40", 1_000_000_000),
+        ("2001-09-09T01:46:40.75", 1_000_000_000),
+        ("2001-09-09T01:46:40Z", 1_000_000_000),
+        ("2001-09-09T03:46:40+02:00", 1_000_000_000),
+        ("2001-09-08T20:46:40.1-0500", 1_000_000_000),
+        ("2001-09-09T03:46+02", 999_999_960),
+        ("1000000000", 1_000_000_000),
+        ("-1.5", -2),
+    ],
+)
+def test_text_times(text: str, seconds: int) -> None:
+    assert times_of([text]) == [seconds]
+
+
+def test_mixed_iso_text() -> None:
+    assert items_of(["2001-09-09T01:46:40Z", "2001-09-09", "2001-09-09 01:46:39.9"]) == [1, 2, 0]
+
+
+REPEATS = [("a", 1, 5), ("a", 2, 6), ("a", 1, 5), ("a", 1, 7), ("b", 1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("keep", [("a", 1, 5), ("a", 1, 5), ("a", 2, 6), ("a", 1, 7), ("b", 1, 5)]),
+        ("drop_exact", [("a", 1, 5), ("a", 2, 6), ("a", 1, 7), ("b", 1, 5)]),
+        ("first", [("a", 1, 5), ("a", 2, 6), ("b", 1, 5)]),
+        ("last", [("a", 2, 6), ("a", 1, 7), ("b", 1, 5)]),
+    ],
+)
+def test_duplicates(policy: Any, expected: list[tuple[Any, ...]]) -> None:
+    log = filter_log(read_log(frame_of(REPEATS)), DataConfig(duplicates=policy))
+    assert rows_of(log) == expected
+    assert log.rows == len(expected)
+
+
+# Item 9 has one row: without it user c has one row, without which item 3 has one row.
+CHAIN = [
+    *[("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("b", 1, 1), ("b", 2, 2)],
+    *[("c", 3, 1), ("c", 9, 2)],
+]
+
+
+def test_minimums_once() -> None:
+    config = DataConfig(min_user_interactions=2, min_item_interactions=2)
+    log = filter_log(read_log(frame_of(CHAIN)), config)
+    assert rows_of(log) == CHAIN[:5]
+
+
+def test_minimums_until_both_hold() -> None:
+    config = DataConfig(min_user_interactions=2, min_item_interactions=2, k_core=True)
+    log = filter_log(read_log(frame_of(CHAIN)), config)
+    assert rows_of(log) == [row for row in CHAIN[:5] if row[1] != 3]
+
+
+interactions = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=40
+)
+
+
+@given(interactions, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_shuffling_rows_changes_nothing_under_a_total_order(
+    rows: list[tuple[int, int, int]], random: Any
+) -> None:
+    table = frame_of([(*row, n) for n, row in enumerate(rows)], [*NAMES, "line"])
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    logs = [read_log(source, Columns(position="line")) for source in (table, table[order])]
+    assert logs[0].fingerprint == logs[1].fingerprint
+    assert rows_of(logs[0]) == rows_of(logs[1])
+    assert rows_of(logs[0]) == sorted(rows, key=lambda row: (row[0], row[2]))
+
+
+@given(interactions, st.integers(1, 4), st.integers(1, 4))
+@settings(deadline=None)
+def test_k_core_against_plain_python(
+    rows: list[tuple[int, int, int]], least_user: int, least_item: int
+) -> None:
+    expected = sorted(rows, key=lambda row: (row[0], row[2]))
+    while True:
+        users, items = (Counter(row[i] for row in expected) for i in (0, 1))
+        kept = [r for r in expected if users[r[0]] >= least_user and items[r[1]] >= least_item]
+        if kept == expected:
+            break
+        expected = kept
+    log = read_log(frame_of(rows))
+    config = DataConfig(
+        min_user_interactions=least_user, min_item_interactions=least_item, k_core=True
+    )
+    if expected:
+        assert rows_of(filter_log(log, config)) == expected
+    else:
+        with pytest.raises(ValueError, match="no user survives"):
+            filter_log(log, config)

@@ -1,0 +1,312 @@
+"""The prepared dataset: its content by hand, and that it is whole or refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recsys.config import Columns, DataConfig
+from recsys.data.log import read_log
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+
+# Users a, b, c, d with 4, 3, 2 and 1 interactions. Items 8 and 9 occur as test targets only.
+LOG = pl.DataFrame(
+    [
+        *[("a", 5, 1), ("a", 3, 2), ("a", 5, 3), ("a", 9, 4)],
+        *[("b", 3, 1), ("b", 7, 2), ("b", 3, 3)],
+        *[("c", 7, 1), ("c", 8, 2)],
+        ("d", 3, 1),
+    ],
+    schema=["user_id", "item_id", "timestamp"],
+    orient="row",
+)
+FILES = {"items.npy", "timestamps.npy", "offsets.npy", "cuts.npy", "users.parquet", "items.parquet"}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> PreparedDataset:
+    return prepare(LOG, DataConfig(), tmp_path / "out")
+
+
+def lists(histories: Any) -> list[list[int]]:
+    return [histories[b : b + 1].items.tolist() for b in range(len(histories))]
+
+
+def test_content_by_hand(dataset: PreparedDataset) -> None:
+    assert dataset.item_table.to_dict(as_series=False) == {"item_id": [3, 5, 7]}
+    assert dataset.user_ids.to_list() == ["a", "b", "c", "d"]
+    assert dataset.items.tolist() == [2, 1, 2, 0, 1, 3, 1, 3, 0, 1]
+    assert dataset.timestamps.tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
+    assert dataset.offsets.tolist() == [0, 4, 7, 9, 10]
+    assert dataset.cuts.tolist() == [[2, 3, 4], [1, 2, 3], [1, 1, 2], [1, 1, 1]]
+    assert dataset.weights is None
+    assert (dataset.num_users, dataset.num_items) == (4, 3)
+    assert dataset.vocabulary.encode([7, 9]).tolist() == [3, 0]
+
+
+def test_types_on_disk(dataset: PreparedDataset) -> None:
+    assert dataset.items.dtype == np.int32
+    assert dataset.cuts.dtype == np.int32
+    assert dataset.timestamps.dtype == np.int64
+    assert dataset.offsets.dtype == np.int64
+    for array in (dataset.items, dataset.timestamps, dataset.offsets, dataset.cuts):
+        assert isinstance(array, np.memmap)
+        assert not array.flags.writeable
+
+
+def test_histories(dataset: PreparedDataset) -> None:
+    assert lists(dataset.histories("valid")) == [[2, 1], [1], [3], [1]]
+    assert lists(dataset.histories("test")) == [[2, 1, 2], [1, 3], [3], [1]]
+
+
+def test_holdout_valid(dataset: PreparedDataset) -> None:
+    valid = dataset.holdout("valid")
+    assert valid.users.tolist() == [0, 1]
+    assert lists(valid.histories) == [[2, 1], [1]]
+    assert valid.targets.tolist() == [2, 3]
+    assert valid.dropped == 0
+
+
+def test_holdout_test_drops_and_counts_targets_outside_the_catalogue(
+    dataset: PreparedDataset,
+) -> None:
+    test = dataset.holdout("test")
+    assert test.users.tolist() == [1]
+    assert lists(test.histories) == [[1, 3]]
+    assert test.targets.tolist() == [1]
+    assert test.dropped == 2
+
+
+def test_manifest(dataset: PreparedDataset) -> None:
+    manifest = dataset.manifest
+    assert set(manifest.files) == FILES
+    assert {path.name for path in dataset.path.iterdir()} == FILES | {"manifest.json"}
+    assert manifest.ordered_by == "user_id, timestamp; ties broken by the order of the rows"
+    assert manifest.settings == {
+        "duplicates": "keep",
+        "min_user_interactions": 1,
+        "min_item_interactions": 1,
+        "k_core": False,
+        "split": "leave_last_out",
+    }
+    assert manifest.counts == {
+        "rows_read": 10,
+        "interactions": 10,
+        "users": 4,
+        "items": 3,
+        "train": 5,
+        "valid": 2,
+        "test": 3,
+        "outside_catalogue": 2,
+    }
+    assert manifest.log_fingerprint == read_log(LOG).fingerprint
+
+
+def test_weights(tmp_path: Path) -> None:
+    log = LOG.with_columns(stars=pl.int_range(pl.len()) / 2)
+    dataset = prepare(log, DataConfig(columns=Columns(weight="stars")), tmp_path / "out")
+    assert dataset.weights is not None
+    assert dataset.weights.tolist() == [n / 2 for n in range(10)]
+    assert "weights.npy" in dataset.manifest.files
+
+
+def test_item_features(tmp_path: Path) -> None:
+    features = pl.DataFrame({"name": ["nine", "seven", "three"], "item_id": ["9", "7", "3"]})
+    dataset = prepare(LOG, DataConfig(), tmp_path / "out", items=features)
+    assert dataset.item_table.rows(named=True) == [
+        {"item_id": 3, "name": "three"},
+        {"item_id": 5, "name": None},
+        {"item_id": 7, "name": "seven"},
+    ]
+    plain = prepare(LOG, DataConfig(), tmp_path / "plain")
+    assert dataset.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ({"item_id": [3, 3], "name": ["x", "y"]}, "item_id 3 has more than one row"),
+        ({"item_id": ["x"], "name": ["y"]}, "none of its item_ids is in the log"),
+        ({"sku": [3]}, "no column 'item_id'"),
+    ],
+)
+def test_bad_item_features(features: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        prepare(LOG, DataConfig(), tmp_path / "out", items=pl.DataFrame(features))
+    assert not list(tmp_path.iterdir())
+
+
+def test_fingerprint_is_of_settings_and_content_only(tmp_path: Path) -> None:
+    LOG.write_csv(tmp_path / "log.csv")
+    LOG.write_parquet(tmp_path / "log.parquet")
+    frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), read_log(LOG)]
+    sources = [*frames, tmp_path / "log.csv", str(tmp_path / "log.parquet")]
+    config = DataConfig(mirror="unused", source="unused")
+    prints = {prepare(s, config, tmp_path / f"{n}").fingerprint for n, s in enumerate(sources)}
+    assert len(prints) == 1
+    more = DataConfig(min_user_interactions=2)
+    assert prepare(LOG, more, tmp_path / "more").fingerprint not in prints
+
+
+def test_same_dataset_is_reused(dataset: PreparedDataset) -> None:
+    before = (dataset.path / "items.npy").stat().st_ino
+    prepare(LOG, DataConfig(), dataset.path)
+    assert (dataset.path / "items.npy").stat().st_ino == before
+
+
+def test_other_settings_replace_it(dataset: PreparedDataset) -> None:
+    again = prepare(LOG, DataConfig(min_user_interactions=3), dataset.path)
+    assert again.user_ids.to_list() == ["a", "b"]
+    assert dataset.items.tolist()[:4] == [2, 1, 2, 0], "what is open stays readable"
+    assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("harm", ["truncate", "version", "delete"])
+def test_a_damaged_or_old_dataset_is_replaced(harm: str, dataset: PreparedDataset) -> None:
+    damage(dataset.path, harm)
+    assert prepare(LOG, DataConfig(), dataset.path).items.tolist() == dataset.items.tolist()
+
+
+def test_a_dataset_beside_users_work_is_left_alone(dataset: PreparedDataset) -> None:
+    (dataset.path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"left alone: notes\.txt is not part of a dataset"):
+        prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
+    assert PreparedDataset.open(dataset.path).num_users == 4
+
+
+def test_an_empty_folder_and_a_link_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    prepare(LOG, DataConfig(), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert PreparedDataset.open(tmp_path / "real").num_users == 4
+
+
+def test_a_full_disk_leaves_the_old_dataset(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(InputError, match="cannot be written: No space left on device"):
+        prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
+    assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
+    assert PreparedDataset.open(dataset.path).num_users == 4
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(LOG, DataConfig(), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def damage(folder: Path, harm: str) -> None:
+    manifest = folder / "manifest.json"
+    match harm:
+        case "truncate":
+            (folder / "items.npy").write_bytes((folder / "items.npy").read_bytes()[:-4])
+        case "version":
+            tree = json.loads(manifest.read_text()) | {"format_version": 0, "of_old": True}
+            manifest.write_text(json.dumps(tree))
+        case "delete":
+            (folder / "cuts.npy").unlink()
+        case "manifest":
+            manifest.write_text(manifest.read_text()[:99])
+        case "other":
+            manifest.write_text('{"name": "a web page"}')
+        case "none":
+            manifest.unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("truncate", r"items\.npy: SHA-256 [0-9a-f]{64} is not [0-9a-f]{64} of manifest\.json"),
+        ("version", r"format version 0, and this library reads 1; prepare the dataset again"),
+        ("delete", r"cuts\.npy: missing, though manifest\.json lists it"),
+        ("manifest", r"manifest\.json: not the manifest of a prepared dataset"),
+        ("other", r"manifest\.json: not the manifest of a prepared dataset"),
+        ("none", r"not a prepared dataset: it has no manifest\.json"),
+    ],
+)
+def test_open_refuses_what_is_not_whole(
+    harm: str, words: str, dataset: PreparedDataset
+) -> None:
+    damage(dataset.path, harm)
+    with pytest.raises(InputError, match=words) as caught:
+        PreparedDataset.open(dataset.path)
+    assert str(dataset.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_open_refuses_an_incomplete_list_of_files(dataset: PreparedDataset) -> None:
+    manifest = dataset.path / "manifest.json"
+    tree = json.loads(manifest.read_text())
+    del tree["files"]["cuts.npy"]
+    manifest.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=r"manifest\.json lists no cuts\.npy"):
+        PreparedDataset.open(dataset.path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=50))
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_parts_partition_the_log(tmp_path: Path, rows: list[tuple[int, int]]) -> None:
+    """History before test plus test target is the user's log, in order; nothing is lost."""
+    table = pl.DataFrame(
+        [(*row, time) for time, row in enumerate(rows)],
+        schema=["user_id", "item_id", "timestamp"],
+        orient="row",
+    )
+    dataset = prepare(table, DataConfig(), tmp_path / "out")
+    test, valid = dataset.holdout("test"), dataset.holdout("valid")
+    known, train = lists(dataset.histories("test")), lists(dataset.histories("valid"))
+    assert len(test.targets) + test.dropped == dataset.manifest.counts["test"]
+    targets = dict(zip(test.users.tolist(), test.targets.tolist(), strict=True))
+    valid_targets = dict(zip(valid.users.tolist(), valid.targets.tolist(), strict=True))
+    catalogue = {item for history in known for item in history}
+    assert catalogue == set(range(1, dataset.num_items + 1))
+    for user, user_id in enumerate(dataset.user_ids):
+        expected = [item for who, item in rows if who == user_id]
+        tokens = dataset.vocabulary.encode(expected).tolist()
+        end = [targets[user]] if user in targets else [0] * (len(tokens) - len(known[user]))
+        assert known[user] + end == tokens
+        between = [valid_targets[user]] if user in valid_targets else []
+        assert train[user] + between == known[user]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "users", "items", "targets", "dropped"),
+    [
+        ("ml-1m", 6_040, 3_704, 6_038, 2),
+        ("ml-100k", 943, 1_679, 940, 3),
+        ("amazon-beauty", 22_363, 12_092, 22_311, 52),
+        ("amazon-sports", 35_598, 18_347, 35_539, 59),
+        ("online-retail-ii", 5_881, 4_630, 5_762, 1),
+    ],
+)
+def test_real_logs(
+    name: str, users: int, items: int, targets: int, dropped: int, mirror: Path, tmp_path: Path
+) -> None:
+    dataset = prepare(name, DataConfig(mirror=str(mirror)), tmp_path / "out")
+    test = dataset.holdout("test")
+    assert (dataset.num_users, dataset.num_items) == (users, items)
+    assert (len(test.targets), test.dropped, len(test.histories)) == (targets, dropped, targets)

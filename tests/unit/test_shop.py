@@ -1,0 +1,275 @@
+"""The simulated shop has what it promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal, assert_series_equal
+
+from recsys.data.shop import Shop, make_shop, shuffled
+from recsys.data.shop_catalogue import PLANTED, SHELVES, list_products
+from recsys.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return make_shop()
+
+
+@pytest.fixture(scope="module")
+def small() -> Shop:
+    return make_shop(seed=1, num_customers=1_500, num_products=400)
+
+
+@pytest.fixture(scope="module")
+def lives(shop: Shop) -> dict[str, list[str]]:
+    return histories(shop.interactions)
+
+
+def histories(log: pl.DataFrame, column: str = "item_id") -> dict[str, list[str]]:
+    return dict(log.group_by("user_id", maintain_order=True).agg(column).iter_rows())
+
+
+def named(shop: Shop) -> pl.DataFrame:
+    return shop.interactions.join(shop.products, on="item_id", maintain_order="left")
+
+
+def share_bought(shop: Shop, item: str) -> float:
+    return float((shop.interactions["item_id"] == item).to_numpy().mean())
+
+
+def soon_after(lives: dict[str, list[str]], causes: Sequence[str], effect: str) -> float:
+    """How often the effect is among the six purchases after all causes have been bought."""
+    followed = []
+    for history in lives.values():
+        if set(causes) <= set(history):
+            complete = max(history.index(cause) for cause in causes)
+            after = history[complete + 1 : complete + 7]
+            if len(after) == 6:
+                followed.append(effect in after)
+    return float(np.mean(followed))
+
+
+def soon_after_one(lives: dict[str, list[str]], cause: str, other: str, effect: str) -> float:
+    """The same after one cause, without the other before the six purchases are over."""
+    followed = []
+    for history in lives.values():
+        if cause in history:
+            place = history.index(cause)
+            if other not in history[: place + 7] and len(history) >= place + 7:
+                followed.append(effect in history[place + 1 : place + 7])
+    return float(np.mean(followed))
+
+
+# --- the log
+
+
+def test_default_shop_has_the_promised_size_and_shape(shop: Shop) -> None:
+    log, products = shop.interactions, shop.products
+    assert log.columns == ["user_id", "item_id", "timestamp"]
+    assert products.columns == ["item_id", "name", "category"]
+    assert log["user_id"].n_unique() == 10_000
+    assert log["user_id"].min() == "C00001" and log["user_id"].max() == "C10000"
+    assert products["item_id"].to_list() == [f"P{number:04d}" for number in range(1, 1_001)]
+    assert set(log["item_id"]) == set(products["item_id"])
+    assert products["name"].n_unique() == 1_000
+    assert products["category"].n_unique() == len(SHELVES)
+    lengths = log.group_by("user_id").len()["len"].to_numpy()
+    assert lengths.min() == 5
+    assert 120 <= lengths.max() <= 200
+    assert 20 <= lengths.mean() <= 30
+    assert np.median(lengths) < 0.8 * lengths.mean()
+
+
+def test_log_is_in_one_total_order_within_three_years(shop: Shop) -> None:
+    log = shop.interactions
+    assert_frame_equal(log, log.sort("user_id", "timestamp"))
+    assert not log.select(pl.struct("user_id", "timestamp").is_duplicated().any()).item()
+    assert log["timestamp"].dtype == pl.Datetime("us")
+    assert log["timestamp"].dt.microsecond().max() == 0
+    first, last = log.select(pl.min("timestamp"), pl.max("timestamp").alias("last")).row(0)
+    assert datetime(2023, 1, 1) <= first < datetime(2023, 2, 1)
+    assert datetime(2025, 12, 1) <= last < datetime(2026, 1, 1)
+
+
+def test_popularity_has_a_long_tail(shop: Shop) -> None:
+    counts = np.sort(shop.interactions["item_id"].value_counts()["count"].to_numpy())[::-1]
+    share = np.cumsum(counts) / counts.sum()
+    assert 0.5 <= share[99] <= 0.8
+    assert share[499] <= 0.95
+    assert counts[0] <= 0.04 * counts.sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "best", "worst"),
+    [
+        ("Winter gloves", (12, 1, 2), (6, 7, 8)),
+        ("Lawn mower", (3, 4, 5), (9, 10, 11)),
+        ("Barbecue", (6, 7, 8), (12, 1, 2)),
+        ("Slow cooker", (9, 10, 11), (3, 4, 5)),
+    ],
+)
+def test_seasonal_goods_sell_in_their_season(
+    shop: Shop, name: str, best: tuple[int, ...], worst: tuple[int, ...]
+) -> None:
+    months = named(shop).filter(pl.col("name") == name)["timestamp"].dt.month()
+    assert months.is_in(best).sum() > 4 * months.is_in(worst).sum()
+
+
+def test_consumables_are_bought_again_and_other_goods_seldom(shop: Shop) -> None:
+    consumable = list_products(1_000).filter("consumable")["name"].to_list()
+    again = named(shop).with_columns(
+        again=~pl.struct("user_id", "item_id").is_first_distinct(),
+        consumable=pl.col("name").is_in(consumable),
+    )
+    shares = dict(again.group_by("consumable").agg(pl.col("again").mean()).iter_rows())
+    assert shares[True] > 0.4
+    assert shares[False] < 0.2
+
+
+def test_tastes_are_personal_and_drift(shop: Shop) -> None:
+    """Categories agree more within a customer than between two, and more the nearer in time."""
+    consumable = list_products(1_000).filter("consumable")["name"].to_list()
+    durable = named(shop).filter(~pl.col("name").is_in(consumable))
+    long = [row for row in histories(durable, "category").values() if len(row) >= 50]
+
+    def agreement(pairs: list[tuple[list[str], list[str]]]) -> float:
+        return float(np.mean([a == b for one, two in pairs for a in one for b in two]))
+
+    near = agreement([(row[:10], row[10:20]) for row in long])
+    far = agreement([(row[:10], row[-10:]) for row in long])
+    others = agreement([(one[:10], two[:10]) for one, two in pairwise(long)])
+    assert near > 1.1 * far
+    assert far > 1.1 * others
+
+
+# --- the rules
+
+
+def test_rules_name_products_and_explain_a_sixth_of_the_purchases(shop: Shop) -> None:
+    names = dict(shop.products.select("item_id", "name").iter_rows())
+    assert [
+        (rule.name, tuple(names[cause] for cause in rule.causes), names[rule.effect])
+        for rule in shop.rules
+    ] == [(rule.name, rule.causes, rule.effect) for rule in PLANTED]
+    assert len({rule.name for rule in shop.rules}) == len(shop.rules) >= 20
+    assert len({rule.effect for rule in shop.rules}) == len(shop.rules)
+    assert 0.13 <= len(shop.truth) / len(shop.interactions) <= 0.25
+    last = shop.interactions.group_by("user_id").agg(pl.len() - 1)
+    planted_last = shop.truth.join(
+        last, left_on=["user_id", "position"], right_on=["user_id", "len"]
+    )
+    assert 0.13 <= len(planted_last) / 10_000 <= 0.25
+    fired = shop.truth["rule"].value_counts()
+    assert len(fired) == len(shop.rules)
+    assert fired["count"].to_numpy().min() >= 300
+
+
+def test_effects_follow_their_causes_within_six_purchases(
+    shop: Shop, lives: dict[str, list[str]]
+) -> None:
+    for rule in shop.rules:
+        followed = soon_after(lives, rule.causes, rule.effect)
+        assert rule.probability - 0.1 < followed < rule.probability + 0.1, rule.name
+        assert followed > 5 * 6 * share_bought(shop, rule.effect), rule.name
+
+
+def test_one_cause_of_a_conjunction_is_not_enough(shop: Shop, lives: dict[str, list[str]]) -> None:
+    conjunctions = [rule for rule in shop.rules if len(rule.causes) == 2]
+    assert len(conjunctions) >= 10
+    for rule in conjunctions:
+        (one, two), effect = rule.causes, rule.effect
+        assert soon_after_one(lives, one, two, effect) < 0.04, rule.name
+        assert soon_after_one(lives, two, one, effect) < 0.04, rule.name
+        # Decoys: most who buy one cause do not have the other.
+        assert max(soon_after(lives, [one], effect), soon_after(lives, [two], effect)) < 0.45
+
+
+def test_causes_come_in_any_order_with_other_purchases_between(
+    shop: Shop, lives: dict[str, list[str]]
+) -> None:
+    rule = shop.rules[0]
+    orders, gaps = Counter[bool](), []
+    for user, position in (
+        shop.truth.filter(rule=rule.name).select("user_id", "position").iter_rows()
+    ):
+        one, two = (lives[user].index(cause) for cause in rule.causes)
+        orders[one < two] += 1
+        gaps.append(position - max(one, two))
+    assert min(orders.values()) > 0.3 * orders.total()
+    assert min(gaps) == 1
+    assert 2 < np.mean(gaps) < 4
+    assert np.mean(np.array(gaps) <= 6) > 0.95
+
+
+def test_truth_agrees_with_the_log(shop: Shop, lives: dict[str, list[str]]) -> None:
+    log = shop.interactions.with_columns(position=pl.int_range(pl.len()).over("user_id"))
+    found = shop.truth.join(log, on=log.columns, how="inner")
+    assert len(found) == len(shop.truth)
+    rules = {rule.name: rule for rule in shop.rules}
+    for row in shop.truth.iter_rows(named=True):
+        rule = rules[row["rule"]]
+        assert (row["item_id"], tuple(row["causes"])) == (rule.effect, rule.causes)
+        assert set(row["causes"]) <= set(lives[row["user_id"]][: row["position"]])
+    assert not shop.truth.select(pl.struct("user_id", "rule").is_duplicated().any()).item()
+
+
+# --- seeds, sizes, shuffling
+
+
+def test_equal_seeds_give_equal_shops_and_others_do_not(small: Shop) -> None:
+    again = make_shop(seed=1, num_customers=1_500, num_products=400)
+    assert_frame_equal(small.interactions, again.interactions)
+    assert_frame_equal(small.products, again.products)
+    assert_frame_equal(small.truth, again.truth)
+    assert small.rules == again.rules
+    other = make_shop(seed=2, num_customers=1_500, num_products=400)
+    assert not small.products.equals(other.products)
+    assert not small.interactions["timestamp"].equals(other.interactions["timestamp"])
+
+
+def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:
+    mixed = shuffled(shop, seed=3)
+    kept = ["user_id", "timestamp"]
+    assert_frame_equal(mixed.interactions.select(kept), shop.interactions.select(kept))
+    assert_series_equal(mixed.interactions["item_id"].sort(), shop.interactions["item_id"].sort())
+    assert_frame_equal(mixed.interactions, shuffled(shop, seed=3).interactions)
+    assert mixed.rules is shop.rules and mixed.truth is shop.truth
+    moved = mixed.interactions["item_id"] != shop.interactions["item_id"]
+    assert moved.to_numpy().mean() > 0.95
+    lives = histories(mixed.interactions)
+    for rule in mixed.rules:
+        chance = 1 - (1 - share_bought(mixed, rule.effect)) ** 6
+        assert soon_after(lives, rule.causes, rule.effect) < chance + 0.04, rule.name
+
+
+def test_smallest_shop_and_sizes_that_cannot_be() -> None:
+    plain = sum(len(shelf.goods()) for shelf in SHELVES)
+    tiny = make_shop(num_customers=1, num_products=plain)
+    assert tiny.interactions["user_id"].unique().to_list() == ["C00001"]
+    assert len(tiny.products) == plain
+    with pytest.raises(InputError, match=f"^num_products: .* has {plain} to .* not {plain - 1}$"):
+        make_shop(num_products=plain - 1)
+    with pytest.raises(InputError, match=r"^num_products: .* not 99999$"):
+        make_shop(num_products=99_999)
+    with pytest.raises(InputError, match=r"^num_customers: at least 1, not 0$"):
+        make_shop(num_customers=0)
+
+
+def test_every_product_that_can_be_named_has_a_name_of_its_own() -> None:
+    most = sum(len(shelf.goods()) * (1 + len(shelf.styles.split(", "))) for shelf in SHELVES)
+    names = list_products(most)["name"]
+    assert names.n_unique() == most
+    assert names.str.contains("^[A-Z][A-Za-z' -]+(, [A-Z][A-Za-z' -]+)?$").all()
+
+
+def test_a_rule_comes_after_those_that_cause_its_causes() -> None:
+    for index, rule in enumerate(PLANTED):
+        later = {other.effect for other in PLANTED[index:]}
+        assert not later & set(rule.causes), rule.name

@@ -1,0 +1,108 @@
+"""The paired test: uniform under the null, awake to a difference, strict about what it compares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from recsys.errors import InputError
+from recsys.evaluation.metrics import ndcg_at
+from recsys.evaluation.rank_table import Protocol, RankTable
+from recsys.evaluation.significance import paired_test
+
+PROTOCOL = Protocol("test", 100, "filter", "against_target", 0)
+
+
+def table(ranks: NDArray[np.int64]) -> RankTable:
+    frame = pl.DataFrame(
+        {
+            "user": np.arange(len(ranks)),
+            "target": np.ones(len(ranks), dtype=np.int32),
+            "rank": ranks,
+            "history_length": np.ones(len(ranks), dtype=np.int32),
+        }
+    )
+    return RankTable(frame, PROTOCOL)
+
+
+def test_a_table_against_itself() -> None:
+    same = table(np.array([1, 5, 20]))
+    assert paired_test(same, same, "ndcg_at_10") == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_p_value_is_that_of_all_sign_flips() -> None:
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(1, 15, 10), generator.integers(1, 15, 10)
+    differences = ndcg_at(a, 10) - ndcg_at(b, 10)
+    flips = np.array(list(product([1, -1], repeat=10))) @ differences
+    exact = np.mean(np.abs(flips) >= abs(differences.sum()) - 1e-12)
+    result = paired_test(table(a), table(b), "ndcg_at_10")
+    assert result.difference == pytest.approx(differences.mean())
+    assert result.p_value == pytest.approx(exact, abs=0.02)
+
+
+def test_p_values_are_uniform_when_nothing_differs() -> None:
+    generator = np.random.default_rng(1)
+    p_values = np.array(
+        [
+            paired_test(
+                table(generator.geometric(0.05, 200)), table(generator.geometric(0.05, 200)), "mrr"
+            ).p_value
+            for _ in range(200)
+        ]
+    )
+    # 200 draws of a uniform number: the empirical distribution stays within .115 (Kolmogorov, 1%).
+    gaps = np.abs(np.sort(p_values) - (np.arange(200) + 0.5) / 200)
+    assert gaps.max() < 0.115
+
+
+def test_a_planted_difference_is_found() -> None:
+    generator = np.random.default_rng(2)
+    worse = generator.integers(1, 60, 3_000)
+    better = np.where(generator.random(3_000) < 0.1, (worse + 1) // 2, worse)
+    result = paired_test(table(better), table(worse), "ndcg_at_10")
+    assert result.p_value < 0.001
+    assert 0 < result.low < result.difference < result.high
+    opposite = paired_test(table(worse), table(better), "ndcg_at_10")
+    assert opposite.difference == -result.difference
+    assert opposite.p_value < 0.001
+
+
+def test_same_seed_same_result() -> None:
+    a, b = table(np.array([1, 2, 9, 30] * 20)), table(np.array([2, 2, 5, 50] * 20))
+    assert paired_test(a, b, "mrr", seed=3) == paired_test(a, b, "mrr", seed=3)
+    assert paired_test(a, b, "mrr", seed=3) != paired_test(a, b, "mrr", seed=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("part", "valid"), ("num_items", 99), ("seen", "allow"), ("ties", "item_id"), ("dropped", 1)],
+)
+def test_other_protocols_are_refused(field: str, value: object) -> None:
+    a = table(np.array([1, 2]))
+    b = replace(a, protocol=replace(PROTOCOL, **{field: value}))
+    with pytest.raises(InputError, match=f"differ in {field}: .* and {value!r}"):
+        paired_test(a, b, "mrr")
+
+
+def test_other_targets_are_refused() -> None:
+    a = table(np.array([1, 2, 3]))
+    with pytest.raises(InputError, match="have 3 and 2 targets"):
+        paired_test(a, table(np.array([1, 2])), "mrr")
+    other = a.frame.with_columns(user=pl.Series([0, 7, 2]))
+    with pytest.raises(InputError, match="differ in the user of row 1: 1 and 7"):
+        paired_test(a, RankTable(other, PROTOCOL), "mrr")
+    other = a.frame.with_columns(target=pl.Series([1, 1, 9], dtype=pl.Int32))
+    with pytest.raises(InputError, match="differ in the target of row 2: 1 and 9"):
+        paired_test(a, RankTable(other, PROTOCOL), "mrr")
+
+
+def test_empty_tables_are_an_error() -> None:
+    nothing = table(np.array([], dtype=np.int64))
+    with pytest.raises(ValueError, match="no targets"):
+        paired_test(nothing, nothing, "mrr")

@@ -1,0 +1,210 @@
+"""Named datasets: found in a folder or fetched by URL, checksum verified, cleaned as described."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys.config import Columns, DataConfig
+from recsys.data import sources
+from recsys.data.sources import DATASETS, NamedDataset, RemoteFile, load_source
+from recsys.errors import InputError
+
+LOG = pl.DataFrame({"user_id": [1, 1], "item_id": [2, 3], "when": [5, 4]})
+NAMES = [dataset.name for dataset in DATASETS]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A mirror that holds tiny.parquet."""
+    path = tmp_path / "mirror"
+    path.mkdir()
+    LOG.write_parquet(path / "tiny.parquet")
+    return path
+
+
+@pytest.fixture
+def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDataset:
+    """A named dataset beside the known ones; the environment names no mirror."""
+    checksum = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
+    dataset = NamedDataset(
+        name="tiny",
+        description="two rows",
+        homepage="https://example.org/tiny",
+        licence="none",
+        interactions=2,
+        users=1,
+        items=2,
+        files=(RemoteFile("tiny.parquet", checksum),),
+        read=lambda path: (pl.read_parquet(path), None),
+        columns=Columns(timestamp="when"),
+    )
+    monkeypatch.setattr(sources, "DATASETS", (*DATASETS, dataset))
+    monkeypatch.delenv("RECSYS_MIRROR", raising=False)
+    return dataset
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    """The same mirror behind HTTP."""
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def items_of(config: DataConfig, cache: Path) -> list[int]:
+    log, items = load_source("tiny", config, cache)
+    assert items is None
+    assert log.origin == "tiny"
+    return log.frame.collect("polars").to_native()["item_id"].to_list()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_folder_by_config(folder: Path, tmp_path: Path) -> None:
+    assert items_of(DataConfig(mirror=str(folder)), tmp_path / "cache") == [3, 2]
+    assert not (tmp_path / "cache").exists(), "read in place"
+
+
+@pytest.mark.usefixtures("tiny")
+def test_folder_by_environment(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECSYS_MIRROR", str(folder))
+    assert items_of(DataConfig(), tmp_path) == [3, 2]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_columns_of_the_config_go_first(folder: Path) -> None:
+    config = DataConfig(mirror=str(folder), columns=Columns(timestamp="item_id", item_id="when"))
+    log, _ = load_source("tiny", config)
+    assert log.frame.collect("polars").to_native()["item_id"].to_list() == [5, 4]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_url_fills_the_cache(url: str, folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "deep" / "cache"
+    assert items_of(DataConfig(mirror=url), cache) == [3, 2]
+    assert [path.name for path in cache.iterdir()] == ["tiny.parquet"]
+    (folder / "tiny.parquet").unlink()
+    assert items_of(DataConfig(mirror=url), cache) == [3, 2]
+    assert items_of(DataConfig(), cache) == [3, 2], "no mirror needed any more"
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_wrong_checksum(
+    by_url: bool, tiny: NamedDataset, url: str, folder: Path, tmp_path: Path
+) -> None:
+    LOG.head(1).write_parquet(folder / "tiny.parquet")
+    found = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
+    cache = tmp_path / "cache"
+    with pytest.raises(InputError) as caught:
+        items_of(DataConfig(mirror=url if by_url else str(folder)), cache)
+    for word in ["tiny.parquet", found, tiny.files[0].sha256]:
+        assert word in str(caught.value)
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+@pytest.mark.usefixtures("tiny")
+def test_not_on_the_server(url: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "tiny.parquet").unlink()
+    with pytest.raises(InputError, match=rf"{url}tiny\.parquet: cannot be fetched.*404"):
+        items_of(DataConfig(mirror=url), tmp_path)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_no_server(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tiny\.parquet: cannot be fetched"):
+        items_of(DataConfig(mirror="http://127.0.0.1:9/nothing"), tmp_path)
+
+
+@pytest.mark.parametrize("setting", [None, "nowhere"])
+@pytest.mark.usefixtures("tiny")
+def test_no_mirror(setting: str | None, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        items_of(DataConfig(mirror=setting), tmp_path)
+    for word in ["tiny.parquet", str(tmp_path), "RECSYS_MIRROR", "https://example.org/tiny"]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ("ml1m", "did you mean 'ml-1m'?"),
+        ("amazon-beuty", "did you mean 'amazon-beauty'?"),
+        ("qqq", f"the datasets are {', '.join(NAMES)}"),
+    ],
+)
+def test_unknown_name(wrong: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_source(wrong)
+    assert str(caught.value) == f"{wrong}: neither a file nor a named dataset; {hint}"
+
+
+def test_paths_and_frames(tmp_path: Path) -> None:
+    LOG.rename({"when": "timestamp"}).write_csv(tmp_path / "log.csv")
+    for source in (tmp_path / "log.csv", str(tmp_path / "log.csv"), LOG.rename({"when": "timestamp"})):
+        log, items = load_source(source)
+        assert log.rows == 2
+        assert items is None
+
+
+def test_online_retail_cleaning(tmp_path: Path) -> None:
+    day = datetime(2010, 1, 1)
+    lines = [
+        ("1", "A", "LAMP", 1, day, 7),
+        ("1", "B", None, 1, day, 7),
+        ("2", "A", "lamp?", 2, day, 8),
+        ("3", "A", "LAMP", 1, day, 8),
+        ("C4", "A", "LAMP", -1, day, 8),
+        ("C5", "D", "odd", 1, day, 8),
+        ("6", "E", "gone", 0, day, 8),
+        ("7", "F", "guest", 1, day, None),
+    ]
+    names = ["InvoiceNo", "StockCode", "Description", "Quantity", "InvoiceDate", "CustomerID"]
+    pl.DataFrame(lines, schema=names, orient="row").write_parquet(tmp_path / "log.parquet")
+    dataset = DATASETS[NAMES.index("online-retail-ii")]
+    log, items = dataset.read(tmp_path / "log.parquet")
+    assert log["InvoiceNo"].to_list() == ["1", "1", "2", "3"]
+    assert items is not None
+    assert items.rows(named=True) == [{"item_id": "A", "description": "LAMP"}]
+
+
+def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECSYS_MIRROR", raising=False)
+    log, items = load_source("shop")
+    shop = DATASETS[NAMES.index("shop")]
+    counts = log.frame.collect("polars").to_native()
+    assert counts["user_id"].n_unique() == shop.users
+    assert counts["item_id"].n_unique() == shop.items
+    assert items is not None
+    assert {"item_id", "name", "category"} <= set(items.columns)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "shop"])
+def test_counts_as_described(name: str, mirror: Path) -> None:
+    log, items = load_source(name, DataConfig(mirror=str(mirror)))
+    dataset = DATASETS[NAMES.index(name)]
+    table = log.frame.collect("polars").to_native()
+    assert log.rows == dataset.interactions
+    assert table["user_id"].n_unique() == dataset.users
+    assert table["item_id"].n_unique() == dataset.items
+    assert (items is not None) == (name in ("ml-1m", "online-retail-ii"))
