@@ -68,8 +68,8 @@ class TargetAttention(Section):
     memory: Literal["items", "states"] = "items"
     """What keys and values are made of: item embeddings or encoder states."""
     half_life: tuple[float, float] = (2.0, 50.0)
-    """Recency decay: purchases after which attention halves, from the first head to the last
-    (geometrically between); learned from there on."""
+    """Recency decay: purchases after which attention halves, from the first head to the last,
+    geometrically between; a single head has the first."""
 
 
 class DotProduct(Section):
@@ -99,7 +99,9 @@ class TrainingConfig(Section):
     """How the weights are found."""
 
     max_epochs: int = Field(40, ge=1)
-    patience: int = Field(8, ge=1)
+    validate_every: int = Field(1, ge=1)
+    """Epochs between validations (the last is always validated)."""
+    patience: int = Field(10, ge=1)
     """Epochs without a better validation NDCG@10 before stopping."""
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)

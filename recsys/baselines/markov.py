@@ -51,6 +51,7 @@ class MarkovChain:
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
         is_last = (ages(histories) == 0).astype(np.float64)
-        scores = (weighted_histories(histories, is_last, self.num_items) @ self.followers).toarray()
+        last = weighted_histories(histories, is_last, self.num_items)
+        scores: NDArray[np.float64] = (last @ self.followers).toarray()
         scores[histories.lengths == 0] = self.counts
         return scores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -40,12 +39,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         new.mkdir()
         yield new
         if path.exists():
-            os.rename(path, old)
+            path.rename(old)
         try:
-            os.rename(new, path)
-        except OSError:
+            new.rename(path)
+        except BaseException:  # an interrupt, too, must not lose what was there
             if old.exists():
-                os.rename(old, path)
+                old.rename(path)
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -77,7 +77,7 @@ def read_log(
     ties = "the order of the rows"
     if columns.position is not None:
         ties = f"column {columns.position!r}, then {ties}"
-    ordered = frame.collect("polars").to_native()
+    ordered = frame.collect("polars").to_polars()
     return InteractionLog(
         frame=nw.from_native(ordered.lazy()),
         ordered_by=f"user_id, timestamp; ties broken by {ties}",
@@ -136,17 +136,15 @@ def _in_order(frame: Frame) -> Frame:
     """Number the rows along the total order, and bring times to whole numbers."""
     schema = frame.collect_schema()
     by = [name for name in ("user_id", "timestamp", "position", "row") if name in schema]
-    time = nw.col("timestamp")
+    time, unit = nw.col("timestamp"), 1
     if schema["timestamp"] == nw.Date:
         time = time.cast(nw.Datetime("us"))
     if schema["timestamp"] in (nw.Date, nw.Datetime):
-        time = time.dt.timestamp("us") // 1_000_000
-    elif schema["timestamp"].is_float():
-        time = time.floor()
+        time, unit = time.dt.timestamp("us"), 1_000_000
     kept = [name for name in ("user_id", "item_id", "timestamp", "weight") if name in schema]
     return (
         frame.with_row_index("order", order_by=by)
-        .with_columns(time.cast(nw.Int64).alias("timestamp"))
+        .with_columns((time // unit).cast(nw.Int64).alias("timestamp"))
         .select(*kept, nw.col("order").cast(nw.Int64))
         .sort("order")
     )

@@ -18,7 +18,7 @@ from recsys.config import DataConfig
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.log import InteractionLog, filter_log
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sources import load_source
 from recsys.data.splits import leave_last_out
 from recsys.data.tables import TableSource, read_table
@@ -28,6 +28,11 @@ from recsys.errors import InputError
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
 """The column of the cuts where a part of the split starts; it ends at the next one."""
+_FILES = {
+    *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
+    *("users.parquet", "items.parquet"),
+}
+"""What every prepared dataset has; weights.npy may be beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Holdout:
     """Targets outside the catalogue: not among the Q, but counted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PreparedDataset:
     """Interaction sequences of U users over a catalogue of I items, split into three parts.
 
@@ -78,6 +83,8 @@ class PreparedDataset:
         path = Path(path)
         manifest = Manifest.read(path)
         manifest.verify(path)
+        if lacking := _FILES - manifest.files.keys():
+            raise InputError(f"{path / MANIFEST} lists no {min(lacking)}; {Manifest.remedy}")
         arrays = {
             name.removesuffix(".npy"): np.load(path / name, mmap_mode="r", allow_pickle=False)
             for name in manifest.files
@@ -210,7 +217,7 @@ def _encode(
     log: InteractionLog, features: pl.DataFrame | None
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
     """The arrays and tables of the dataset, by the names of their files."""
-    frame = log.frame.collect("polars").to_native()
+    frame = log.frame.collect("polars").to_polars()
     users = frame["user_id"].rle().struct.unnest()
     lengths = users["len"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

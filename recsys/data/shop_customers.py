@@ -21,26 +21,80 @@ and repeats fall between as well."""
 COMPANY = 0.25
 """How often one cause of a conjunction brings another along."""
 
+FEWEST_CHOICES, MOST_CHOICES = 5, 100
+"""Own choices of a customer; what follows from them makes half as many again and more."""
+
 _YEAR = 365.25 * 24 * 3600
 """Seconds."""
 _QUARTERS = 4 * YEARS
-_OWN_CHOICES = (5, 100)
-"""Fewest and most own choices of a customer; what follows from them makes half as many again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Purchases:
-    """Purchases in no order: N of them."""
+class Bought:
+    """N purchases, by user and time."""
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    """Rows of the stock."""
+    times: NDArray[np.float64]
+    """Seconds since the shop opened."""
+    positions: NDArray[np.int64]
+    """Place in the user's history, from 0."""
+    rules: NDArray[np.int64]
+    """Index of the rule that the purchase follows, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Purchases:
+    """N purchases in no order, not yet dated."""
 
     users: NDArray[np.int64]
     items: NDArray[np.int64]
     turns: NDArray[np.float64]
     """When in the customer's life: own choices at 0, 1, 2, ..., what follows from them between."""
     rules: NDArray[np.int64]
-    """Index of the rule that a purchase follows, -1 for none."""
 
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Purchases:
-        return Purchases(self.users[rows], self.items[rows], self.turns[rows], self.rules[rows])
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> _Purchases:
+        return _Purchases(self.users[rows], self.items[rows], self.turns[rows], self.rules[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Purchases]) -> _Purchases:
+        return cls(
+            np.concatenate([part.users for part in parts]),
+            np.concatenate([part.items for part in parts]),
+            np.concatenate([part.turns for part in parts]),
+            np.concatenate([part.rules for part in parts]),
+        )
+
+
+def live(
+    num_customers: int, stock: pl.DataFrame, rules: Sequence[Rule], rng: np.random.Generator
+) -> Bought:
+    """Let customers buy from the stock (item_id, category, season, consumable).
+
+    Each customer's life is a row of own choices, by popularity, season and a taste that drifts.
+    Purchases that follow from earlier ones are put between: first the effects of the planted rules,
+    then repeats of consumables. What would come after the end of that life is left out.
+    """
+    number = {item: row for row, item in enumerate(stock["item_id"])}
+    causes = [[number[cause] for cause in rule.causes] for rule in rules]
+    effects = [number[rule.effect] for rule in rules]
+    lengths = rng.lognormal(2.6, 0.8, num_customers).astype(np.int64)
+    lengths = np.clip(lengths, FEWEST_CHOICES, MOST_CHOICES)
+    times = _times(lengths, rng)
+
+    purchases = _own_choices(lengths, times, _popularity(len(stock), causes, rng), stock, rng)
+    chances = [rule.probability for rule in rules]
+    purchases = _with_effects(purchases, causes, effects, chances, num_customers, rng)
+    purchases = _with_repeats(purchases, lengths, stock["consumable"].to_numpy(), rng)
+
+    purchases = purchases[purchases.turns < lengths[purchases.users]]
+    purchases = purchases[np.lexsort((purchases.turns, purchases.users))]
+    users, turns = purchases.users, purchases.turns
+    place = _starts(lengths + 1)[users] + np.floor(turns).astype(np.int64)
+    dated = times[place] + turns % 1 * (times[place + 1] - times[place])
+    positions = np.arange(len(users)) - _starts(np.bincount(users))[users]
+    return Bought(users, purchases.items, dated, positions, purchases.rules)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -63,7 +117,7 @@ def _times(lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.f
 
 
 def _popularity(
-    num_products: int, rules: list[tuple[tuple[int, ...], int]], rng: np.random.Generator
+    num_products: int, causes: list[list[int]], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Share of own choices that each product has before season and taste [I].
 
@@ -72,8 +126,8 @@ def _popularity(
     other products by a Zipf-Mandelbrot law.
     """
     best = np.zeros(num_products)
-    for causes, _ in rules:
-        best[list(causes)] = np.maximum(best[list(causes)], len(causes))
+    for group in causes:
+        best[group] = np.maximum(best[group], len(group))
     best *= rng.uniform(0.7, 1.3, num_products)
     shares = (rng.permutation(num_products) + 20.0) ** -1.1
     shares[best > 0] = 0
@@ -87,7 +141,7 @@ def _own_choices(
     popularity: NDArray[np.float64],
     stock: pl.DataFrame,
     rng: np.random.Generator,
-) -> Purchases:
+) -> _Purchases:
     """What customers buy of their own accord: first a category, by taste, then a product in it."""
     users = np.repeat(np.arange(len(lengths)), lengths)
     turns = np.arange(len(users)) - _starts(lengths)[users]
@@ -114,7 +168,7 @@ def _own_choices(
     edges = (np.arange(12)[:, None] + bounds[:, 1:]).ravel()
     drawn = months + low + (high - low) * rng.random(len(users))
     places = np.searchsorted(edges, drawn, side="right") % len(popularity)
-    return Purchases(users, shelf[places], turns.astype(np.float64), np.full(len(users), -1))
+    return _Purchases(users, shelf[places], turns.astype(np.float64), np.full(len(users), -1))
 
 
 def _seasonal_demand(stock: pl.DataFrame) -> NDArray[np.float64]:
@@ -128,48 +182,51 @@ def _seasonal_demand(stock: pl.DataFrame) -> NDArray[np.float64]:
 
 
 def _with_effects(
-    own: Purchases,
-    rules: list[tuple[tuple[int, ...], int]],
+    own: _Purchases,
+    causes: list[list[int]],
+    effects: list[int],
+    chances: list[float],
     num_customers: int,
     rng: np.random.Generator,
-) -> Purchases:
-    """The purchases with those added that follow a rule: once per customer and rule at most.
+) -> _Purchases:
+    """The purchases with those added that follow a rule: at most once per customer and rule.
 
-    Before, one cause of a conjunction now and then brings the others along.
+    Before that, some customers who buy one cause of a conjunction buy the others with it: causes
+    meet often enough for the rule to be learned, and stay apart often enough for single causes to
+    mislead.
     """
     first = {}
-    for cause in {cause for causes, _ in rules for cause in causes}:
+    for cause in sorted({cause for group in causes for cause in group}):
         bought = own.items == cause
         first[cause] = np.full(num_customers, np.inf)
         np.minimum.at(first[cause], own.users[bought], own.turns[bought])
+    chosen = {cause: turns.copy() for cause, turns in first.items()}
     parts = [own]
 
     def follow(turns: NDArray[np.float64], chance: float, item: int, rule: int) -> None:
-        """Some customers buy the item soon after their turn [U], which may be infinity: never."""
-        delays = rng.uniform(0, MAX_DELAY, num_customers)
+        """Some customers buy the item soon after their turn [U]; an infinite turn is never."""
         users = np.flatnonzero((rng.random(num_customers) < chance) & np.isfinite(turns))
-        then = (turns + delays)[users]
-        parts.append(Purchases(users, np.full(len(users), item), then, np.full(len(users), rule)))
+        then = turns[users] + rng.uniform(0, MAX_DELAY, len(users))
+        parts.append(_Purchases(users, np.full(len(users), item), then, np.full(len(users), rule)))
         if item in first:
             first[item][users] = np.minimum(first[item][users], then)
 
-    alone = {cause: turns.copy() for cause, turns in first.items()}
-    for causes, _ in rules:
-        for cause, companion in permutations(causes, 2):
-            follow(alone[cause], COMPANY, companion, -1)
-    for index, (causes, effect) in enumerate(rules):
-        complete = np.max([first[cause] for cause in causes], axis=0)
-        follow(complete, PLANTED[index].probability, effect, index)
-    return _concatenated(parts)
+    for group in causes:
+        for cause, companion in permutations(group, 2):
+            follow(chosen[cause], COMPANY, companion, -1)
+    for rule, (group, effect, chance) in enumerate(zip(causes, effects, chances, strict=True)):
+        complete = np.max([first[cause] for cause in group], axis=0)
+        follow(complete, chance, effect, rule)
+    return _Purchases.joined(parts)
 
 
 def _with_repeats(
-    caused: Purchases,
+    caused: _Purchases,
     lengths: NDArray[np.int64],
     consumable: NDArray[np.bool_],
     rng: np.random.Generator,
-) -> Purchases:
-    """The purchases with consumables bought again and again, by 2 in 5."""
+) -> _Purchases:
+    """The purchases with consumables bought again, and again, each time by two in five."""
     parts = [caused]
     latest = caused[consumable[caused.items]]
     while len(latest.users):
@@ -178,15 +235,4 @@ def _with_repeats(
         again = replace(again, turns=turns, rules=np.full(len(turns), -1))
         latest = again[turns < lengths[again.users]]
         parts.append(latest)
-    return _concatenated(parts)
-
-
-def _concatenated(parts: list[Purchases]) -> Purchases:
-    return Purchases(
-        np.concatenate([part.users for part in parts]),
-        np.concatenate([part.items for part in parts]),
-        np.concatenate([part.turns for part in parts]),
-        np.concatenate([part.rules for part in parts]),
-    )
-
-
+    return _Purchases.joined(parts)

@@ -126,7 +126,7 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
-            urllib.request.urlopen(url, timeout=60) as response,
+            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)
             tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
             Progress(*look, console=Console(stderr=True), transient=True) as progress,
         ):

@@ -15,7 +15,7 @@ from narwhals.typing import IntoFrame
 from recsys.errors import InputError
 
 TableSource = str | os.PathLike[str] | IntoFrame
-"""A file (.csv .tsv .parquet .jsonl .ndjson) or a frame that Narwhals knows (polars, pandas, …)."""
+"""A file (.csv .tsv .parquet .jsonl .ndjson) or a frame (polars, pandas, Arrow)."""
 
 _KINDS = {
     ".csv": "CSV",
@@ -66,13 +66,11 @@ def _read_frame(frame: IntoFrame, columns: Sequence[str], origin: str) -> pl.Dat
     try:
         lazy = nw.from_native(frame).lazy()
         names = _present(columns, lazy.collect_schema().names(), origin)
-        native = lazy.select(names).collect("polars").to_native()
+        return lazy.select(names).collect("polars").to_polars()
     except InputError:
         raise
     except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
-    assert isinstance(native, pl.DataFrame)  # what collect("polars") gives
-    return native
 
 
 def _read_text(path: Path, delimiter: str, columns: Sequence[str], origin: str) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from narwhals.typing import IntoSeries
 from numpy.typing import ArrayLike, NDArray
 
 from recsys.data.histories import PAD
@@ -31,7 +32,7 @@ class Vocabulary:
         """I."""
         return len(self.ids)
 
-    def encode(self, ids: pl.Series | Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
+    def encode(self, ids: IntoSeries | Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
         """Item tokens [N] of item ids [N]; PAD for an id outside the catalogue.
 
         Integers and text are compared as text: 12 is "12", and "012" is neither.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,14 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
+from recsys.evaluation.scorer import ELEMENTS_PER_BATCH
 from recsys.model.heads import CandidateSide
 from recsys.model.recommender import SequenceRecommender
 
-_TOKENS_PER_STEP = 1 << 13
-"""Rows times positions that go through the encoder together, padding included."""
-_ELEMENTS_PER_STEP = 1 << 20
-"""Rows times positions times candidates that go through the head together: what target attention
-holds per attention head, a few times over."""
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """How much goes through the model at once."""
+
+    tokens: int
+    """Rows times positions through the encoder, padding included."""
+    elements: int
+    """Rows times positions times candidates through the head: target attention holds as many
+    numbers, per attention head and a few times over."""
+
+
+# On a CPU what stays in its cache is fastest: for 346 histories of Beauty, 12,101 items and target
+# attention, steps of 2^24 elements took 1.9 s, of 2^19 0.9 s. A GPU wants few, large steps.
+_CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
 
 class ModelScorer:
@@ -31,6 +43,10 @@ class ModelScorer:
     def __init__(self, model: SequenceRecommender, max_sequence_length: int) -> None:
         self._model = model
         self._max_sequence_length = max_sequence_length
+
+    @property
+    def _step(self) -> _Step:
+        return _CPU_STEP if self._model.items.weight.device.type == "cpu" else _GPU_STEP
 
     @property
     def num_items(self) -> int:
@@ -51,12 +67,13 @@ class ModelScorer:
         device = self._model.items.weight.device
         width = self.num_items + 1 if candidates is None else candidates.shape[1]
         scores = torch.empty(len(histories), width, device=device)
+        most_rows = max(1, ELEMENTS_PER_BATCH // (self.num_items + 1))
         training = self._model.training
         self._model.eval()
         try:
             with torch.autocast(device.type, enabled=False):
                 side = self._model.head.candidate_side(self._model.items.weight)
-                for rows in _like_lengths(lengths):
+                for rows in _like_lengths(lengths, self._step.tokens, most_rows):
                     part = self._catalogue_scores(recent.take(rows), side)
                     if candidates is not None:
                         tokens = torch.from_numpy(candidates[rows].astype(np.int64))
@@ -72,7 +89,7 @@ class ModelScorer:
         items = torch.from_numpy(histories.padded()).to(device)
         lengths = torch.from_numpy(histories.lengths).to(device)
         history = self._model(items, lengths)
-        step = max(1, _ELEMENTS_PER_STEP // items.numel())
+        step = max(1, self._step.elements // items.numel())
         scores = torch.empty(len(histories), self.num_items + 1, device=device)
         for start in range(0, self.num_items + 1, step):
             chunk = tuple(part[..., start : start + step, :] for part in side)
@@ -81,18 +98,22 @@ class ModelScorer:
         return scores
 
 
-def _like_lengths(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The rows, shortest history first, in runs that fill a step of the encoder.
+def _like_lengths(
+    lengths: NDArray[np.int64], tokens: int, rows: int
+) -> Iterator[NDArray[np.int64]]:
+    """The histories, shortest first, in runs of at most so many tokens, padding included, and rows.
 
-    >>> [rows.tolist() for rows in _like_lengths(np.array([5000, 1, 4000]))]
-    [[1, 2], [0]]
+    A history that is longer by itself makes a run of its own.
+
+    >>> [run.tolist() for run in _like_lengths(np.array([5, 1, 3, 1]), tokens=4, rows=10)]
+    [[1, 3], [2], [0]]
     """
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):
-        # Within the run to come, widths only grow: the longest run that fits is the first too wide.
-        widths = lengths[order[start : start + _TOKENS_PER_STEP]]
-        tokens = widths * np.arange(1, len(widths) + 1)
-        stop = start + max(1, int(np.searchsorted(tokens, _TOKENS_PER_STEP, side="right")))
+        # Lengths only grow, so the last history of a run sets its width.
+        widths = lengths[order[start : start + rows]]
+        fit = np.searchsorted(widths * np.arange(1, len(widths) + 1), tokens, side="right")
+        stop = start + max(1, int(fit))
         yield order[start:stop]
         start = stop

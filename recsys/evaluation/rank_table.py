@@ -82,11 +82,11 @@ class RankTable:
         except (OSError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{path}: cannot read the rank table: {error}") from error
         tree = json.loads(metadata.get(_METADATA_KEY, "{}"))
-        missing = {field.name for field in fields(Protocol)} - set(tree)
-        missing |= set(_SCHEMA) - set(frame.columns)
+        names = [field.name for field in fields(Protocol)]
+        missing = (set(names) - set(tree)) | (set(_SCHEMA) - set(frame.columns))
         if missing:
             raise InputError(f"{path}: not a rank table: {', '.join(sorted(missing))} missing")
-        return cls(frame, Protocol(**tree))
+        return cls(frame, Protocol(**{name: tree[name] for name in names}))
 
 
 def evaluate(

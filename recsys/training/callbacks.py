@@ -29,13 +29,20 @@ class Curve:
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def best(self) -> float:
+        """The best validation NDCG@10 so far; -1 before the first."""
+        return max((epoch[MONITOR] for epoch in self.epochs if MONITOR in epoch), default=-1.0)
+
 
 class EpochRecorder(pl.Callback):
-    """Validates after every epoch, keeps the best weights, and hands each epoch's figures on.
+    """Validates, keeps the best weights, stops when they stay the best, hands the figures on.
 
     Args:
         validate: ranks the validation targets under the current weights; None: no validation, the
             last epoch counts as the best.
+        every: epochs between validations; the last epoch is always validated.
+        patience: epochs without a better validation before the training is stopped.
         tokens_per_epoch: real tokens, for the throughput.
         report: called with the epoch number (from 1) and its figures.
     """
@@ -43,11 +50,15 @@ class EpochRecorder(pl.Callback):
     def __init__(
         self,
         validate: Callable[[], RankTable] | None,
+        every: int,
+        patience: int,
         tokens_per_epoch: int,
         report: Callable[[int, dict[str, float]], None],
     ) -> None:
         self.curve = Curve()
         self._validate = validate
+        self._every = every
+        self._patience = patience
         self._tokens = tokens_per_epoch
         self._report = report
         self._started = 0.0
@@ -64,7 +75,10 @@ class EpochRecorder(pl.Callback):
             "train/seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
         }
-        if self._validate is not None:
+        curve = self.curve
+        epoch = len(curve.epochs) + 1
+        due = epoch % self._every == 0 or epoch == trainer.max_epochs
+        if self._validate is not None and due:
             started = time.perf_counter()
             with torch.autocast(pl_module.device.type, enabled=False):
                 ranks = self._validate().ranks
@@ -72,18 +86,16 @@ class EpochRecorder(pl.Callback):
             figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
             figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
             figures["valid/seconds"] = time.perf_counter() - started
-            pl_module.log(MONITOR, figures[MONITOR])
-        curve = self.curve
-        curve.epochs.append(figures)
-        if self._validate is None or figures[MONITOR] > max(
-            (epoch[MONITOR] for epoch in curve.epochs[:-1]), default=-1.0
-        ):
-            curve.best_epoch = len(curve.epochs)
+        if self._validate is None or figures.get(MONITOR, -1.0) > curve.best:
+            curve.best_epoch = epoch
             curve.best_weights = {
                 name: weight.detach().to("cpu", copy=True)
                 for name, weight in pl_module.model.state_dict().items()  # type: ignore[union-attr]
             }
-        self._report(len(curve.epochs), figures)
+        curve.epochs.append(figures)
+        if epoch - (curve.best_epoch or epoch) >= self._patience:
+            trainer.should_stop = True
+        self._report(epoch, figures)
 
 
 class ProgressLine(pl.Callback):
@@ -142,7 +154,6 @@ class ProgressLine(pl.Callback):
 def _describe(epoch: int, curve: Curve) -> str:
     figures = curve.epochs[-1]
     line = f"epoch {epoch}  loss {figures['train/loss']:.3f}"
-    if MONITOR in figures and curve.best_epoch is not None:
-        best = curve.epochs[curve.best_epoch - 1][MONITOR]
-        line += f"  valid NDCG@10 {figures[MONITOR]:.4f} (best {best:.4f})"
+    if MONITOR in figures:
+        line += f"  valid NDCG@10 {figures[MONITOR]:.4f} (best {curve.best:.4f})"
     return f"{line}  {figures['train/seconds']:.1f} s"

@@ -18,13 +18,14 @@ def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
     loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
     loss.xaxis.get_major_locator().set_params(integer=True)
     ndcg = loss.twinx()
-    ndcg.plot(epochs, [e[MONITOR] for e in curve.epochs], color="tab:blue", marker=".")
+    validated = [epoch for epoch in epochs if MONITOR in curve.epochs[epoch - 1]]
+    values = [curve.epochs[epoch - 1][MONITOR] for epoch in validated]
+    ndcg.plot(validated, values, color="tab:blue", marker=".")
     ndcg.set_ylabel("validation NDCG@10 (blue)")
     if curve.best_epoch is not None:
-        best = curve.epochs[curve.best_epoch - 1][MONITOR]
         ndcg.annotate(
-            f"best {best:.4f}",
-            (curve.best_epoch, best),
+            f"best {curve.best:.4f}",
+            (curve.best_epoch, curve.best),
             textcoords="offset points",
             xytext=(0, -22),
             ha="center",

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.trainer.states import TrainerStatus
 
 from recsys.config import Experiment
@@ -22,7 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.model.recommender import SequenceRecommender, build_model
-from recsys.training.callbacks import MONITOR, Curve, EpochRecorder, ProgressLine
+from recsys.training.callbacks import Curve, EpochRecorder, ProgressLine
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
 
@@ -71,22 +70,20 @@ def train(
         return evaluate(scorer, holdout, "valid", experiment.evaluation.seen)
 
     recorder = EpochRecorder(
-        None if validation is None else lambda: validate(validation), batches.num_tokens, report
+        None if validation is None else lambda: validate(validation),
+        config.validate_every,
+        config.patience,
+        batches.num_tokens,
+        report,
     )
     progress = ProgressLine(experiment.name, schedule.total_steps, recorder)
-    callbacks: list[pl.Callback] = [recorder, progress]
-    if validation is not None:
-        stopping = EarlyStopping(
-            MONITOR, patience=config.patience, mode="max", check_on_train_epoch_end=True
-        )
-        callbacks.append(stopping)
     precision, reason = choose_precision(config.precision)
     logger.info("precision %s: %s", precision, reason)
     trainer = pl.Trainer(
         max_epochs=epochs,
         devices=1,
         precision=precision,
-        callbacks=callbacks,
+        callbacks=[recorder, progress],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

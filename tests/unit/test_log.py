@@ -27,7 +27,7 @@ def frame_of(rows: list[tuple[Any, ...]], names: list[str] = NAMES) -> pl.DataFr
 
 
 def rows_of(log: InteractionLog) -> list[tuple[Any, ...]]:
-    return log.frame.collect("polars").to_native().select(NAMES).rows()
+    return log.frame.collect("polars").to_polars().select(NAMES).rows()
 
 
 def times_of(values: list[Any] | pl.Series) -> list[int]:
@@ -61,7 +61,7 @@ def test_column_mapping_and_weight() -> None:
     table = frame_of([("x", 8, 1, 2.5), ("x", 9, 0, 1)], ["who", "what", "when", "stars"])
     columns = Columns(user_id="who", item_id="what", timestamp="when", weight="stars")
     log = read_log(table, columns)
-    stored = log.frame.collect("polars").to_native()
+    stored = log.frame.collect("polars").to_polars()
     assert stored["weight"].to_list() == [1.0, 2.5]
     assert stored["weight"].dtype == pl.Float32
     assert rows_of(log) == [("x", 9, 0), ("x", 8, 1)]

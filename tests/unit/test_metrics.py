@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import label_ranking_average_precision_score, ndcg_score, top_k_accuracy_score
+from sklearn.metrics import (  # type: ignore[import-untyped]
+    label_ranking_average_precision_score,
+    ndcg_score,
+    top_k_accuracy_score,
+)
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (

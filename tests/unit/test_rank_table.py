@@ -62,18 +62,18 @@ def test_save_that_fails_leaves_the_old_file(
         raise OSError("disk full")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
-    with pytest.raises(InputError, match="ranks.parquet: cannot write the rank table: disk full"):
+    with pytest.raises(InputError, match=r"ranks\.parquet: cannot write the rank table: disk full"):
         table.save(path)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(path.name, b"old")]
 
 
 def test_save_into_a_missing_folder_names_the_file(table: RankTable, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none/ranks.parquet: cannot write"):
+    with pytest.raises(InputError, match=r"none/ranks\.parquet: cannot write"):
         table.save(tmp_path / "none" / "ranks.parquet")
 
 
 def test_load_refuses_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ranks.parquet: cannot read the rank table"):
+    with pytest.raises(InputError, match=r"ranks\.parquet: cannot read the rank table"):
         RankTable.load(tmp_path / "ranks.parquet")
 
 
@@ -88,5 +88,5 @@ def test_load_refuses_a_truncated_file(table: RankTable, tmp_path: Path) -> None
 def test_load_refuses_other_parquet_files(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pl.DataFrame({"user": [1]}).write_parquet(path)
-    with pytest.raises(InputError, match="not a rank table: .*rank, .*target"):
+    with pytest.raises(InputError, match=r"not a rank table: .*rank, .*target"):
         RankTable.load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation import scorer as scorer_module
-from recsys.evaluation.ranking import rank_targets, top_k
+from recsys.evaluation.ranking import Seen, Ties, rank_targets, top_k
 
 
 @dataclass
@@ -26,7 +27,7 @@ class TableScorer:
 
     @property
     def num_items(self) -> int:
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
@@ -50,8 +51,11 @@ NOTHING = Histories.from_lists([[]])
 SMALL = st.integers(1, 6)
 
 
+Case = tuple[NDArray[np.float32], Histories, NDArray[np.int32]]
+
+
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[NDArray[np.float32], Histories, NDArray[np.int32]]:
+def cases(draw: st.DrawFn) -> Case:
     """Scores with many ties, histories and targets."""
     users, items = draw(SMALL), draw(st.integers(2, 8))
     scores = draw(
@@ -68,7 +72,7 @@ def cases(draw: st.DrawFn) -> tuple[NDArray[np.float32], Histories, NDArray[np.i
 
 
 def brute_force(
-    scores: NDArray[np.float32], history: list[int], target: int, seen: str, ties: str
+    scores: NDArray[np.float32], history: list[int], target: int, seen: Seen, ties: Ties
 ) -> int:
     """The place of the target in a sorted list of the items that may be recommended."""
     items = [i for i in range(1, len(scores) + 1) if seen == "allow" or i not in history]
@@ -100,7 +104,7 @@ def test_seen_items_are_not_ranked() -> None:
 
 
 @pytest.mark.parametrize("ties", ["against_target", "item_id"])
-def test_a_target_that_cannot_be_recommended_ranks_behind_the_catalogue(ties: str) -> None:
+def test_a_target_that_cannot_be_recommended_ranks_behind_the_catalogue(ties: Ties) -> None:
     repeat = Histories.from_lists([[2]])
     assert rank_targets(table([1, 9, 1]), repeat, targets(2), "filter", ties).tolist() == [4]
     ruled_out = table([1, -np.inf, 1])
@@ -125,7 +129,7 @@ def test_scores_too_close_for_bf16_do_not_tie() -> None:
 @given(
     cases(), st.sampled_from(["filter", "allow"]), st.sampled_from(["against_target", "item_id"])
 )
-def test_ranks_equal_brute_force(case, seen: str, ties: str) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_equal_brute_force(case: Case, seen: Seen, ties: Ties) -> None:
     scores, histories, wanted = case
     expected = [
         brute_force(scores[b], histories[b : b + 1].items.tolist(), wanted[b], seen, ties)
@@ -135,7 +139,9 @@ def test_ranks_equal_brute_force(case, seen: str, ties: str) -> None:  # type: i
 
 
 @given(cases(), st.sampled_from([np.exp, np.cbrt, lambda x: 3 * x - 7, lambda x: x**3]))
-def test_ranks_do_not_change_under_increasing_maps(case, increasing) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_do_not_change_under_increasing_maps(
+    case: Case, increasing: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> None:
     scores, histories, wanted = case
     mapped = increasing(scores).astype(np.float32)
     before = rank_targets(TableScorer(scores), histories, wanted, "filter")
@@ -145,7 +151,7 @@ def test_ranks_do_not_change_under_increasing_maps(case, increasing) -> None:  #
 
 
 @given(cases(), st.sampled_from(["filter", "allow"]))
-def test_top_k_is_the_sorted_catalogue(case, seen: str) -> None:  # type: ignore[no-untyped-def]
+def test_top_k_is_the_sorted_catalogue(case: Case, seen: Seen) -> None:
     scores, histories, wanted = case
     for k in range(1, scores.shape[1] + 1):
         items, values = top_k(TableScorer(scores), histories, k, seen)
@@ -159,7 +165,7 @@ def test_top_k_is_the_sorted_catalogue(case, seen: str) -> None:  # type: ignore
 
 
 @given(cases(), st.sampled_from(["filter", "allow"]))
-def test_top_k_and_ranks_agree(case, seen: str) -> None:  # type: ignore[no-untyped-def]
+def test_top_k_and_ranks_agree(case: Case, seen: Seen) -> None:
     scores, histories, wanted = case
     ranks = rank_targets(TableScorer(scores), histories, wanted, seen, "item_id")
     items, _ = top_k(TableScorer(scores), histories, scores.shape[1], seen)
@@ -206,7 +212,7 @@ def test_no_users() -> None:
 
 
 def test_nan_is_an_error() -> None:
-    with pytest.raises(ValueError, match="TableScorer.score gave NaN"):
+    with pytest.raises(ValueError, match=r"TableScorer\.score gave NaN"):
         rank_targets(table([1, np.nan]), NOTHING, targets(1), "allow")
 
 
@@ -217,7 +223,7 @@ def test_reduced_precision_is_an_error() -> None:
         ) -> torch.Tensor:
             return super().score(histories).bfloat16()
 
-    with pytest.raises(ValueError, match="torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"torch\.bfloat16"):
         rank_targets(Half(np.ones((1, 2), np.float32)), NOTHING, targets(1), "allow")
 
 

@@ -187,8 +187,8 @@ def test_one_cause_of_a_conjunction_is_not_enough(shop: Shop, lives: dict[str, l
         (one, two), effect = rule.causes, rule.effect
         assert soon_after_one(lives, one, two, effect) < 0.04, rule.name
         assert soon_after_one(lives, two, one, effect) < 0.04, rule.name
-        # Decoys: most who buy one cause do not have the other.
-        assert max(soon_after(lives, [one], effect), soon_after(lives, [two], effect)) < 0.45
+        # Decoys: half of those who buy one cause neither have the other nor buy it soon.
+        assert max(soon_after(lives, [one], effect), soon_after(lives, [two], effect)) < 0.5
 
 
 def test_causes_come_in_any_order_with_other_purchases_between(

@@ -46,7 +46,8 @@ def test_p_value_is_that_of_all_sign_flips() -> None:
     assert result.p_value == pytest.approx(exact, abs=0.02)
 
 
-def test_p_values_are_uniform_when_nothing_differs() -> None:
+def test_p_values_are_uniform_when_nothing_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.evaluation.significance.RESAMPLES", 500)
     generator = np.random.default_rng(1)
     p_values = np.array(
         [
@@ -85,7 +86,8 @@ def test_same_seed_same_result() -> None:
 )
 def test_other_protocols_are_refused(field: str, value: object) -> None:
     a = table(np.array([1, 2]))
-    b = replace(a, protocol=replace(PROTOCOL, **{field: value}))
+    other = replace(PROTOCOL, **{field: value})  # type: ignore[arg-type]
+    b = replace(a, protocol=other)
     with pytest.raises(InputError, match=f"differ in {field}: .* and {value!r}"):
         paired_test(a, b, "mrr")
 

@@ -74,7 +74,7 @@ def items_of(config: DataConfig, cache: Path) -> list[int]:
     log, items = load_source("tiny", config, cache)
     assert items is None
     assert log.origin == "tiny"
-    return log.frame.collect("polars").to_native()["item_id"].to_list()
+    return log.frame.collect("polars").to_polars()["item_id"].to_list()
 
 
 @pytest.mark.usefixtures("tiny")
@@ -95,7 +95,7 @@ def test_folder_by_environment(
 def test_columns_of_the_config_go_first(folder: Path) -> None:
     config = DataConfig(mirror=str(folder), columns=Columns(timestamp="item_id", item_id="when"))
     log, _ = load_source("tiny", config)
-    assert log.frame.collect("polars").to_native()["item_id"].to_list() == [5, 4]
+    assert log.frame.collect("polars").to_polars()["item_id"].to_list() == [5, 4]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -160,7 +160,11 @@ def test_unknown_name(wrong: str, hint: str) -> None:
 
 def test_paths_and_frames(tmp_path: Path) -> None:
     LOG.rename({"when": "timestamp"}).write_csv(tmp_path / "log.csv")
-    for source in (tmp_path / "log.csv", str(tmp_path / "log.csv"), LOG.rename({"when": "timestamp"})):
+    for source in (
+        tmp_path / "log.csv",
+        str(tmp_path / "log.csv"),
+        LOG.rename({"when": "timestamp"}),
+    ):
         log, items = load_source(source)
         assert log.rows == 2
         assert items is None
@@ -191,7 +195,7 @@ def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECSYS_MIRROR", raising=False)
     log, items = load_source("shop")
     shop = DATASETS[NAMES.index("shop")]
-    counts = log.frame.collect("polars").to_native()
+    counts = log.frame.collect("polars").to_polars()
     assert counts["user_id"].n_unique() == shop.users
     assert counts["item_id"].n_unique() == shop.items
     assert items is not None
@@ -203,7 +207,7 @@ def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counts_as_described(name: str, mirror: Path) -> None:
     log, items = load_source(name, DataConfig(mirror=str(mirror)))
     dataset = DATASETS[NAMES.index(name)]
-    table = log.frame.collect("polars").to_native()
+    table = log.frame.collect("polars").to_polars()
     assert log.rows == dataset.interactions
     assert table["user_id"].n_unique() == dataset.users
     assert table["item_id"].n_unique() == dataset.items

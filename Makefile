@@ -1,0 +1,60 @@
+# One command each; `make` alone lists them. Everything is installed into $(VENV), nothing elsewhere.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+SPEC := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format benchmark hooks clean
+
+help: ## list these commands
+	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "PYTHON=python3.12 picks another interpreter; ARGS='-k shop' goes to pytest."
+
+demo: $(VENV)/.installed ## build the simulated shop, train on it, compare, recommend, explain (about five minutes)
+	$(BIN)/recsys demo
+
+test: $(VENV)/.installed-dev ## run the tests, the docstring examples and the notebooks
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## check style, types, layers and spelling; changes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/typos
+
+format: $(VENV)/.installed-dev ## mend what ruff can mend, then format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+benchmark: $(VENV)/.installed-dev ## run the benchmarks (long); write the figures into tests/benchmarks/RESULTS.md
+	$(BIN)/python -m pytest -m benchmark tests/benchmarks $(ARGS)
+
+hooks: $(VENV)/.installed-dev ## have git run the checks of .pre-commit-config.yaml before each commit
+	$(BIN)/pre-commit install
+
+clean: ## remove the virtual environment and the caches; data and runs stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamps remember an installation until pyproject.toml or constraints.txt changes.
+$(VENV)/.installed: $(SPEC) | $(BIN)/python
+	@echo "Installing recsys into $(VENV); the first time takes some minutes."
+	$(INSTALL) .
+	@touch $@
+
+$(VENV)/.installed-dev: $(SPEC) | $(BIN)/python
+	@echo "Installing recsys with its tests and tools into $(VENV); the first time takes some minutes."
+	$(INSTALL) '.[test,dev]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("recsys needs Python 3.11 or newer, and $(PYTHON) is older: try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
