@@ -6,4 +6,49 @@ The whole way::
     run = recsys.fit("configs/mine.yaml", data)
     model = recsys.load(run.bundle)
     model.recommend(histories, k=10)
+    model.explain(history, item)
+    recsys.compare([run.run_id, other.run_id])
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from recsys.errors import InputError
+
+if TYPE_CHECKING:
+    from recsys.api import compare, fit, load
+    from recsys.config import Experiment, load_experiment
+    from recsys.data.prepared import PreparedDataset, prepare
+    from recsys.scoring.recommender import Recommender
+
+_HOMES = {
+    "Experiment": "recsys.config",
+    "PreparedDataset": "recsys.data.prepared",
+    "Recommender": "recsys.scoring.recommender",
+    "compare": "recsys.api",
+    "fit": "recsys.api",
+    "load": "recsys.api",
+    "load_experiment": "recsys.config",
+    "prepare": "recsys.data.prepared",
+}
+
+__all__ = [
+    "Experiment",
+    "InputError",
+    "PreparedDataset",
+    "Recommender",
+    "compare",
+    "fit",
+    "load",
+    "load_experiment",
+    "prepare",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use: torch and MLflow take seconds, `recsys --help` none."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'recsys' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import polars as pl
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
 
-from recsys.config import Columns, DataConfig, Experiment, TrackingConfig, load_experiment
+from recsys.config import (
+    Columns,
+    Experiment,
+    TrackingConfig,
+    load_experiment,
+    parse_experiment,
+)
+from recsys.console import ids_like, show_comparison, show_frame, show_rows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
-from recsys.evaluation.metrics import Interval
 
 app = typer.Typer(
     help="Sequential recommendation: from an interaction log to ranked items, figures and reasons.",
@@ -76,7 +79,7 @@ def list_data(as_json: Json = False) -> None:
         }
         for dataset in DATASETS
     ]
-    _show(rows, as_json, hidden=("homepage", "licence"))
+    show_rows(rows, as_json, hidden=("homepage", "licence"))
 
 
 @app.command("prepare")
@@ -98,7 +101,7 @@ def prepare_data(
         known = config.columns or Columns()
         config = config.model_copy(update={"columns": known.model_copy(update=columns)})
     dataset = prepare(source, config, out)
-    _show([{"dataset": str(out), **dataset.manifest.counts}], as_json)
+    show_rows([{"dataset": str(out), **dataset.manifest.counts}], as_json)
 
 
 @app.command("train")
@@ -111,7 +114,7 @@ def train_model(
     experiment = _experiment(config, overrides, uri)
     run = fit(experiment, _dataset(experiment, data))
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
-    _show([{**row, **_figures(run.test)}], as_json)
+    show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
 
 
 @app.command("run")
@@ -127,7 +130,7 @@ def run_experiment(
     dataset = _dataset(experiment, None)
     runs = [fit_baseline(name, experiment, dataset) for name in BASELINES]
     runs.append(fit(experiment, dataset).run_id)
-    _show_comparison(compare(runs[::-1], experiment.tracking), as_json)
+    show_comparison(compare(runs[::-1], experiment.tracking), as_json)
 
 
 @app.command("evaluate")
@@ -157,7 +160,7 @@ def evaluate_bundle(
     if out is not None:
         table.save(out)
     figures = summarise(table.ranks, experiment.evaluation.cutoffs)
-    _show([{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json)
+    show_rows([{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json)
 
 
 @app.command("recommend")
@@ -175,12 +178,16 @@ def recommend_items(
     as_json: Json = False,
 ) -> None:
     """The k best items for each history, or for users of a prepared dataset."""
-    from recsys.scoring.recommender import load
+    from recsys.scoring.recommender import Recommender
 
-    frame = None if histories is None else _read(histories)
-    recommender = load(bundle, data)
-    users = None if user is None else _typed_ids(user, data)
-    _write(recommender.recommend(frame, users=users, k=k), out, as_json)
+    dataset = None if data is None else PreparedDataset.open(data)
+    recommender = Recommender.load(bundle, dataset)
+    users = None
+    if user is not None:
+        if dataset is None:
+            raise InputError("--user: users are looked up in a dataset: give its folder as --data")
+        users = ids_like(user, dataset.user_ids)
+    show_frame(recommender.recommend(histories, users=users, k=k), out, as_json)
 
 
 @app.command("score")
@@ -192,9 +199,9 @@ def score_items(
     as_json: Json = False,
 ) -> None:
     """Score candidate items for each history."""
-    from recsys.scoring.recommender import load
+    from recsys.scoring.recommender import Recommender
 
-    _write(load(bundle).score(_read(histories), _read(candidates)), out, as_json)
+    show_frame(Recommender.load(bundle).score(histories, candidates), out, as_json)
 
 
 @app.command("explain")
@@ -206,12 +213,15 @@ def explain_item(
     as_json: Json = False,
 ) -> None:
     """What each purchase of a user adds to the score of an item."""
-    from recsys.scoring.recommender import load
+    from recsys.scoring.recommender import Recommender
 
-    recommender = load(bundle, data)
-    (user_id,) = _typed_ids([user], data)
-    explanation = recommender.explain_user(user_id, _typed_item(item, recommender))
-    _write(explanation, None, as_json)
+    dataset = PreparedDataset.open(data)
+    recommender = Recommender.load(bundle, dataset)
+    vocabulary = recommender.bundle.vocabulary
+    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
+    history = vocabulary.decode(asked.histories.items).to_list()
+    (item_id,) = ids_like([item], vocabulary.ids)
+    show_frame(recommender.explain(history, item_id), None, as_json)
 
 
 @app.command("compare")
@@ -227,14 +237,35 @@ def compare_runs(
     tracking = TrackingConfig(experiment=experiment)
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
-    _show_comparison(compare(runs or [], tracking), as_json)
+    show_comparison(compare(runs or [], tracking), as_json)
 
 
 @app.command("demo")
 def run_demo(
-    seed: Annotated[int, typer.Option(help="Of the shop and the models.")] = 0, uri: Uri = None
+    config: Annotated[Path, typer.Argument(help="Experiment on the shop.")] = Path(
+        "configs/shop.yaml"
+    ),
+    overrides: Set = None,
+    uri: Uri = None,
 ) -> None:
     """The simulated shop, end to end, in about five minutes: table, reasons, recovered rules."""
     from recsys.demo import demo
 
-    demo(seed, uri, Console())
+    demo(_experiment(config, overrides, uri), Console())
+
+
+def _experiment(
+    config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
+) -> Experiment:
+    changes = [*(overrides or [])]
+    if uri is not None:
+        changes.append(f"tracking.uri={uri}")
+    return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
+
+
+def _dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
+    """The prepared dataset given, or that of the config's source, prepared unless it is there."""
+    if data is not None:
+        return PreparedDataset.open(data)
+    source = experiment.data.source
+    return prepare(source, experiment.data, Path("data") / Path(source).stem)

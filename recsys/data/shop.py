@@ -17,7 +17,7 @@ from recsys.data.shop_catalogue import PLANTED, Rule, list_products
 from recsys.data.shop_customers import live
 from recsys.errors import InputError
 
-OPENED = datetime(2023, 1, 1)
+OPENED = datetime(2023, 1, 1)  # noqa: DTZ001 (the timestamps of the log are naive)
 
 
 @dataclass(frozen=True, slots=True)

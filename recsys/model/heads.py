@@ -110,14 +110,14 @@ class TargetAttentionHead(nn.Module):
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
         """See `Head`; keys and values are [B, H, L, d]."""
         source = self.dropout(self.memory_norm(states if self.from_states else memory))
-        keys = F.normalize(self._split(self.key(source)).float(), dim=-1)
+        keys = _directions(self._split(self.key(source)))
         return states, keys, self._split(self.value(source))
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
         """See `Head`; queries and uses are [H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
-        queries = F.normalize(self._split(self.query(embeddings)).float(), dim=-1)
-        return embeddings, queries * temperature[:, None, None], self._split(self.use(embeddings))
+        queries = _directions(self._split(self.query(embeddings))) * temperature[:, None, None]
+        return embeddings, queries, self._split(self.use(embeddings))
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
         """See `Head`."""
@@ -161,7 +161,7 @@ class TargetAttentionHead(nn.Module):
         present = padding_mask(lengths, width)
         heads = []
         for head in range(self.num_heads):
-            scores = (keys[:, head] @ queries[head].T).float()
+            scores = keys[:, head] @ queries[head].T
             scores = scores - (self.decays[head] * age)[..., None]
             weights = torch.softmax(scores.masked_fill(~present[..., None], -torch.inf), dim=1)
             heads.append((weights, values[:, head] @ uses[head].T))
@@ -198,6 +198,11 @@ def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
             total = total + fade[:size] * sums[-1][..., -1:, :]
         sums.append(total)
     return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-2)
+
+
+def _directions(x: Tensor) -> Tensor:
+    """x scaled to length 1 along the last dimension, in float32 at least."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:

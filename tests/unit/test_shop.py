@@ -75,7 +75,8 @@ def test_default_shop_has_the_promised_size_and_shape(shop: Shop) -> None:
     assert log.columns == ["user_id", "item_id", "timestamp"]
     assert products.columns == ["item_id", "name", "category"]
     assert log["user_id"].n_unique() == 10_000
-    assert log["user_id"].min() == "C00001" and log["user_id"].max() == "C10000"
+    assert log["user_id"].min() == "C00001"
+    assert log["user_id"].max() == "C10000"
     assert products["item_id"].to_list() == [f"P{number:04d}" for number in range(1, 1_001)]
     assert set(log["item_id"]) == set(products["item_id"])
     assert products["name"].n_unique() == 1_000
@@ -240,7 +241,8 @@ def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:
     assert_frame_equal(mixed.interactions.select(kept), shop.interactions.select(kept))
     assert_series_equal(mixed.interactions["item_id"].sort(), shop.interactions["item_id"].sort())
     assert_frame_equal(mixed.interactions, shuffled(shop, seed=3).interactions)
-    assert mixed.rules is shop.rules and mixed.truth is shop.truth
+    assert mixed.rules is shop.rules
+    assert mixed.truth is shop.truth
     moved = mixed.interactions["item_id"] != shop.interactions["item_id"]
     assert moved.to_numpy().mean() > 0.95
     lives = histories(mixed.interactions)

@@ -1,0 +1,54 @@
+"""The public functions that take what is at hand: paths or objects, runs or their ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from recsys.config import Experiment, TrackingConfig, load_experiment
+from recsys.data.prepared import Part, PreparedDataset
+from recsys.evaluation import compare as comparison
+from recsys.scoring.recommender import Recommender
+from recsys.training import fit as training
+
+PathLike = str | os.PathLike[str]
+
+
+def fit(
+    experiment: Experiment | PathLike,
+    dataset: PreparedDataset | PathLike,
+    *,
+    overrides: Sequence[str] = (),
+    out: PathLike | None = None,
+) -> training.Run:
+    """Train, evaluate and log; see `recsys.training.fit.fit`.
+
+    Args:
+        experiment: an `Experiment`, or the path of its YAML.
+        dataset: a `PreparedDataset`, or its folder.
+        overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
+        out: folder of the results, ``runs/NAME`` if None.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment, overrides)
+    if not isinstance(dataset, PreparedDataset):
+        dataset = PreparedDataset.open(dataset)
+    return training.fit(experiment, dataset, out)
+
+
+def load(bundle: PathLike, dataset: PreparedDataset | PathLike | None = None) -> Recommender:
+    """Open a trained bundle; see `Recommender.load`."""
+    return Recommender.load(bundle, dataset)
+
+
+def compare(
+    runs: Sequence[training.Run | str] = (),
+    tracking: TrackingConfig | None = None,
+    *,
+    part: Part = "test",
+    metrics: Sequence[str] = ("recall_at_10", "ndcg_at_10"),
+) -> comparison.Comparison:
+    """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`."""
+    ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
+    return comparison.compare(ids, tracking or TrackingConfig(), part=part, metrics=metrics)

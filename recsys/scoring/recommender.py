@@ -1,0 +1,236 @@
+"""The recommender as users meet it: raw ids in, raw ids out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys.data.histories import PAD, Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.ranking import Seen, top_k
+from recsys.evaluation.scorer import user_batches
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.explain import explain
+from recsys.scoring.inputs import RawHistories, UserHistories, known_tokens
+
+Frame = Any
+"""A data frame of the caller's kind: pandas for pandas, and so on; polars where none was given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recommender:
+    """Recommends, scores and explains with a trained model.
+
+    Users need not have been seen in training: their history is all the model reads. A history
+    without any item of the catalogue is answered from popularity, and marked so.
+    """
+
+    bundle: ModelBundle
+    dataset: PreparedDataset | None = None
+    """Where users are looked up who are given by their id alone."""
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        dataset: PreparedDataset | str | os.PathLike[str] | None = None,
+    ) -> Recommender:
+        """Open a bundle, and a prepared dataset if users are to be asked for by id.
+
+        Raises:
+            InputError: one of the folders will not do.
+        """
+        if isinstance(dataset, str | os.PathLike):
+            dataset = PreparedDataset.open(dataset)
+        return cls(ModelBundle.open(path), dataset)
+
+    def read_histories(
+        self,
+        histories: RawHistories | UserHistories | None = None,
+        users: Iterable[Any] | None = None,
+    ) -> UserHistories:
+        """The histories as the model reads them, and how many of their items it does not know.
+
+        Args:
+            histories: a log (a frame, or the path of a file) in the columns of the training log or
+                user_id, item_id, timestamp, ordered as in training; or item ids by user id, or a
+                list of lists of item ids for users 0, 1, …, oldest item first.
+            users: ids of users, looked up in the dataset: their whole history there, the test
+                target included.
+
+        Raises:
+            InputError: not exactly one of the two is given, or it will not do; an unknown user.
+        """
+        if (histories is None) == (users is None):
+            raise InputError("give either histories or users")
+        if isinstance(histories, UserHistories):
+            return histories
+        if histories is not None:
+            data = self.bundle.experiment.data
+            return UserHistories.from_raw(histories, data, self.bundle.vocabulary)
+        if self.dataset is None or users is None:
+            raise InputError("users are looked up in a prepared dataset, and none was loaded")
+        return UserHistories.from_dataset(users, self.dataset, self.bundle.vocabulary)
+
+    def recommend(
+        self,
+        histories: RawHistories | UserHistories | None = None,
+        *,
+        users: Iterable[Any] | None = None,
+        k: int = 10,
+        seen: Seen | None = None,
+    ) -> Frame:
+        """The k best items for each user.
+
+        Args:
+            histories: see `read_histories`.
+            users: see `read_histories`.
+            k: items per user; fewer where filtering leaves fewer.
+            seen: filter: no item of the history is recommended; allow: any may be. None: as in
+                training.
+
+        Returns:
+            user_id, item_id, score, rank (from 1), source ("model", or "popularity" for an empty
+            history: its score is the number of interactions in training), best item first.
+
+        Raises:
+            InputError: k is not between 1 and the size of the catalogue; see `read_histories`.
+        """
+        seen = seen or self.bundle.manifest.protocol.seen
+        if seen not in ("filter", "allow"):
+            raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
+        asked = self.read_histories(histories, users)
+        tokens, scores = top_k(self._scorer, asked.histories, k, seen)
+        rows, columns = np.nonzero(tokens != PAD)
+        answer = _answer(
+            asked, rows, self.bundle.vocabulary.decode(tokens[rows, columns]), scores[rows, columns]
+        )
+        rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
+        return _like(answer.insert_column(3, rank), histories)
+
+    def score(
+        self,
+        histories: RawHistories | UserHistories | None = None,
+        candidates: TableSource | Sequence[Any] = (),
+        *,
+        users: Iterable[Any] | None = None,
+    ) -> Frame:
+        """The scores of candidate items.
+
+        Args:
+            histories: see `read_histories`.
+            candidates: user_id and item_id (a frame, or the path of a file); or a list of item ids
+                for all users.
+            users: see `read_histories`.
+
+        Returns:
+            user_id, item_id, score, source, as in `recommend`, in the order of the candidates.
+
+        Raises:
+            InputError: a candidate is not in the catalogue, or its user not among the histories;
+                see `read_histories`.
+        """
+        asked = self.read_histories(histories, users)
+        rows, tokens = self._pairs(asked, candidates)
+        scores = np.empty(len(rows), dtype=np.float32)
+        wanted, pair_rows = np.unique(rows, return_inverse=True)
+        order = np.argsort(pair_rows, kind="stable")
+        for batch in user_batches(len(wanted), self.bundle.num_items):
+            start, stop = np.searchsorted(pair_rows[order], [batch.start, batch.stop])
+            pairs = order[start:stop]
+            part = self._scorer.score(asked.histories.take(wanted[batch])).cpu().numpy()
+            scores[pairs] = part[pair_rows[pairs] - batch.start, tokens[pairs]]
+        answer = _answer(asked, rows, self.bundle.vocabulary.decode(tokens), scores)
+        return _like(answer, histories, candidates)
+
+    def explain(self, history: Sequence[Any], item: Any) -> pl.DataFrame:
+        """What each purchase of a history adds to the score of an item: see `explain`."""
+        return explain(self.bundle, history, item)
+
+    def _pairs(
+        self, asked: UserHistories, candidates: TableSource | Sequence[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Rows of users and item tokens [N] of the candidates."""
+        vocabulary, place = self.bundle.vocabulary, "catalogue"
+        if isinstance(candidates, Sequence) and not isinstance(candidates, str):
+            tokens = known_tokens(candidates, vocabulary, "candidate item", place)
+            users = np.arange(len(asked.user_ids))
+            return np.repeat(users, len(tokens)), np.tile(tokens, len(users))
+        table = read_table(candidates, ["user_id", "item_id"], _origin(candidates))
+        tokens = known_tokens(table["item_id"], vocabulary, "candidate item", place)
+        users = known_tokens(table["user_id"], Vocabulary(asked.user_ids), "user", "histories")
+        return users.astype(np.int64) - 1, tokens
+
+    @cached_property
+    def _scorer(self) -> _ServingScorer:
+        length = self.bundle.experiment.model.max_sequence_length
+        counts = torch.from_numpy(self.bundle.popularity)
+        popularity = torch.cat([torch.tensor([-torch.inf]), counts])
+        return _ServingScorer(ModelScorer(self.bundle.model, length), popularity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ServingScorer:
+    """The model, and popularity where a history is empty. A `Scorer`."""
+
+    model: ModelScorer
+    popularity: Tensor
+    """Score by item token [I + 1]."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.model.num_items
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`; on the CPU."""
+        scores = self.popularity.repeat(len(histories), 1)
+        rows = np.flatnonzero(histories.lengths)
+        if len(rows):
+            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows)).cpu()
+        if candidates is None:
+            return scores
+        return scores.gather(1, torch.from_numpy(candidates.astype(np.int64)))
+
+
+def _answer(
+    asked: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
+) -> pl.DataFrame:
+    """One line per pair of a user, given by row, and an item [N]."""
+    sources = np.where(asked.histories.lengths == 0, "popularity", "model")
+    return pl.DataFrame(
+        {
+            "user_id": asked.user_ids.gather(rows),
+            "item_id": items,
+            "score": scores,
+            "source": pl.Series(sources, dtype=pl.String).gather(rows),
+        }
+    )
+
+
+def _like(answer: pl.DataFrame, *given: object) -> Frame:
+    """The answer as a frame of the kind that was given, if one was."""
+    for source in given:
+        frame = nw.from_native(source, pass_through=True)
+        if isinstance(frame, nw.DataFrame) and not frame.implementation.is_polars():
+            columns = {column.name: column.to_numpy() for column in answer}
+            return nw.from_dict(columns, backend=frame.implementation).to_native()
+    return answer
+
+
+def _origin(candidates: object) -> str:
+    return str(candidates) if isinstance(candidates, str | os.PathLike) else "candidates"

@@ -1,0 +1,174 @@
+"""Target attention: the running-sum form against the plain definition, candidate by candidate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recsys.model.heads import DotProductHead, TargetAttentionHead, last_states, running_sum
+
+DIM = 6
+shapes = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 3),
+        "length": st.integers(1, 9),
+        "candidates": st.integers(1, 5),
+        "heads": st.integers(1, 3),
+        "from_states": st.booleans(),
+        "seed": st.integers(0, 2**16),
+    }
+)
+
+
+def make_head(heads: int, *, from_states: bool, seed: int) -> TargetAttentionHead:
+    torch.manual_seed(seed)
+    half_lives = [0.5 * 4**head for head in range(heads)]
+    head = TargetAttentionHead(DIM, 4, half_lives, from_states=from_states, dropout=0.0)
+    torch.nn.init.normal_(head.use.weight)  # zero at the start: nothing would be tested
+    torch.nn.init.normal_(head.log_temperature)
+    return head.double()
+
+
+def plain_definition(
+    head: TargetAttentionHead, states: Tensor, memory: Tensor, embeddings: Tensor
+) -> Tensor:
+    """TARGET_ATTENTION.md word for word: masked softmax attention, for each candidate and position.
+
+    Nothing is shared with the code under test but the weights.
+    """
+    source = states if head.from_states else memory
+    mean = source.mean(-1, keepdim=True)
+    spread = source.var(-1, keepdim=True, unbiased=False)
+    normed = (source - mean) / (spread + 1e-5).sqrt()
+    normed = normed * head.memory_norm.weight + head.memory_norm.bias
+    rows = []
+    for sequence in range(states.shape[0]):
+        for t in range(states.shape[1]):
+            for c in range(embeddings.shape[0]):
+                score = states[sequence, t] @ embeddings[c]
+                for h in range(head.num_heads):
+                    part = slice(4 * h, 4 * h + 4)
+                    query = head.query.weight[part] @ embeddings[c]
+                    use = head.use.weight[part] @ embeddings[c]
+                    keys = normed[sequence, : t + 1] @ head.key.weight[part].T
+                    values = normed[sequence, : t + 1] @ head.value.weight[part].T
+                    cosine = torch.cosine_similarity(query[None], keys, dim=-1, eps=1e-12)
+                    temperature = head.log_temperature[h].exp().clamp(max=10.0)
+                    age = torch.arange(t, -1, -1, dtype=torch.float64)
+                    weights = torch.softmax(temperature * cosine - head.decays[h] * age, dim=0)
+                    score = score + (weights * (values @ use)).sum()
+                rows.append(score)
+    return torch.stack(rows).view(*states.shape[:2], embeddings.shape[0])
+
+
+def random_inputs(batch: int, length: int, candidates: int) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = ((batch, length, DIM), (batch, length, DIM), (candidates, DIM))
+    states, memory, embeddings = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
+    )
+    return states, memory, embeddings
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes)
+def test_running_sums_equal_the_plain_definition_with_gradients(shape: dict[str, int]) -> None:
+    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
+    inputs = random_inputs(shape["batch"], shape["length"], shape["candidates"])
+    states, memory, embeddings = inputs
+    fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    plain = plain_definition(head, states, memory, embeddings)
+    assert torch.allclose(fast, plain, rtol=0, atol=1e-9)
+
+    leaves = [*inputs, *head.parameters()]
+    upstream = torch.randn_like(fast)
+    for one, other in zip(
+        torch.autograd.grad(fast, leaves, upstream, allow_unused=True),
+        torch.autograd.grad(plain, leaves, upstream, allow_unused=True),
+        strict=True,
+    ):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert torch.allclose(one, other, rtol=0, atol=1e-9 * max(1, other.abs().max()))
+
+
+@settings(max_examples=25, deadline=None)
+@given(shapes)
+def test_working_precision_stays_within_its_tolerance(shape: dict[str, int]) -> None:
+    """float32: 1e-4; bf16, as in training: 5% of the spread of the scores."""
+    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
+    inputs = random_inputs(shape["batch"], shape["length"], shape["candidates"])
+    states, memory, embeddings = inputs
+    exact = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    low = head.float()
+    sides = (
+        low.history_side(states.float(), memory.float()),
+        low.candidate_side(embeddings.float()),
+    )
+    scale = exact.detach().abs().max().item() + 1
+    assert torch.allclose(low.logits(*sides).double(), exact, rtol=0, atol=1e-4 * scale)
+    rough = low.logits(
+        tuple(side.bfloat16() for side in sides[0]), tuple(side.bfloat16() for side in sides[1])
+    )
+    assert torch.allclose(rough.double(), exact, rtol=0, atol=0.05 * scale)
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes)
+def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, int]) -> None:
+    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
+    batch, length = shape["batch"], shape["length"]
+    states, memory, embeddings = random_inputs(batch, length, shape["candidates"])
+    lengths = torch.randint(1, length + 1, (batch,))
+    history, candidates = head.history_side(states, memory), head.candidate_side(embeddings)
+    newest = head.newest(history, candidates, lengths)
+    every = head.logits(history, candidates)
+    assert torch.allclose(newest, last_states(every, lengths), rtol=0, atol=1e-9)
+
+    parts = head.contributions(history, candidates, lengths)
+    dot = last_states(states, lengths) @ embeddings.T
+    assert torch.allclose(dot + parts.sum(dim=1), newest, rtol=0, atol=1e-9)
+    for row, real in enumerate(lengths.tolist()):
+        assert not parts[row, real:].any()
+
+
+def test_training_starts_from_the_dot_product() -> None:
+    torch.manual_seed(0)
+    head = TargetAttentionHead(DIM, 4, [2.0], from_states=False, dropout=0.0)
+    states, memory, embeddings = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM), torch.randn(7, DIM)
+    dot = DotProductHead()
+    expected = dot.logits(dot.history_side(states, memory), dot.candidate_side(embeddings))
+    found = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    assert torch.equal(found, expected)
+
+
+def test_the_candidate_decides_which_purchase_counts() -> None:
+    """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
+    head = TargetAttentionHead(2, 2, [1e9], from_states=False, dropout=0.0).double()
+    candidates = (
+        torch.zeros(1, 2, dtype=torch.float64),
+        torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),  # the jacket asks for winter
+        torch.tensor([[[1.0, 0.0]]], dtype=torch.float64),
+    )
+    keys = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]], dtype=torch.float64)  # gloves, keyboard
+    values = torch.tensor([[[[8.0, 0.0], [4.0, 0.0]]]], dtype=torch.float64)
+    history = (torch.zeros(1, 2, 2, dtype=torch.float64), keys, values)
+    parts = head.contributions(history, candidates, torch.tensor([2]))
+    assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 7), st.floats(0, 3))
+def test_running_sum_in_blocks_equals_the_loop(length: int, block: int, decay: float) -> None:
+    x = torch.randn(2, length, 3, dtype=torch.float64)
+    rate = torch.tensor(decay, dtype=torch.float64)
+    total = torch.zeros(2, 3, dtype=torch.float64)
+    expected = []
+    for t in range(length):
+        total = total * math.exp(-decay) + x[:, t]
+        expected.append(total)
+    assert torch.allclose(running_sum(x, rate, block), torch.stack(expected, 1), atol=1e-12)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from recsys.model.heads import DotProductHead, TargetAttentionHead
+from recsys.training.losses import chunked_cross_entropy, cross_entropy, seen_items
+
+
+def test_cross_entropy_by_hand() -> None:
+    """Three items with odds 1 : 2 : 5; target 3; item 2 left out, then not."""
+    logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0)]]])
+    targets = torch.tensor([[3]])
+    whole = cross_entropy(logits.clone(), targets)
+    assert whole.item() == pytest.approx(-math.log(5 / 8))
+    without = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 0]]]))
+    assert without.item() == pytest.approx(-math.log(5 / 6))
+
+
+def test_the_target_is_never_left_out_and_padding_adds_nothing() -> None:
+    logits = torch.randn(1, 2, 4, requires_grad=True)
+    targets = torch.tensor([[3, 0]])
+    excluded = torch.tensor([[[3], [3]]])
+    loss = cross_entropy(logits * 1, targets, excluded)
+    expected = F.cross_entropy(logits[0, :1, 1:], torch.tensor([2]), reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert not gradient[0, 1].any()
+    assert not gradient[..., 0].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(2, 9), st.integers(0, 2**16))
+def test_cross_entropy_equals_torch_with_gradients(
+    batch: int, length: int, items: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    logits = torch.randn(batch, length, items + 1, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, items + 1, (batch, length))
+    history = torch.randint(0, items + 1, (batch, length))
+    hidden = torch.zeros(batch, length, items + 1, dtype=torch.bool)
+    for b in range(batch):
+        for t in range(length):
+            hidden[b, t, history[b, : t + 1]] = True
+            hidden[b, t, targets[b, t]] = False
+    hidden[..., 0] = True
+    expected = F.cross_entropy(
+        logits.masked_fill(hidden, -torch.inf).flatten(0, 1),
+        targets.flatten(),
+        ignore_index=0,
+        reduction="sum",
+    )
+    found = cross_entropy(logits * 1, targets, seen_items(history))
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+    (one,) = torch.autograd.grad(found, logits)
+    (other,) = torch.autograd.grad(expected, logits)
+    assert torch.allclose(one, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dot product", "target attention"])
+@pytest.mark.parametrize("rows_per_chunk", [1, 2, 100])
+def test_chunks_change_nothing(kind: str, rows_per_chunk: int) -> None:
+    """The chunked loss and its gradients are those of the whole, for both heads."""
+    torch.manual_seed(0)
+    batch, length, items, dim = 5, 7, 11, 6
+    head: DotProductHead | TargetAttentionHead = DotProductHead()
+    if kind == "target attention":
+        head = TargetAttentionHead(dim, 4, [2.0, 9.0], from_states=False, dropout=0.0)
+        torch.nn.init.normal_(head.use.weight)
+    head = head.double()
+    states = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
+    memory = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(items + 1, dim, dtype=torch.float64, requires_grad=True)
+    history = torch.randint(1, items + 1, (batch, length))
+    targets = torch.randint(0, items + 1, (batch, length))
+    sides = head.history_side(states, memory), head.candidate_side(table)
+    count = int((targets > 0).sum())
+    whole = cross_entropy(head.logits(*sides), targets, seen_items(history)) / count
+    chunked = chunked_cross_entropy(
+        head.logits, *sides, targets, history, chunk_elements=rows_per_chunk * length * (items + 1)
+    )
+    assert chunked.item() == pytest.approx(whole.item(), rel=1e-6)
+    leaves = [states, table, *head.parameters()]
+    if kind == "target attention":
+        leaves.append(memory)
+    ours = torch.autograd.grad(chunked, leaves, retain_graph=True)
+    theirs = torch.autograd.grad(whole, leaves)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_seen_items_can_be_kept_in_the_softmax() -> None:
+    """Under `seen: allow` nothing but PAD is left out."""
+    torch.manual_seed(0)
+    states, table = torch.randn(2, 3, 4), torch.randn(6, 4)
+    targets = torch.randint(1, 6, (2, 3))
+    head = DotProductHead()
+    found = chunked_cross_entropy(head.logits, (states,), (table,), targets, None)
+    logits = (states @ table.T)[..., 1:]
+    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten() - 1)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
