@@ -74,7 +74,7 @@ class TrainingBatches:
         batches = []
         start = 0
         while start < len(order):
-            rows = max(1, self._batch_tokens // int(lengths[start]))
+            rows = max(1, self._batch_tokens // batch_width(int(lengths[start])))
             stop = min(start + rows, int(np.searchsorted(pools, pools[start], side="right")))
             batches.append(order[start:stop])
             start = stop
@@ -88,9 +88,23 @@ class TrainingBatches:
         self.epoch += 1
         for rows in batches:
             sequences = self._sequences.take(rows)
-            grid = torch.from_numpy(sequences.padded().astype(np.int64))
+            width = batch_width(int(sequences.lengths.max()) - 1)
+            grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != 0),
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
             )
+
+
+def batch_width(length: int) -> int:
+    """The width that a batch is padded to: up by at most a sixteenth, so that few widths occur.
+
+    oneDNN compiles and caches its kernels for each shape it meets: with all lengths from 20 to 200
+    that took three times the memory and 15% more time.
+
+    >>> [batch_width(length) for length in (7, 33, 65, 199, 200)]
+    [7, 34, 68, 200, 200]
+    """
+    step = 1 << max(0, length.bit_length() - 5)
+    return -(-length // step) * step

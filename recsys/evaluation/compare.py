@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,8 +27,8 @@ from recsys.evaluation.significance import PairedResult, paired_test
 
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have logged of its costs, and the head of its column."""
-
-_SIGNIFICANT = 0.05
+_COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
+"""What follows a metric's name in the columns of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,61 +66,46 @@ class Comparison:
         Columns: name, run_id, model; for each metric ``M``: ``M, M_low, M_high, M_difference,
         M_difference_low, M_difference_high, M_p_value``; fit_seconds, peak_memory_mib, parameters.
         """
-        ends = (
-            "",
-            "_low",
-            "_high",
-            "_difference",
-            "_difference_low",
-            "_difference_high",
-            "_p_value",
-        )
         rows: list[dict[str, object]] = []
         for row in self.rows:
             cells: dict[str, object] = {"name": row.name, "run_id": row.run_id, "model": row.model}
             for metric in self.metrics:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
-                cells |= {metric + end: number for end, number in zip(ends, numbers, strict=True)}
+                cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in _COSTS})
         types = dict.fromkeys(list(rows[0])[3:], pl.Float64) | {"parameters": pl.Int64}
         return pl.DataFrame(rows, infer_schema_length=None).cast(types)
 
     def table(self) -> Table:
-        """One line per run for the terminal; the best of each metric is bold, and the difference to
-        the first run is that of the last metric.
-        """
+        """One line per run: the best of each metric bold, the difference that of the last metric."""
         tested, several = self.metrics[-1], len(self.rows) > 1
         costs = [cost for cost in _COSTS if any(cost in row.costs for row in self.rows)]
         best = {name: max(row.figures[name].mean for row in self.rows) for name in self.metrics}
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-        table.caption = Text(self._caption())
+        caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
+        if several:
+            caption += " (p): paired randomisation test, Holm-corrected; * below .05."
+        table = Table(
+            box=SIMPLE_HEAD, pad_edge=False, caption=Text(caption), caption_justify="left"
+        )
         for head in ("run", "id", "model"):
             table.add_column(head, overflow="fold")
         for name in self.metrics:
-            table.add_column(_title(name), no_wrap=True)
+            table.add_column(name.replace("_at_", "@"), no_wrap=True)
         if several:
-            table.add_column(f"{_title(tested)} to first (p)", no_wrap=True)
+            table.add_column(f"{tested.replace('_at_', '@')} to first (p)", no_wrap=True)
         for cost in costs:
             table.add_column(_COSTS[cost], justify="right", no_wrap=True)
         for row in self.rows:
             cells = [Text(row.name), Text(row.run_id[:8], style="dim"), Text(row.model)]
             for name, figure in row.figures.items():
+                mean, low, high = map(_decimals, figure)
                 is_best = several and figure.mean == best[name]
-                cells.append(Text(_interval(figure), style="bold" if is_best else ""))
+                cells.append(Text(f"{mean} [{low}, {high}]", style="bold" if is_best else ""))
             if several:
                 cells.append(_difference(row.differences.get(tested)))
             cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
             table.add_row(*cells)
         return table
-
-    def _caption(self) -> str:
-        caption = (
-            f"{self.dataset}, {self.targets:,} targets: {self.protocol}. "
-            "[ ]: 95% bootstrap interval over the targets."
-        )
-        if len(self.rows) > 1:
-            caption += " (p): paired randomisation test, Holm-corrected; * below .05."
-        return caption
 
 
 def compare(
@@ -137,9 +121,9 @@ def compare(
     rank table.
 
     Args:
-        runs: of the experiment ``tracking.experiment``: run ids, unambiguous beginnings of ids (four
-            letters or more), or names, which mean the newest finished run of that name. None given:
-            the newest finished run of every name, the oldest of them first.
+        runs: of the experiment ``tracking.experiment``: run ids, unambiguous beginnings of ids
+            (four letters or more), or names, each meaning the newest finished run of that name. An
+            empty list: the newest finished run of every name, the oldest of them first.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
         metrics: recall_at_K, ndcg_at_K or mrr; `Comparison.table` shows the test of the last.
@@ -153,27 +137,24 @@ def compare(
     for metric in metrics:
         metric_values(np.ones(1, dtype=np.int64), metric)  # refuses unknown ones before the work
     evaluated = _fetch(runs, tracking, part)
-    first, table = evaluated[0]
-    for other, _ in evaluated[1:]:
-        _refuse_unlike(first, other)
+    differences = _differences(evaluated, metrics)
     rows = [
         ComparedRun(
             name=run.info.run_name,
             run_id=run.info.run_id,
             model=run.data.tags.get("model", "unknown"),
-            figures=_figures(ranked, metrics),
-            differences=differences,
+            figures=_figures(table, metrics),
+            differences=found,
             costs={name: value for name, value in run.data.metrics.items() if name in _COSTS},
         )
-        for (run, ranked), differences in zip(
-            evaluated, _differences(evaluated, metrics), strict=True
-        )
+        for (run, table), found in zip(evaluated, differences, strict=True)
     ]
+    tags, table = evaluated[0][0].data.tags, evaluated[0][1]
     return Comparison(
         rows=tuple(rows),
         metrics=tuple(metrics),
-        dataset=first.data.tags.get("dataset", "unknown"),
-        protocol=_in_words(table.protocol, first.data.tags),
+        dataset=tags.get("dataset", "unknown"),
+        protocol=_in_words(table.protocol, tags.get("protocol.split", "unknown split")),
         targets=len(table.frame),
     )
 
@@ -187,17 +168,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(given)
-    corrected = np.empty_like(given)
-    steps = given[order] * np.arange(len(given), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
-    return [float(p) for p in corrected]
-
-
-class _Evaluated(NamedTuple):
-    run: Run
-    table: RankTable
+    order = np.argsort(p_values)
+    steps = np.take(p_values, order) * np.arange(len(order), 0, -1)
+    corrected = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(p) for p in corrected[np.argsort(order)]]
 
 
 def _figures(table: RankTable, metrics: Sequence[str]) -> dict[str, Interval]:
@@ -209,28 +183,26 @@ def _figures(table: RankTable, metrics: Sequence[str]) -> dict[str, Interval]:
 
 
 def _differences(
-    evaluated: Sequence[_Evaluated], metrics: Sequence[str]
+    evaluated: Sequence[tuple[Run, RankTable]], metrics: Sequence[str]
 ) -> list[dict[str, PairedResult]]:
     """Of every run to the first; per metric, the runs are one family for Holm's correction."""
-    first, *others = evaluated
-    differences: list[dict[str, PairedResult]] = [{} for _ in evaluated]
-    for metric in metrics:
-        results = [_paired(other, first, metric) for other in others]
-        corrected = holm([result.p_value for result in results])
-        for found, result, p_value in zip(differences[1:], results, corrected, strict=True):
-            found[metric] = result._replace(p_value=p_value)
-    return differences
+    (first, first_table), *others = evaluated
+    differences: list[dict[str, PairedResult]] = []
+    for run, table in others:
+        _refuse_other_tags(first, run)
+        try:
+            differences.append({name: paired_test(table, first_table, name) for name in metrics})
+        except InputError as error:
+            raise InputError(f"runs {_label(run)} and {_label(first)}: {error}") from error
+    for name in metrics:
+        corrected = holm([found[name].p_value for found in differences])
+        for found, p_value in zip(differences, corrected, strict=True):
+            found[name] = found[name]._replace(p_value=p_value)
+    return [{}, *differences]
 
 
-def _paired(a: _Evaluated, b: _Evaluated, metric: str) -> PairedResult:
-    try:
-        return paired_test(a.table, b.table, metric)
-    except InputError as error:
-        raise InputError(f"runs {_label(a.run)} and {_label(b.run)}: {error}") from error
-
-
-def _refuse_unlike(a: Run, b: Run) -> None:
-    """By what the runs are tagged with; the paired test compares the rank tables themselves."""
+def _refuse_other_tags(a: Run, b: Run) -> None:
+    """Data and protocol as tagged; the paired test compares the rank tables themselves."""
     ours, theirs = a.data.tags, b.data.tags
     protocol = sorted(tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol."))
     for tag in ("dataset_fingerprint", *protocol):
@@ -242,11 +214,12 @@ def _refuse_unlike(a: Run, b: Run) -> None:
             )
 
 
-def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_Evaluated]:
+def _fetch(
+    runs: Sequence[str], tracking: TrackingConfig, part: Part
+) -> list[tuple[Run, RankTable]]:
     """The runs asked for, in that order, with their rank tables."""
-    database = Path(tracking.uri.removeprefix("sqlite:///"))
-    if tracking.uri.startswith("sqlite:///") and not database.is_file():
-        # MLflow would make an empty store there.
+    database = tracking.uri.removeprefix("sqlite:///")
+    if database != tracking.uri and not Path(database).is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
     try:
         client = MlflowClient(tracking.uri)
@@ -255,7 +228,7 @@ def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_E
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
-            return [_Evaluated(run, _rank_table(client, run, part)) for run in chosen]
+            return [(run, _rank_table(client, run, part)) for run in chosen]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
 
@@ -274,10 +247,11 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
 
 def _find(wanted: str, there: Sequence[Run], tracking: TrackingConfig) -> Run:
     """A run by its id, the newest finished by its name, or a run by the beginning of its id."""
-    by_id = [run for run in there if run.info.run_id == wanted]
-    by_name = [run for run in _finished(there) if run.info.run_name == wanted]
-    if by_id or by_name:
-        return (by_id or by_name)[0]
+    latest = _newest_of_each_name(there)
+    exact = [run for run in there if run.info.run_id == wanted]
+    exact += [run for run in latest if run.info.run_name == wanted]
+    if exact:
+        return exact[0]
     # Of four letters or more: a mistyped name must not pass for the one id that begins with "e".
     found = [run for run in there if len(wanted) >= 4 and run.info.run_id.startswith(wanted)]
     if len(found) == 1:
@@ -285,22 +259,19 @@ def _find(wanted: str, there: Sequence[Run], tracking: TrackingConfig) -> Run:
     if found:
         ids = ", ".join(run.info.run_id for run in found)
         raise InputError(f"run {wanted!r}: the ids of several runs begin so: {ids}")
-    newest = ", ".join(_label(run) for run in _newest_of_each_name(there)[::-1][:10])
+    newest = ", ".join(map(_label, latest[:-11:-1]))
     raise InputError(
         f"run {wanted!r}: neither an id nor the name of a finished run in experiment "
         f"{tracking.experiment!r}; the newest there: {newest or 'none'}"
     )
 
 
-def _finished(there: Sequence[Run]) -> list[Run]:
-    return [run for run in there if run.info.status == "FINISHED"]
-
-
 def _newest_of_each_name(there: Sequence[Run]) -> list[Run]:
     """From runs with the newest first; the oldest of those kept comes first."""
     newest: dict[str, Run] = {}
-    for run in _finished(there):
-        newest.setdefault(run.info.run_name, run)
+    for run in there:
+        if run.info.status == "FINISHED":
+            newest.setdefault(run.info.run_name, run)
     return list(newest.values())[::-1]
 
 
@@ -320,32 +291,25 @@ def _rank_table(client: MlflowClient, run: Run, part: Part) -> RankTable:
 def _no_progress_bar() -> Iterator[None]:
     """MLflow would draw one per file; it listens to the environment alone."""
     variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
-    before = os.environ.get(variable)
+    before = os.environ.get(variable, "true")
     os.environ[variable] = "false"
     try:
         yield
     finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
+        os.environ[variable] = before
 
 
 def _label(run: Run) -> str:
     return f"{run.info.run_name} ({run.info.run_id[:8]})"
 
 
-def _in_words(protocol: Protocol, tags: Mapping[str, str]) -> str:
+def _in_words(protocol: Protocol, split: str) -> str:
     seen = {"filter": "seen items left out", "allow": "seen items ranked too"}[protocol.seen]
-    ties = {"against_target": "ties against the target", "item_id": "ties by item id"}
+    ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
     return (
-        f"{protocol.part} targets of {tags.get('protocol.split', 'an unnamed split')} ranked over "
-        f"the catalogue of {protocol.num_items:,} items, {seen}, {ties[protocol.ties]}, "
-        f"{protocol.dropped:,} targets outside the catalogue dropped"
+        f"{split}, {protocol.part} part, ranked over all {protocol.num_items:,} items, {seen}, "
+        f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
     )
-
-
-def _title(metric: str) -> str:
-    return metric.replace("_at_", "@")
 
 
 def _decimals(value: float, sign: str = "-") -> str:
@@ -353,12 +317,8 @@ def _decimals(value: float, sign: str = "-") -> str:
     return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
-def _interval(figure: Interval) -> str:
-    return f"{_decimals(figure.mean)} [{_decimals(figure.low)}, {_decimals(figure.high)}]"
-
-
 def _difference(result: PairedResult | None) -> Text:
     if result is None:
         return Text("baseline", style="dim")
-    mark = " *" if result.p_value < _SIGNIFICANT else ""
+    mark = " *" if result.p_value < 0.05 else ""
     return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")

@@ -50,6 +50,15 @@ def test_order_is_user_time_row() -> None:
     assert log.frame.collect_schema().names() == [*NAMES, "order"]
 
 
+def test_many_ties_keep_the_order_of_the_rows() -> None:
+    table = pl.DataFrame({"item_id": range(50_000)}).with_columns(
+        user_id=pl.col("item_id") * 7 % 3, timestamp=pl.col("item_id") // 25_000
+    )
+    assert rows_of(read_log(table)) == sorted(
+        table.select(NAMES).rows(), key=lambda row: (row[0], row[2])
+    )
+
+
 def test_position_breaks_ties() -> None:
     table = frame_of([("a", 1, 5, 2), ("a", 2, 5, 1), ("a", 3, 4, 9)], [*NAMES, "line"])
     log = read_log(table, Columns(position="line"))

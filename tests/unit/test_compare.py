@@ -1,0 +1,344 @@
+"""Comparing runs of a real MLflow store: figures by hand, and who may not stand beside whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from recsys.config import TrackingConfig
+from recsys.errors import InputError
+from recsys.evaluation.compare import Comparison, compare, holm
+from recsys.evaluation.metrics import summarise
+from recsys.evaluation.rank_table import Protocol, RankTable
+from recsys.evaluation.significance import paired_test
+
+# SQLAlchemy 2.1 says so of MLflow's own tables.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+TAGS = {
+    "dataset": "shop",
+    "dataset_fingerprint": "f00d",
+    "protocol.split": "leave_last_out",
+    "protocol.seen": "filter",
+}
+POPULARITY, MARKOV, ATTENTION = [1, 3, 20, 11] * 10, [1, 1, 20, 11] * 10, [1, 1, 7, 1] * 10
+Write = Callable[..., str]
+
+
+def ranked(ranks: Sequence[int], **protocol: object) -> RankTable:
+    frame = pl.DataFrame(
+        {
+            "user": np.arange(len(ranks)),
+            "target": np.ones(len(ranks), dtype=np.int32),
+            "rank": np.array(ranks),
+            "history_length": np.ones(len(ranks), dtype=np.int32),
+        }
+    )
+    fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
+    return RankTable(frame, Protocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without runs: to make its tables takes MLflow seconds, to copy the file none."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def tracking(tmp_path: Path, empty_store: Path) -> TrackingConfig:
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    config = TrackingConfig(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="mine")
+    artifacts = (tmp_path / "artifacts").as_uri()
+    MlflowClient(config.uri).create_experiment(config.experiment, artifact_location=artifacts)
+    return config
+
+
+@pytest.fixture
+def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
+    """Writes a run, each a second after the one before, and returns its id."""
+    client = MlflowClient(tracking.uri)
+    experiment = client.get_experiment_by_name(tracking.experiment)
+    assert experiment is not None
+    started = 0
+
+    def write(
+        name: str,
+        table: RankTable | None,
+        *,
+        status: str = "FINISHED",
+        costs: dict[str, float] | None = None,
+        **tags: str,
+    ) -> str:
+        nonlocal started
+        started += 1_000
+        run = client.create_run(
+            experiment.experiment_id, started, {**TAGS, "model": f"{name}_model", **tags}, name
+        )
+        run_id: str = run.info.run_id
+        if table is not None:
+            path = tmp_path / f"ranks_{table.protocol.part}.parquet"
+            table.save(path)
+            client.log_artifact(run_id, str(path))
+        for cost, value in (costs or {}).items():
+            client.log_metric(run_id, cost, value)
+        client.log_metric(run_id, "test/ndcg_at_10", 0.99)  # a logged figure that nobody may trust
+        client.set_terminated(run_id, status)
+        return run_id
+
+    return write
+
+
+@pytest.fixture
+def three(write: Write) -> tuple[str, str, str]:
+    return (
+        write("popularity", ranked(POPULARITY)),
+        write("markov", ranked(MARKOV), costs={"fit_seconds": 2.6}),
+        write(
+            "attention",
+            ranked(ATTENTION),
+            costs={"fit_seconds": 1234.5, "peak_memory_mib": 800, "parameters": 1_000_000},
+        ),
+    )
+
+
+def printed(comparison: Comparison, width: int = 160) -> str:
+    console = Console(width=width, record=True, file=None, quiet=False, force_terminal=True)
+    with console.capture() as capture:
+        console.print(comparison.table())
+    return capture.get()
+
+
+def test_figures_come_from_the_rank_tables(
+    tracking: TrackingConfig, three: tuple[str, str, str]
+) -> None:
+    comparison = compare(["popularity", "markov", "attention"], tracking)
+    popularity, markov, attention = comparison.rows
+    assert [row.run_id for row in comparison.rows] == list(three)
+    assert [row.model for row in comparison.rows][:2] == ["popularity_model", "markov_model"]
+    # Ranks 1, 3, 20, 11: two of four among the ten best, gains 1 and 1/2.
+    assert popularity.figures["recall_at_10"].mean == 0.5
+    assert popularity.figures["ndcg_at_10"].mean == pytest.approx(1.5 / 4)
+    assert markov.figures["ndcg_at_10"].mean == pytest.approx(2 / 4)
+    # Rank 7 gains 1 / log2(8).
+    assert attention.figures["recall_at_10"].mean == 1.0
+    assert attention.figures["ndcg_at_10"].mean == pytest.approx((3 + 1 / 3) / 4)
+    # To the last digit what a run logs.
+    assert popularity.figures["ndcg_at_10"] == summarise(np.array(POPULARITY), (10,))["ndcg_at_10"]
+    assert comparison.targets == 40
+    assert comparison.dataset == "shop"
+    assert comparison.protocol == (
+        "leave_last_out, test part, ranked over all 2,000 items, seen items left out, "
+        "ties against the target, 3 targets outside the catalogue dropped"
+    )
+
+
+def test_differences_are_to_the_first_run(
+    tracking: TrackingConfig, three: tuple[str, str, str]
+) -> None:
+    popularity, markov, attention = compare(three, tracking).rows
+    assert popularity.differences == {}
+    assert markov.differences["recall_at_10"] == (0, 0, 0, 1)
+    assert markov.differences["ndcg_at_10"].difference == pytest.approx(0.5 / 4)
+    assert attention.differences["recall_at_10"].difference == 0.5
+    raw = paired_test(ranked(MARKOV), ranked(POPULARITY), "ndcg_at_10")
+    # Ten differences of one sign: 2 of 2**10 sign patterns are as extreme. The other run's p is
+    # smaller and is doubled; this one is multiplied by 1.
+    assert raw.p_value == pytest.approx(2 / 1024, rel=0.5)
+    assert markov.differences["ndcg_at_10"] == raw
+    smallest = paired_test(ranked(ATTENTION), ranked(POPULARITY), "ndcg_at_10")
+    assert smallest.p_value < raw.p_value
+    assert attention.differences["ndcg_at_10"].p_value == 2 * smallest.p_value
+
+
+@pytest.mark.parametrize(
+    ("p_values", "corrected"),
+    [
+        ([], []),
+        ([0.2], [0.2]),
+        # Sorted .005, .01, .03, .04 times 4, 3, 2, 1 is .02, .03, .06, .04; the last may not fall.
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.6, 0.7], [1.0, 1.0]),
+        ([0.02, 0.02], [0.04, 0.04]),
+    ],
+)
+def test_holm(p_values: list[float], corrected: list[float]) -> None:
+    assert holm(p_values) == pytest.approx(corrected)
+
+
+def test_a_name_is_the_newest_finished_run_of_it(tracking: TrackingConfig, write: Write) -> None:
+    old = write("dot", ranked(POPULARITY))
+    new = write("dot", ranked(MARKOV))
+    failed = write("dot", ranked(ATTENTION), status="FAILED")
+    comparison = compare(["dot", old, new[:12], failed], tracking)
+    assert [row.run_id for row in comparison.rows] == [new, old, new, failed]
+
+
+def test_no_runs_named_is_the_newest_of_every_name(tracking: TrackingConfig, write: Write) -> None:
+    write("a", ranked(POPULARITY))
+    b = write("b", ranked(MARKOV))
+    a = write("a", ranked(ATTENTION))
+    write("c", None, status="KILLED")
+    assert [row.run_id for row in compare([], tracking).rows] == [b, a]
+
+
+def test_validation_part(tracking: TrackingConfig, write: Write) -> None:
+    write("a", ranked([1, 2], part="valid"))
+    comparison = compare(["a"], tracking, part="valid", metrics=["mrr"])
+    assert comparison.rows[0].figures["mrr"].mean == 0.75
+    assert "valid part" in comparison.protocol
+    with pytest.raises(InputError, match=r"run a \(\w{8}\): has no rank table ranks_test.parquet"):
+        compare(["a"], tracking)
+
+
+def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) -> None:
+    frame = compare(three, tracking, metrics=["ndcg_at_10"]).frame()
+    assert frame.columns == [
+        *("name", "run_id", "model", "ndcg_at_10", "ndcg_at_10_low", "ndcg_at_10_high"),
+        *("ndcg_at_10_difference", "ndcg_at_10_difference_low", "ndcg_at_10_difference_high"),
+        *("ndcg_at_10_p_value", "fit_seconds", "peak_memory_mib", "parameters"),
+    ]
+    assert frame["ndcg_at_10"].to_list() == pytest.approx([0.375, 0.5, 5 / 6])
+    assert frame["ndcg_at_10_difference"].to_list()[1:] == pytest.approx([0.125, 11 / 24])
+    assert frame["ndcg_at_10_p_value"][0] is None
+    assert frame["fit_seconds"].to_list() == [None, 2.6, 1234.5]
+    assert frame["parameters"].to_list() == [None, None, 1_000_000]
+    alone = compare(["popularity"], tracking, metrics=["ndcg_at_10"]).frame()
+    assert alone.schema == frame.schema
+
+
+def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str, str]) -> None:
+    lines = printed(compare(three, tracking)).splitlines()
+    head, popularity, attention = (
+        next(line for line in lines if word in line) for word in ("recall@10", "popularity", "_mod")
+    )
+    attention = next(line for line in lines if "attention" in line)
+    assert "ndcg@10 to first (p)" in head
+    assert "peak MiB" in head
+    assert "baseline" in popularity
+    assert ".3750 [." in popularity
+    # The best are bold, and only they.
+    assert "\x1b[1m1.0000 [1.0000, 1.0000]" in attention
+    assert "\x1b[1m.8333 [." in attention
+    assert "\x1b[1m" not in popularity
+    assert "+.4583 (.0002) *" in attention
+    assert "1,234 " in attention.replace("1,235", "1,234")
+    assert "1,000,000" in attention
+    text = " ".join(" ".join(lines).split())
+    assert "shop, 40 targets: leave_last_out, test part" in text
+
+
+def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:
+    write("[red]a", ranked(POPULARITY))
+    text = printed(compare([], tracking))
+    assert "[red]a" in text  # a name, not markup
+    assert "to first" not in text
+    assert "paired" not in text
+    assert "parameters" not in text
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"dataset_fingerprint": "beef", "dataset": "ml-1m"}, "f00d of shop and beef of ml-1m"),
+        ({"protocol.seen": "allow"}, "filter of shop and allow of shop"),
+        ({"protocol.request_time": "known"}, "None of shop and known of shop"),
+    ],
+)
+def test_other_data_or_protocols_are_refused(
+    tracking: TrackingConfig, write: Write, tags: dict[str, str], message: str
+) -> None:
+    write("a", ranked(POPULARITY))
+    write("b", ranked(POPULARITY), **tags)
+    field = next(iter(tags))
+    expected = rf"^runs a \(\w{{8}}\) and b \(\w{{8}}\) differ in {field}: {message}; compare"
+    with pytest.raises(InputError, match=expected):
+        compare(["a", "b"], tracking)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (ranked(POPULARITY, num_items=9), "differ in num_items: 9 and 2000"),
+        (ranked([1, 2]), "have 2 and 40 targets"),
+    ],
+)
+def test_other_rank_tables_are_refused(
+    tracking: TrackingConfig, write: Write, table: RankTable, message: str
+) -> None:
+    write("a", ranked(POPULARITY))
+    write("b", table)
+    expected = rf"^runs b \(\w{{8}}\) and a \(\w{{8}}\): rank tables {message}"
+    with pytest.raises(InputError, match=expected):
+        compare(["a", "b"], tracking)
+
+
+def test_unknown_runs_are_named_with_those_there(tracking: TrackingConfig, write: Write) -> None:
+    a = write("a", ranked(POPULARITY))
+    b = write("b", ranked(POPULARITY))
+    write("c", None, status="RUNNING")
+    there = rf"experiment 'mine'; the newest there: b \({b[:8]}\), a \({a[:8]}\)$"
+    # "c" has not finished; three letters are too few for an id.
+    for wanted in ("zoo", "c", a[:3], ""):
+        with pytest.raises(InputError, match=rf"^run '{wanted}': neither an id nor .*{there}"):
+            compare([wanted], tracking)
+
+
+def test_an_ambiguous_prefix_is_refused(
+    tracking: TrackingConfig, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import uuid
+
+    ids = iter(["abcd1" + "0" * 27, "abcd2" + "0" * 27])
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(next(ids)))
+    write("a", ranked(POPULARITY))
+    write("b", ranked(POPULARITY))
+    with pytest.raises(InputError, match="^run 'abcd': the ids of several runs begin so: abcd20"):
+        compare(["abcd"], tracking)
+    assert compare(["abcd1"], tracking).rows[0].name == "a"
+
+
+def test_a_damaged_rank_table_is_named(
+    tracking: TrackingConfig, write: Write, tmp_path: Path
+) -> None:
+    run_id = write("a", ranked(POPULARITY))
+    (tmp_path / "artifacts" / run_id / "artifacts" / "ranks_test.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"^run a \(\w{8}\): .*cannot read the rank table"):
+        compare(["a"], tracking)
+
+
+def test_wrong_arguments(tracking: TrackingConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="experiment 'mine': no run has finished"):
+        compare([], tracking)
+    with pytest.raises(InputError, match="^metrics: name at least one"):
+        compare([], tracking, metrics=[])
+    with pytest.raises(InputError, match="^metric 'ndcg': must be"):
+        compare([], tracking, metrics=["ndcg"])
+    elsewhere = tracking.model_copy(update={"experiment": "yours"})
+    with pytest.raises(InputError, match="experiment 'yours': not in sqlite:.*has Default, mine$"):
+        compare([], elsewhere)
+    missing = TrackingConfig(uri=f"sqlite:///{tmp_path / 'none.db'}")
+    with pytest.raises(InputError, match="none.db does not exist$"):
+        compare([], missing)
+    assert not (tmp_path / "none.db").exists()
+    with pytest.raises(InputError, match="^tracking.uri nonsense://x: cannot be used"):
+        compare([], TrackingConfig(uri="nonsense://x"))
+
+
+def test_nothing_else_is_printed_or_left(
+    tracking: TrackingConfig,
+    three: tuple[str, str, str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "true")
+    capfd.readouterr()
+    compare(three, tracking)
+    assert capfd.readouterr() == ("", "")
