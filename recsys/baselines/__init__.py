@@ -1,0 +1,1 @@
+"""Count models that stand beside the trained ones in every table."""

@@ -1,0 +1,1 @@
+"""From interaction logs to prepared datasets and batches."""

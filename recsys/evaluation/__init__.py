@@ -1,0 +1,1 @@
+"""From scorers to ranks, from ranks to figures, from figures to comparisons."""

@@ -1,0 +1,1 @@
+"""Pure torch: attention, encoder, heads. Knows no files, no Lightning, no MLflow."""

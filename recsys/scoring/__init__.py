@@ -1,0 +1,1 @@
+"""From a trained bundle to recommendations, scores and explanations in raw ids."""
