@@ -137,6 +137,19 @@ class TrackingConfig(Section):
     """A database URL, or the address of an MLflow server."""
     experiment: str = "recsys"
 
+    @property
+    def database(self) -> Path | None:
+        """File of a SQLite store, absolute; None if the store is another."""
+        prefix = "sqlite:///"
+        return Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
+
+    @property
+    def absolute_uri(self) -> str:
+        """The URI that MLflow is given: it keeps connections by URI, and a relative path in it
+        would go on meaning the first working directory of the process.
+        """
+        return self.uri if self.database is None else f"sqlite:///{self.database}"
+
 
 class Experiment(Section):
     """One experiment: all that decides its result but the data itself."""

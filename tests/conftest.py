@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("recsys", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("recsys")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ from recsys.evaluation.metrics import Interval, bootstrap_means, metric_values
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, paired_test
 
+_Ranked = tuple[Run, RankTable]
+
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have logged of its costs, and the head of its column."""
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
@@ -38,7 +40,6 @@ class ComparedRun:
     name: str
     run_id: str
     model: str
-    """What was fitted, e.g. ``target_attention``."""
     figures: Mapping[str, Interval]
     """Mean and 95% interval of each metric, by its name."""
     differences: Mapping[str, PairedResult]
@@ -54,9 +55,7 @@ class Comparison:
     rows: tuple[ComparedRun, ...]
     metrics: tuple[str, ...]
     dataset: str
-    """Name or path of the log."""
     protocol: str
-    """In words."""
     targets: int
     """How many targets every figure is a mean over, Q."""
 
@@ -77,16 +76,14 @@ class Comparison:
         return pl.DataFrame(rows, infer_schema_length=None).cast(types)
 
     def table(self) -> Table:
-        """One line per run: the best of each metric bold, the difference that of the last metric."""
+        """One line per run: the best of each metric bold, the difference in the last one."""
         tested, several = self.metrics[-1], len(self.rows) > 1
         costs = [cost for cost in _COSTS if any(cost in row.costs for row in self.rows)]
         best = {name: max(row.figures[name].mean for row in self.rows) for name in self.metrics}
         caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
         if several:
             caption += " (p): paired randomisation test, Holm-corrected; * below .05."
-        table = Table(
-            box=SIMPLE_HEAD, pad_edge=False, caption=Text(caption), caption_justify="left"
-        )
+        table = Table(box=SIMPLE_HEAD, caption=Text(caption), caption_justify="left")
         for head in ("run", "id", "model"):
             table.add_column(head, overflow="fold")
         for name in self.metrics:
@@ -117,13 +114,12 @@ def compare(
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
-    Nothing is taken from logged figures: metrics, intervals and tests are computed from each run's
-    rank table.
+    Metrics, intervals and tests are computed from the runs' rank tables, not from logged figures.
 
     Args:
         runs: of the experiment ``tracking.experiment``: run ids, unambiguous beginnings of ids
             (four letters or more), or names, each meaning the newest finished run of that name. An
-            empty list: the newest finished run of every name, the oldest of them first.
+            empty list: the newest finished run of every name, names in the order of their first.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
         metrics: recall_at_K, ndcg_at_K or mrr; `Comparison.table` shows the test of the last.
@@ -135,7 +131,7 @@ def compare(
     if not metrics:
         raise InputError("metrics: name at least one")
     for metric in metrics:
-        metric_values(np.ones(1, dtype=np.int64), metric)  # refuses unknown ones before the work
+        metric_values(np.array([1]), metric)  # refuses unknown ones before the work
     evaluated = _fetch(runs, tracking, part)
     differences = _differences(evaluated, metrics)
     rows = [
@@ -149,41 +145,37 @@ def compare(
         )
         for (run, table), found in zip(evaluated, differences, strict=True)
     ]
-    tags, table = evaluated[0][0].data.tags, evaluated[0][1]
-    return Comparison(
-        rows=tuple(rows),
-        metrics=tuple(metrics),
-        dataset=tags.get("dataset", "unknown"),
-        protocol=_in_words(table.protocol, tags.get("protocol.split", "unknown split")),
-        targets=len(table.frame),
-    )
+    first, table = evaluated[0]
+    dataset = first.data.tags.get("dataset", "unknown")
+    protocol = _in_words(table.protocol, first.data.tags.get("protocol.split", "unknown split"))
+    return Comparison(tuple(rows), tuple(metrics), dataset, protocol, len(table.frame))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number, in the order given (Holm 1979, step-down).
+    """P-values corrected for their number (Holm 1979), in the order given.
 
     The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
-    one, none exceeds 1. Calling those below .05 significant errs at all in 5% of such families.
+    one, none exceeds 1.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
     """
     order = np.argsort(p_values)
     steps = np.take(p_values, order) * np.arange(len(order), 0, -1)
-    corrected = np.minimum(np.maximum.accumulate(steps), 1)
-    return [float(p) for p in corrected[np.argsort(order)]]
+    return [float(p) for p in np.maximum.accumulate(steps).clip(max=1)[np.argsort(order)]]
 
 
 def _figures(table: RankTable, metrics: Sequence[str]) -> dict[str, Interval]:
     """As `summarise` does, so that the figures are those the run logged."""
     distinct, counts = np.unique(table.ranks, return_counts=True)
-    values = np.stack([metric_values(distinct, metric) for metric in metrics])
-    intervals = bootstrap_means(values, counts, np.random.default_rng(0))
-    return dict(zip(metrics, intervals, strict=True))
+    values = np.stack([metric_values(distinct, name) for name in metrics])
+    return dict(
+        zip(metrics, bootstrap_means(values, counts, np.random.default_rng(0)), strict=True)
+    )
 
 
 def _differences(
-    evaluated: Sequence[tuple[Run, RankTable]], metrics: Sequence[str]
+    evaluated: Sequence[_Ranked], metrics: Sequence[str]
 ) -> list[dict[str, PairedResult]]:
     """Of every run to the first; per metric, the runs are one family for Holm's correction."""
     (first, first_table), *others = evaluated
@@ -203,28 +195,28 @@ def _differences(
 
 def _refuse_other_tags(a: Run, b: Run) -> None:
     """Data and protocol as tagged; the paired test compares the rank tables themselves."""
-    ours, theirs = a.data.tags, b.data.tags
-    protocol = sorted(tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol."))
+    protocol = sorted(
+        t for t in a.data.tags.keys() | b.data.tags.keys() if t.startswith("protocol.")
+    )
     for tag in ("dataset_fingerprint", *protocol):
-        if ours.get(tag) != theirs.get(tag):
+        ours, theirs = a.data.tags.get(tag), b.data.tags.get(tag)
+        if ours != theirs:
             raise InputError(
-                f"runs {_label(a)} and {_label(b)} differ in {tag}: {ours.get(tag)} of "
-                f"{ours.get('dataset')} and {theirs.get(tag)} of {theirs.get('dataset')}; "
+                f"runs {_label(a)} and {_label(b)} differ in {tag}: {ours!r} and {theirs!r}; "
                 "compare models evaluated alike"
             )
 
 
-def _fetch(
-    runs: Sequence[str], tracking: TrackingConfig, part: Part
-) -> list[tuple[Run, RankTable]]:
+def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_Ranked]:
     """The runs asked for, in that order, with their rank tables."""
-    database = tracking.uri.removeprefix("sqlite:///")
-    if database != tracking.uri and not Path(database).is_file():  # MLflow would make an empty one
+    database = tracking.database
+    if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
     try:
-        client = MlflowClient(tracking.uri)
+        client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
-        chosen = [_find(wanted, there, tracking) for wanted in runs] or _newest_of_each_name(there)
+        newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
+        chosen = [_find(wanted, there, newest) for wanted in runs] or list(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
@@ -234,7 +226,7 @@ def _fetch(
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
-    """Every run of the experiment, the newest first."""
+    """Every run of the experiment, the oldest first (of more than 50,000, the newest so many)."""
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
         names = ", ".join(sorted(found.name for found in client.search_experiments()))
@@ -242,44 +234,30 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
             f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
         )
     newest_first = ["attributes.start_time DESC"]
-    return list(client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first))
+    return client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first)[::-1]
 
 
-def _find(wanted: str, there: Sequence[Run], tracking: TrackingConfig) -> Run:
+def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
     """A run by its id, the newest finished by its name, or a run by the beginning of its id."""
-    latest = _newest_of_each_name(there)
-    exact = [run for run in there if run.info.run_id == wanted]
-    exact += [run for run in latest if run.info.run_name == wanted]
-    if exact:
-        return exact[0]
+    by_id = [run for run in there if run.info.run_id.startswith(wanted)]
+    if wanted in newest and wanted not in (run.info.run_id for run in by_id):
+        return newest[wanted]
     # Of four letters or more: a mistyped name must not pass for the one id that begins with "e".
-    found = [run for run in there if len(wanted) >= 4 and run.info.run_id.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        ids = ", ".join(run.info.run_id for run in found)
+    if not by_id or len(wanted) < 4:
+        raise InputError(
+            f"run {wanted!r}: neither an id nor the name of a finished run; the newest there: "
+            + (", ".join(map(_label, list(newest.values())[:-11:-1])) or "none")
+        )
+    if len(by_id) > 1:
+        ids = ", ".join(run.info.run_id for run in by_id)
         raise InputError(f"run {wanted!r}: the ids of several runs begin so: {ids}")
-    newest = ", ".join(map(_label, latest[:-11:-1]))
-    raise InputError(
-        f"run {wanted!r}: neither an id nor the name of a finished run in experiment "
-        f"{tracking.experiment!r}; the newest there: {newest or 'none'}"
-    )
-
-
-def _newest_of_each_name(there: Sequence[Run]) -> list[Run]:
-    """From runs with the newest first; the oldest of those kept comes first."""
-    newest: dict[str, Run] = {}
-    for run in there:
-        if run.info.status == "FINISHED":
-            newest.setdefault(run.info.run_name, run)
-    return list(newest.values())[::-1]
+    return by_id[0]
 
 
 def _rank_table(client: MlflowClient, run: Run, part: Part) -> RankTable:
     name = f"ranks_{part}.parquet"
     if name not in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}:
-        status = run.info.status.lower()
-        raise InputError(f"run {_label(run)}: has no rank table {name}; its status is {status}")
+        raise InputError(f"run {_label(run)}: has no rank table {name} (it is {run.info.status})")
     with tempfile.TemporaryDirectory() as folder:
         try:
             return RankTable.load(client.download_artifacts(run.info.run_id, name, folder))

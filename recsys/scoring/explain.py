@@ -50,7 +50,7 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     if not isinstance(head, TargetAttentionHead):
         raise InputError(f"{bundle.path}: a dot-product score has no parts to explain")
     candidate = torch.from_numpy(known_tokens([item], vocabulary, "item", "catalogue"))
-    tokens = vocabulary.encode(id_series(list(history), "history"))
+    tokens = vocabulary.encode(id_series(history, "history"))
     positions = np.flatnonzero(tokens != PAD)[-bundle.experiment.model.max_sequence_length :]
     if not len(positions):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")

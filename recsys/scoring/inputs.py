@@ -72,7 +72,7 @@ class UserHistories:
         Raises:
             InputError: a user is not in the dataset.
         """
-        asked = id_series(list(dict.fromkeys(users)), "users")
+        asked = id_series(users, "users").unique(maintain_order=True)
         known_users = Vocabulary(dataset.user_ids)
         rows = known_tokens(asked, known_users, "user", f"dataset {dataset.path}") - 1
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
@@ -84,14 +84,16 @@ class UserHistories:
         return _counted(dataset.user_ids.gather(rows), histories, ends - starts)
 
 
-def id_series(values: Sequence[Any], place: str) -> pl.Series:
+def id_series(values: Iterable[Any], place: str) -> pl.Series:
     """Ids as a series of integers or text.
 
     Raises:
         InputError: one is missing or is neither; the message starts with the place.
     """
+    if isinstance(values, str):
+        raise InputError(f"{place}: a list of ids, not {values!r}")
     try:
-        ids = pl.Series(values)
+        ids = pl.Series(list(values))
     except (TypeError, OverflowError) as error:
         raise InputError(f"{place}: ids are all integers or all text") from error
     if ids.null_count():
@@ -152,8 +154,8 @@ def _from_lists(
             raise InputError(f"history of user {user!r}: a list of item ids, not {items!r}")
     rows = [list(items) for items in lists]
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    items = id_series(list(chain.from_iterable(rows)), "histories")
-    return _encoded(id_series(list(users), "users of the histories"), items, lengths, vocabulary)
+    items = id_series(chain.from_iterable(rows), "histories")
+    return _encoded(id_series(users, "users of the histories"), items, lengths, vocabulary)
 
 
 def _encoded(

@@ -223,13 +223,13 @@ def _answer(
 
 
 def _like(answer: pl.DataFrame, *given: object) -> Frame:
-    """The answer as a frame of the kind that was given, if one was."""
-    for source in given:
-        frame = nw.from_native(source, pass_through=True)
-        if isinstance(frame, nw.DataFrame) and not frame.implementation.is_polars():
-            columns = {column.name: column.to_numpy() for column in answer}
-            return nw.from_dict(columns, backend=frame.implementation).to_native()
-    return answer
+    """The answer as a frame of the kind of the first frame given; polars for lazy ones."""
+    frames = (nw.from_native(source, pass_through=True) for source in given)
+    first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)
+    if not isinstance(first, nw.DataFrame) or first.implementation.is_polars():
+        return answer
+    columns = {column.name: column.to_numpy() for column in answer}
+    return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
 def _origin(candidates: object) -> str:

@@ -102,8 +102,8 @@ def _ctrl_c_keeps_the_best(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
-            # Plain iterables are what we give it, on purpose: no worker processes to start.
-            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            # Lightning 2.6 still asks torch in the old way; nothing that a user could mend.
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
             yield
     except SystemExit:
         if trainer.state.status != TrainerStatus.INTERRUPTED:

@@ -107,12 +107,11 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location = None
-    if config.uri.startswith("sqlite:///"):
-        folder = Path(config.uri.removeprefix("sqlite:///")).absolute().parent
-        folder.mkdir(parents=True, exist_ok=True)
-        location = (folder / "mlartifacts").as_uri()
     try:
-        client = MlflowClient(config.uri)
+        if config.database is not None:
+            config.database.parent.mkdir(parents=True, exist_ok=True)
+            location = (config.database.parent / "mlartifacts").as_uri()
+        client = MlflowClient(config.absolute_uri)
         known = client.get_experiment_by_name(config.experiment)
         if known is not None:
             return client, known.experiment_id

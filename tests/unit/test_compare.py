@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -104,13 +105,13 @@ def three(write: Write) -> tuple[str, str, str]:
         write(
             "attention",
             ranked(ATTENTION),
-            costs={"fit_seconds": 1234.5, "peak_memory_mib": 800, "parameters": 1_000_000},
+            costs={"fit_seconds": 1234.4, "peak_memory_mib": 800, "parameters": 1_000_000},
         ),
     )
 
 
 def printed(comparison: Comparison, width: int = 160) -> str:
-    console = Console(width=width, record=True, file=None, quiet=False, force_terminal=True)
+    console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
         console.print(comparison.table())
     return capture.get()
@@ -186,7 +187,7 @@ def test_no_runs_named_is_the_newest_of_every_name(tracking: TrackingConfig, wri
     b = write("b", ranked(MARKOV))
     a = write("a", ranked(ATTENTION))
     write("c", None, status="KILLED")
-    assert [row.run_id for row in compare([], tracking).rows] == [b, a]
+    assert [row.run_id for row in compare([], tracking).rows] == [a, b]
 
 
 def test_validation_part(tracking: TrackingConfig, write: Write) -> None:
@@ -208,7 +209,7 @@ def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) ->
     assert frame["ndcg_at_10"].to_list() == pytest.approx([0.375, 0.5, 5 / 6])
     assert frame["ndcg_at_10_difference"].to_list()[1:] == pytest.approx([0.125, 11 / 24])
     assert frame["ndcg_at_10_p_value"][0] is None
-    assert frame["fit_seconds"].to_list() == [None, 2.6, 1234.5]
+    assert frame["fit_seconds"].to_list() == [None, 2.6, 1234.4]
     assert frame["parameters"].to_list() == [None, None, 1_000_000]
     alone = compare(["popularity"], tracking, metrics=["ndcg_at_10"]).frame()
     assert alone.schema == frame.schema
@@ -217,9 +218,9 @@ def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) ->
 def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str, str]) -> None:
     lines = printed(compare(three, tracking)).splitlines()
     head, popularity, attention = (
-        next(line for line in lines if word in line) for word in ("recall@10", "popularity", "_mod")
+        next(line for line in lines if word in line)
+        for word in ("recall@10", "popularity", "attention")
     )
-    attention = next(line for line in lines if "attention" in line)
     assert "ndcg@10 to first (p)" in head
     assert "peak MiB" in head
     assert "baseline" in popularity
@@ -229,7 +230,7 @@ def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str,
     assert "\x1b[1m.8333 [." in attention
     assert "\x1b[1m" not in popularity
     assert "+.4583 (.0002) *" in attention
-    assert "1,234 " in attention.replace("1,235", "1,234")
+    assert "1,234 " in attention
     assert "1,000,000" in attention
     text = " ".join(" ".join(lines).split())
     assert "shop, 40 targets: leave_last_out, test part" in text
@@ -247,9 +248,9 @@ def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        ({"dataset_fingerprint": "beef", "dataset": "ml-1m"}, "f00d of shop and beef of ml-1m"),
-        ({"protocol.seen": "allow"}, "filter of shop and allow of shop"),
-        ({"protocol.request_time": "known"}, "None of shop and known of shop"),
+        ({"dataset_fingerprint": "beef", "dataset": "ml-1m"}, "'f00d' and 'beef'"),
+        ({"protocol.seen": "allow"}, "'filter' and 'allow'"),
+        ({"protocol.request_time": "known"}, "None and 'known'"),
     ],
 )
 def test_other_data_or_protocols_are_refused(
@@ -284,7 +285,7 @@ def test_unknown_runs_are_named_with_those_there(tracking: TrackingConfig, write
     a = write("a", ranked(POPULARITY))
     b = write("b", ranked(POPULARITY))
     write("c", None, status="RUNNING")
-    there = rf"experiment 'mine'; the newest there: b \({b[:8]}\), a \({a[:8]}\)$"
+    there = rf"the newest there: b \({b[:8]}\), a \({a[:8]}\)$"
     # "c" has not finished; three letters are too few for an id.
     for wanted in ("zoo", "c", a[:3], ""):
         with pytest.raises(InputError, match=rf"^run '{wanted}': neither an id nor .*{there}"):
@@ -294,13 +295,11 @@ def test_unknown_runs_are_named_with_those_there(tracking: TrackingConfig, write
 def test_an_ambiguous_prefix_is_refused(
     tracking: TrackingConfig, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import uuid
-
     ids = iter(["abcd1" + "0" * 27, "abcd2" + "0" * 27])
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(next(ids)))
     write("a", ranked(POPULARITY))
     write("b", ranked(POPULARITY))
-    with pytest.raises(InputError, match="^run 'abcd': the ids of several runs begin so: abcd20"):
+    with pytest.raises(InputError, match="^run 'abcd': the ids of several runs begin so: abcd10"):
         compare(["abcd"], tracking)
     assert compare(["abcd1"], tracking).rows[0].name == "a"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
@@ -231,7 +231,6 @@ interactions = st.lists(
 
 
 @given(interactions, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_shuffling_rows_changes_nothing_under_a_total_order(
     rows: list[tuple[int, int, int]], random: Any
 ) -> None:
@@ -245,7 +244,6 @@ def test_shuffling_rows_changes_nothing_under_a_total_order(
 
 
 @given(interactions, st.integers(1, 4), st.integers(1, 4))
-@settings(deadline=None)
 def test_k_core_against_plain_python(
     rows: list[tuple[int, int, int]], least_user: int, least_item: int
 ) -> None:

@@ -251,9 +251,7 @@ def test_open_refuses_an_incomplete_list_of_files(dataset: PreparedDataset) -> N
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=50))
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_partition_the_log(tmp_path: Path, rows: list[tuple[int, int]]) -> None:
     """History before test plus test target is the user's log, in order; nothing is lost."""
     table = pl.DataFrame(

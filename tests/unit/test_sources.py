@@ -196,6 +196,7 @@ def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     log, items = load_source("shop")
     shop = DATASETS[NAMES.index("shop")]
     counts = log.frame.collect("polars").to_polars()
+    assert log.rows == shop.interactions
     assert counts["user_id"].n_unique() == shop.users
     assert counts["item_id"].n_unique() == shop.items
     assert items is not None

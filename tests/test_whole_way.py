@@ -1,0 +1,175 @@
+"""From a CSV to recommendations through the commands, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import recsys
+from recsys.cli import main
+from recsys.data.shop import make_shop
+
+CONFIG = """
+name: small
+data: {source: purchases.csv, columns: {user_id: customer, item_id: sku, timestamp: bought_at}}
+model:
+  embedding_dim: 16
+  feed_forward_dim: 16
+  max_sequence_length: 20
+  head: {kind: target_attention, num_heads: 2, head_dim: 8}
+training: {max_epochs: 2, batch_tokens: 2000, learning_rate: 5e-3, refit: true}
+evaluation: {seen: allow, cutoffs: [5, 10]}
+"""
+
+
+class Terminal:
+    """Types commands in a folder and reads what they print."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["recsys", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = self._capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    def json(self, *words: str) -> Any:
+        status, out, err = self(*words, "--json")
+        assert status == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    log = make_shop(seed=0, num_customers=150).interactions
+    log.rename({"user_id": "customer", "item_id": "sku", "timestamp": "bought_at"}).write_csv(
+        "purchases.csv"
+    )
+    Path("small.yaml").write_text(CONFIG)
+    return Terminal(monkeypatch, capsys)
+
+
+def test_the_whole_way(terminal: Terminal) -> None:
+    (prepared,) = terminal.json(
+        "prepare", "purchases.csv", "--user", "customer", "--item", "sku", "--time", "bought_at",
+        "--out", "data/mine",
+    )  # fmt: skip
+    assert prepared["users"] == 150
+
+    (trained,) = terminal.json("train", "small.yaml", "--data", "data/mine")
+    for name in ("bundle/weights.safetensors", "ranks_test.parquet", "learning_curve.png"):
+        assert Path("runs/small", name).is_file()
+
+    rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")
+    figures = {row["metric"]: row["mean"] for row in rows}
+    assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
+
+    best = terminal.json(
+        "recommend", trained["bundle"], "--user", "C00007", "--data", "data/mine", "-k", "3"
+    )
+    assert [row["rank"] for row in best] == [1, 2, 3]
+
+    why = terminal.json(
+        "explain", trained["bundle"], "--user", "C00007", "--item", best[0]["item_id"],
+        "--data", "data/mine",
+    )  # fmt: skip
+    total = sum(row["contribution"] for row in why) + why[0]["dot_product"]
+    assert total == pytest.approx(best[0]["score"], abs=1e-4)
+
+    log = pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007")
+    log.write_csv("histories.csv")
+    pl.DataFrame({"user_id": ["C00007"] * 3, "item_id": [row["item_id"] for row in best]}).write_csv(
+        "candidates.csv"
+    )
+    status, _, _ = terminal(
+        "score", trained["bundle"], "histories.csv", "candidates.csv", "--out", "scores.parquet"
+    )
+    assert status == 0
+    scores = pl.read_parquet("scores.parquet")["score"].to_list()
+    assert scores == pytest.approx([row["score"] for row in best], abs=1e-5)
+
+    _, _, _ = terminal("train", "small.yaml", "--data", "data/mine", "--set", "name=other",
+                       "--set", "model.head={kind: dot_product}")  # fmt: skip
+    compared = terminal.json("compare", "small", "other")
+    assert [row["model"] for row in compared] == ["target_attention", "dot_product"]
+    assert compared[0]["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
+    status, out, _ = terminal("compare")
+    assert status == 0
+    assert "small" in out
+    assert "ndcg@10" in out
+
+
+def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
+    rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
+    assert {row["model"] for row in rows} == {
+        "target_attention", "popularity", "markov_chain", "pctm"
+    }  # fmt: skip
+
+
+def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
+    frame = pl.read_csv("purchases.csv", try_parse_dates=True).to_pandas()
+    frame.columns = ["user_id", "item_id", "timestamp"]
+    data = recsys.prepare(frame, out="data/frame")
+    run = recsys.fit("small.yaml", data, overrides=["training.max_epochs=1"])
+    model = recsys.load(run.bundle, data)
+    best = model.recommend(frame, k=2)
+    assert type(best) is type(frame)
+    assert len(best) == 300
+    assert recsys.compare([run]).targets == len(data.holdout("test").targets)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "absent.yaml"], "absent.yaml: cannot read the config"),
+        (["train", "small.yaml", "--set", "modle.dropout=1"], "did you mean 'model'"),
+        (["train", "small.yaml", "--data", "nowhere"], "nowhere: not a prepared dataset"),
+        (["run", "small.yaml", "--set", "data.source=nothing.csv"], "nothing.csv: neither"),
+        (["recommend", "nowhere", "--user", "C1"], "nowhere"),
+        (["compare", "nope"], "mlflow.db does not exist"),
+        (
+            ["run", "small.yaml", "--set", "data.min_user_interactions=9999"],
+            "no user",
+        ),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(
+    terminal: Terminal, words: list[str], message: str
+) -> None:
+    before = sorted(path.name for path in Path().iterdir())
+    status, out, err = terminal(*words)
+    assert status == 2
+    assert message in err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    after = sorted(path.name for path in Path().iterdir() if path.name not in ("mlflow.db", "data"))
+    assert after == before
+
+
+def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> None:
+    Path("runs/small").mkdir(parents=True)
+    Path("runs/small/thesis.txt").write_text("years of work")
+    status, _, err = terminal("run", "small.yaml")
+    assert status == 2
+    assert "runs/small: exists and is not the folder of an earlier run" in err
+    assert Path("runs/small/thesis.txt").read_text() == "years of work"
+
+
+def test_help_teaches(terminal: Terminal) -> None:
+    status, out, _ = terminal("--help")
+    assert status == 0
+    for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "score", "explain",
+                    "compare", "demo"):  # fmt: skip
+        assert command in out

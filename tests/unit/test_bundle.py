@@ -1,0 +1,172 @@
+"""Bundles: what goes in comes out, and nothing else is let in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from recsys.data.files import file_sha256
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+
+
+@pytest.fixture
+def folder(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
+    """A copy of the bundle that a test may break."""
+    return shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+
+
+def sign(folder: Path, **changes: object) -> None:
+    """Make the manifest fit the files again, with fields of it changed."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def test_what_goes_in_comes_out(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> None:
+    opened = ModelBundle.open(tiny_bundle.path)
+    assert opened.experiment == tiny_bundle.experiment
+    assert opened.experiment.model.max_sequence_length == 3
+    assert opened.manifest.dataset_fingerprint == tiny_dataset.fingerprint
+    assert opened.manifest.git_commit == "c0ffee"
+    assert opened.manifest.protocol.model_dump() == {
+        "split": "leave_last_out",
+        "seen": "filter",
+        "trained_until": "train",
+    }
+    assert opened.vocabulary.ids.to_list() == ["boots", "gloves", "hat", "jacket", "socks"]
+    assert opened.num_items == 5
+    assert not opened.model.training
+    weights = tiny_bundle.model.state_dict()
+    for name, weight in opened.model.state_dict().items():
+        assert torch.equal(weight, weights[name])
+
+
+def test_popularity_counts_what_the_model_was_trained_on(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    assert tiny_bundle.popularity.tolist() == [2, 2, 2, 1, 1]
+    refitted = ModelBundle.write(
+        tmp_path / "refitted", tiny_bundle.model, tiny_bundle.experiment, tiny_dataset, "valid"
+    )
+    assert refitted.popularity.tolist() == [5, 3, 3, 1, 1]
+    assert refitted.manifest.git_commit is None
+
+
+def test_no_pickle_and_the_same_bytes_twice(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    again = ModelBundle.write(
+        tmp_path / "again",
+        tiny_bundle.model,
+        tiny_bundle.experiment,
+        tiny_dataset,
+        "train",
+        "c0ffee",
+    )
+    names = {"weights.safetensors", "config.yaml", "items.parquet", "manifest.json"}
+    assert {file.name for file in again.path.iterdir()} == names
+    for name in names:
+        assert (again.path / name).read_bytes() == (tiny_bundle.path / name).read_bytes()
+
+
+def test_opening_leaves_the_random_numbers_alone(tiny_bundle: ModelBundle) -> None:
+    state = torch.random.get_rng_state()
+    ModelBundle.open(tiny_bundle.path)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml", "items.parquet"])
+def test_a_changed_file_is_refused_with_both_checksums(folder: Path, name: str) -> None:
+    told = file_sha256(folder / name)
+    with (folder / name).open("ab") as file:
+        file.write(b" ")
+    found = file_sha256(folder / name)
+    with pytest.raises(InputError) as error:
+        ModelBundle.open(folder)
+    assert str(error.value) == (
+        f"{folder / name}: SHA-256 {found} is not {told} of manifest.json: "
+        "the file was changed; train the model again"
+    )
+
+
+def test_a_missing_file_is_named(folder: Path) -> None:
+    (folder / "weights.safetensors").unlink()
+    with pytest.raises(InputError, match="weights.safetensors: missing"):
+        ModelBundle.open(folder)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path, tiny_dataset: PreparedDataset) -> None:
+    with pytest.raises(InputError, match="not a model bundle: it has no manifest.json"):
+        ModelBundle.open(tmp_path)
+    with pytest.raises(InputError, match="not the manifest of a model bundle: format input"):
+        ModelBundle.open(tiny_dataset.path)
+
+
+def test_another_format_version_is_refused(folder: Path) -> None:
+    sign(folder, format_version=99)
+    with pytest.raises(InputError, match="format version 99, and this library reads 1"):
+        ModelBundle.open(folder)
+
+
+def test_an_unlisted_file_is_not_read(folder: Path) -> None:
+    sign(folder, files={})
+    with pytest.raises(InputError, match="does not list config.yaml"):
+        ModelBundle.open(folder)
+
+
+def test_weights_must_fit_the_config(folder: Path) -> None:
+    weights = load_file(folder / "weights.safetensors")
+    short = weights | {"items.weight": weights["items.weight"][:-1].clone()}
+    save_file(short, folder / "weights.safetensors")
+    sign(folder)
+    with pytest.raises(InputError, match=r"weight 'items.weight' is \(5, 8\), .* \(6, 8\)"):
+        ModelBundle.open(folder)
+    save_file(weights | {"extra": torch.zeros(2)}, folder / "weights.safetensors")
+    sign(folder)
+    with pytest.raises(InputError, match=r"weight 'extra' is \(2,\), .* unknown"):
+        ModelBundle.open(folder)
+    del weights["items.weight"]
+    save_file(weights, folder / "weights.safetensors")
+    sign(folder)
+    with pytest.raises(InputError, match="weight 'items.weight' is missing"):
+        ModelBundle.open(folder)
+
+
+def test_broken_weights_are_refused(folder: Path) -> None:
+    (folder / "weights.safetensors").write_bytes(b"no tensors")
+    sign(folder)
+    with pytest.raises(InputError, match="cannot be read as safetensors"):
+        ModelBundle.open(folder)
+
+
+def test_the_item_table_must_fit_the_manifest(folder: Path) -> None:
+    pl.read_parquet(folder / "items.parquet").head(4).write_parquet(folder / "items.parquet")
+    sign(folder)
+    with pytest.raises(InputError, match="items.parquet: 4 items, not the 5"):
+        ModelBundle.open(folder)
+
+
+def test_a_bundle_is_replaced_and_nothing_else_is(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, folder: Path, tmp_path: Path
+) -> None:
+    model, experiment = tiny_bundle.model, tiny_bundle.experiment
+    replaced = ModelBundle.write(folder, model, experiment, tiny_dataset, "valid")
+    assert replaced.manifest.protocol.trained_until == "valid"
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="left alone: notes.txt is not part of a model bundle"):
+        ModelBundle.write(folder, model, experiment, tiny_dataset, "train")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists and is left alone: .* not a model bundle"):
+        ModelBundle.write(precious, model, experiment, tiny_dataset, "train")
+    assert {file.name for file in precious.iterdir()} == {"thesis.txt"}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bundle", "precious"]

@@ -1,0 +1,73 @@
+"""Explanations: parts that add up to the score."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.explain import explain
+from recsys.scoring.recommender import Recommender
+
+ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
+
+
+@given(
+    history=st.lists(st.sampled_from([*ITEMS, "unheard of"]), max_size=8),
+    item=st.sampled_from(ITEMS),
+)
+def test_contributions_and_dot_product_add_up_to_the_score(
+    tiny_bundle: ModelBundle, history: list[str], item: str
+) -> None:
+    known = [i for i, bought in enumerate(history) if bought != "unheard of"]
+    if not known:
+        return
+    parts = explain(tiny_bundle, history, item)
+    score = Recommender(tiny_bundle).score([history], [item])["score"].item()
+    assert parts["contribution"].sum() + parts["dot_product"][0] == pytest.approx(score, abs=1e-5)
+    assert parts["share"].abs().sum() == pytest.approx(1, abs=1e-5)
+    assert parts["position"].to_list() == known[-3:]
+    assert parts["item_id"].to_list() == [history[position] for position in known[-3:]]
+
+
+def test_one_purchase_attends_to_itself_alone(tiny_bundle: ModelBundle) -> None:
+    # Its weight is 1 in every head, so its contribution is W_u e · W_v norm(m).
+    model = tiny_bundle.model
+    head = model.head
+    parts = explain(tiny_bundle, ["boots"], "hat")
+    with torch.inference_mode():
+        memory = head.memory_norm(model.items.weight[1] * 8**0.5)  # type: ignore[union-attr]
+        expected = head.use(model.items.weight[3]) @ head.value(memory)  # type: ignore[union-attr]
+    assert parts["contribution"].item() == pytest.approx(expected.item(), abs=1e-5)
+    assert abs(parts["share"].item()) == 1
+
+
+def test_names_come_with_the_items(tiny_bundle: ModelBundle) -> None:
+    parts = explain(tiny_bundle, ["hat", "socks"], "boots")
+    assert parts.columns == ["position", "item_id", "name", "contribution", "share", "dot_product"]
+    assert parts["name"].to_list() == ["Top hat", None]
+    assert parts.schema["contribution"] == pl.Float32
+
+
+def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
+    bundle = ModelBundle.open(tiny_bundle.path)
+    torch.nn.init.zeros_(bundle.model.head.use.weight)  # type: ignore[union-attr, arg-type]
+    parts = explain(bundle, ["boots", "hat"], "socks")
+    assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
+
+
+def test_what_cannot_be_explained_is_refused(
+    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
+) -> None:
+    with pytest.raises(InputError, match="a dot-product score has no parts"):
+        explain(tiny_dot_bundle, ["boots"], "hat")
+    with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
+        explain(tiny_bundle, ["boots"], "boot")
+    with pytest.raises(InputError, match="none of its items is in the catalogue"):
+        explain(tiny_bundle, ["unheard of"], "hat")
+    with pytest.raises(InputError, match="history: a list of ids, not 'boots'"):
+        explain(tiny_bundle, "boots", "hat")

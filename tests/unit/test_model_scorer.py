@@ -1,0 +1,88 @@
+"""The neural scorer: what the model says, whatever the batching."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.config import DotProduct, ModelConfig, TargetAttention
+from recsys.data.histories import Histories
+from recsys.evaluation import model_scorer
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.model.recommender import SequenceRecommender, build_model
+
+NUM_ITEMS, LENGTH = 11, 4
+HEADS = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
+HISTORIES = st.lists(
+    st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=7), min_size=1, max_size=12
+)
+
+
+def make_model(head: DotProduct | TargetAttention) -> SequenceRecommender:
+    torch.manual_seed(5)
+    config = ModelConfig(
+        embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head
+    )
+    model = build_model(config, NUM_ITEMS)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=25, deadline=None)
+@given(lists=HISTORIES, tokens=st.integers(1, 20), elements=st.integers(1, 200))
+def test_any_steps_give_what_the_model_gives_one_by_one(
+    head: DotProduct | TargetAttention, lists: list[list[int]], tokens: int, elements: int
+) -> None:
+    model = make_model(head)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))
+        scores = ModelScorer(model, LENGTH).score(Histories.from_lists(lists))
+    assert scores.shape == (len(lists), NUM_ITEMS + 1)
+    model.eval()
+    for row, items in zip(scores, lists, strict=True):
+        newest = torch.tensor([items[-LENGTH:]])
+        expected = model.score(newest, torch.tensor([newest.shape[1]]))[0]
+        torch.testing.assert_close(row, expected, rtol=0, atol=1e-5)
+
+
+def test_candidates_are_columns_of_the_catalogue() -> None:
+    scorer = ModelScorer(make_model(HEADS[1]), LENGTH)
+    histories = Histories.from_lists([[1, 2, 3], [4], [5, 6]])
+    candidates = np.array([[0, 3], [11, 1], [2, 2]], dtype=np.int32)
+    whole, some = scorer.score(histories), scorer.score(histories, candidates)
+    assert torch.equal(some, whole.gather(1, torch.from_numpy(candidates).long()))
+    assert some[0, 0] == -math.inf
+
+
+def test_the_model_keeps_its_mode_and_its_dropout_sleeps() -> None:
+    model = make_model(HEADS[0]).train()
+    scorer = ModelScorer(model, LENGTH)
+    histories = Histories.from_lists([[1, 2, 3]])
+    assert torch.equal(scorer.score(histories), scorer.score(histories))
+    assert model.training
+
+
+def test_scores_are_float32_under_autocast() -> None:
+    scorer = ModelScorer(make_model(HEADS[1]), LENGTH)
+    histories = Histories.from_lists([[1, 2, 3]])
+    plain = scorer.score(histories)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(scorer.score(histories), plain)
+
+
+def test_an_empty_history_is_refused() -> None:
+    scorer = ModelScorer(make_model(HEADS[0]), LENGTH)
+    with pytest.raises(ValueError, match="history 1 is empty"):
+        scorer.score(Histories.from_lists([[1], [], [2]]))
+
+
+def test_no_histories_no_scores() -> None:
+    scorer = ModelScorer(make_model(HEADS[0]), LENGTH)
+    assert scorer.score(Histories.from_lists([])).shape == (0, NUM_ITEMS + 1)

@@ -1,0 +1,268 @@
+"""Recommending and scoring: raw ids in, raw ids out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from recsys.config import Columns, DataConfig
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.recommender import Recommender
+
+ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
+HISTORY = st.lists(st.sampled_from(ITEMS), max_size=6)
+
+
+@pytest.fixture(scope="session")
+def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
+    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
+
+
+def model_scores(recommender: Recommender, history: list[str]) -> dict[str, float]:
+    """What the model itself says of each item, without the library's way to it."""
+    tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])
+    with torch.inference_mode():
+        scores = recommender.bundle.model.score(tokens, torch.tensor([tokens.shape[1]]))
+    return dict(zip(ITEMS, scores[0, 1:].tolist(), strict=True))
+
+
+def test_the_best_of_the_model_come_first(recommender: Recommender) -> None:
+    history = ["gloves", "hat", "boots", "hat"]
+    expected = model_scores(recommender, history)
+    best = sorted(ITEMS, key=lambda item: -expected[item])
+    answer = recommender.recommend({"zoe": history}, k=5, seen="allow")
+    assert answer.columns == ["user_id", "item_id", "score", "rank", "source"]
+    assert answer["item_id"].to_list() == best
+    assert answer["score"].to_list() == pytest.approx([expected[item] for item in best], abs=1e-5)
+    assert answer["rank"].to_list() == [1, 2, 3, 4, 5]
+    assert set(answer["source"]) == {"model"}
+    assert set(answer["user_id"]) == {"zoe"}
+
+
+def test_seen_items_are_left_out_unless_allowed(
+    recommender: Recommender, tiny_bundle: ModelBundle
+) -> None:
+    history = ["gloves", "hat", "boots", "hat"]  # gloves lie outside the window of three
+    filtered = recommender.recommend([history], k=5)
+    assert sorted(filtered["item_id"]) == ["jacket", "socks"]
+    assert filtered["rank"].to_list() == [1, 2]
+    protocol = tiny_bundle.manifest.protocol.model_copy(update={"seen": "allow"})
+    manifest = tiny_bundle.manifest.model_copy(update={"protocol": protocol})
+    allowing = Recommender(
+        ModelBundle(
+            tiny_bundle.path,
+            manifest,
+            tiny_bundle.experiment,
+            tiny_bundle.model,
+            tiny_bundle.item_table,
+        )
+    )
+    assert len(allowing.recommend([history], k=5)) == 5
+    assert_frame_equal(allowing.recommend([history], k=5, seen="filter"), filtered)
+
+
+@given(histories=st.lists(HISTORY, max_size=6), k=st.integers(1, 5))
+def test_a_batch_equals_one_by_one_and_holds_no_padding(
+    recommender: Recommender, histories: list[list[str]], k: int
+) -> None:
+    batch = recommender.recommend(dict(enumerate(histories)), k=k, seen="allow")
+    assert len(batch) == k * len(histories)
+    assert batch["item_id"].null_count() == 0
+    for user, history in enumerate(histories):
+        alone = recommender.recommend({user: history}, k=k, seen="allow")
+        together = batch.filter(pl.col("user_id") == user)
+        assert_frame_equal(alone, together, abs_tol=1e-5)
+
+
+def test_an_empty_history_is_answered_from_popularity(recommender: Recommender) -> None:
+    answer = recommender.recommend({"new": [], "ann": ["hat"], "odd": ["unheard of"]}, k=4)
+    for user in ("new", "odd"):
+        popular = answer.filter(pl.col("user_id") == user)
+        assert popular["item_id"].to_list() == ["boots", "gloves", "hat", "jacket"]
+        assert popular["score"].to_list() == [2, 2, 2, 1]
+        assert set(popular["source"]) == {"popularity"}
+    assert set(answer.filter(pl.col("user_id") == "ann")["source"]) == {"model"}
+
+
+def test_unknown_items_are_skipped_counted_and_told(
+    recommender: Recommender, caplog: pytest.LogCaptureFixture
+) -> None:
+    histories = [["boots", "scarf", "hat"], ["hat"], ["scarf", "tie"]]
+    with caplog.at_level(logging.WARNING):
+        read = recommender.read_histories(histories)
+    assert read.skipped.tolist() == [1, 0, 2]
+    assert caplog.messages == ["3 of 6 history items are not in the catalogue and were skipped"]
+    clean = recommender.recommend([["boots", "hat"], ["hat"], []], k=2)
+    assert_frame_equal(recommender.recommend(read, k=2), clean)
+
+
+def test_a_log_is_put_in_order(recommender: Recommender) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": ["b", "a", "b", "a"],
+            "item_id": ["hat", "boots", "socks", "gloves"],
+            "timestamp": ["2024-02-01", "2024-03-01", "2024-01-01", "2024-03-01"],
+        }
+    )
+    expected = recommender.recommend({"a": ["boots", "gloves"], "b": ["socks", "hat"]}, k=3)
+    assert_frame_equal(recommender.recommend(log, k=3), expected)
+
+
+def test_logs_come_as_files_too(recommender: Recommender, tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": ["b"], "item_id": ["hat"], "timestamp": [1]})
+    log.write_csv(tmp_path / "log.csv")
+    pl.DataFrame({"user_id": ["b"], "item_id": ["boots"]}).write_csv(tmp_path / "pairs.csv")
+    answer = recommender.score(str(tmp_path / "log.csv"), tmp_path / "pairs.csv")
+    assert answer.row(0)[:2] == ("b", "boots")
+
+
+@pytest.mark.parametrize("names", [("who", "what", "at"), ("user_id", "item_id", "timestamp")])
+def test_columns_are_called_as_in_training_or_plainly(
+    tiny_bundle: ModelBundle, names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    data = DataConfig(columns=Columns(user_id="who", item_id="what", timestamp="at", weight="n"))
+    experiment = tiny_bundle.experiment.model_copy(update={"data": data})
+    bundle = ModelBundle(
+        tmp_path, tiny_bundle.manifest, experiment, tiny_bundle.model, tiny_bundle.item_table
+    )
+    log = pl.DataFrame([["b", "b"], ["hat", "boots"], [2, 1]], schema=list(names))
+    answer = Recommender(bundle).recommend(log, k=2)
+    assert_frame_equal(answer, Recommender(bundle).recommend({"b": ["boots", "hat"]}, k=2))
+
+
+def test_the_duplicates_policy_of_training_applies_to_logs(
+    tiny_bundle: ModelBundle, tmp_path: Path
+) -> None:
+    data = DataConfig(duplicates="last", min_user_interactions=50)
+    experiment = tiny_bundle.experiment.model_copy(update={"data": data})
+    bundle = ModelBundle(
+        tmp_path, tiny_bundle.manifest, experiment, tiny_bundle.model, tiny_bundle.item_table
+    )
+    log = pl.DataFrame({"user_id": 1, "item_id": ["hat", "boots", "hat"], "timestamp": [1, 2, 3]})
+    read = Recommender(bundle).read_histories(log)
+    assert read.histories.items.tolist() == [1, 3]
+
+
+def test_frames_come_back_as_the_callers_kind(
+    recommender: Recommender, tiny_log: pl.DataFrame
+) -> None:
+    answer = recommender.recommend(tiny_log, k=2)
+    assert isinstance(answer, pl.DataFrame)
+    assert isinstance(recommender.recommend(tiny_log.lazy(), k=2), pl.DataFrame)
+    panda = recommender.recommend(tiny_log.to_pandas(), k=2)
+    assert isinstance(panda, pd.DataFrame)
+    assert_frame_equal(pl.from_pandas(panda), answer)
+    arrow = recommender.recommend(tiny_log.to_arrow(), k=2)
+    assert_frame_equal(pl.DataFrame(arrow), answer)
+    pairs = pd.DataFrame({"user_id": [0], "item_id": ["hat"]})
+    assert isinstance(recommender.score([["boots"]], pairs), pd.DataFrame)
+    assert isinstance(recommender.score(tiny_log, pairs.assign(user_id="ann")), pl.DataFrame)
+
+
+def test_users_of_the_dataset_bring_their_whole_history(
+    recommender: Recommender, tiny_log: pl.DataFrame
+) -> None:
+    answer = recommender.recommend(users=["cat", "ann", "cat"], k=3)
+    expected = recommender.recommend(
+        {"cat": ["gloves", "boots", "jacket"], "ann": ["boots", "gloves", "hat", "jacket"]}, k=3
+    )
+    assert_frame_equal(answer, expected)
+    assert recommender.read_histories(users=["eve"]).skipped.tolist() == [1]  # the scarf
+    assert len(recommender.recommend(users=[], k=3)) == 0
+
+
+def test_users_may_come_from_a_later_dataset(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    later = prepare(
+        pl.DataFrame(
+            {
+                "user_id": [7, 7, 7, 7, 7],
+                "item_id": ["anorak", "hat", "boots", "hat", "cap"],
+                "timestamp": range(5),
+            }
+        ),
+        out=tmp_path / "later",
+    )
+    recommender = Recommender(tiny_bundle, later)
+    read = recommender.read_histories(users=[7])
+    assert read.histories.items.tolist() == [3, 1, 3]
+    assert read.skipped.tolist() == [2]  # the anorak, unknown here, and the cap, unknown there
+    assert recommender.recommend(users=["7"], k=1)["user_id"].to_list() == [7]
+
+
+def test_scores_are_the_models_in_the_order_of_the_candidates(recommender: Recommender) -> None:
+    histories = {"x": ["hat", "boots"], "y": ["socks"], "new": []}
+    pairs = pl.DataFrame(
+        {"user_id": ["y", "x", "new", "x", "y"], "item_id": ["hat", "hat", "hat", "socks", "boots"]}
+    )
+    answer = recommender.score(histories, pairs)
+    assert_frame_equal(answer.select("user_id", "item_id"), pairs)
+    assert answer["source"].to_list() == ["model", "model", "popularity", "model", "model"]
+    expected = [
+        2.0 if user == "new" else model_scores(recommender, histories[user])[item]
+        for user, item in pairs.iter_rows()
+    ]
+    assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_list_of_candidates_is_for_all_users(recommender: Recommender) -> None:
+    answer = recommender.score([["hat"], ["socks", "hat"]], ["jacket", "boots"])
+    assert answer["user_id"].to_list() == [0, 0, 1, 1]
+    assert answer["item_id"].to_list() == ["jacket", "boots", "jacket", "boots"]
+    by_id = recommender.score(users=["dan"], candidates=["boots"])
+    expected = model_scores(recommender, ["socks", "jacket"])["boots"]
+    assert by_id["score"].item() == pytest.approx(expected, abs=1e-5)
+    assert len(recommender.score([["hat"]])) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"users": ["anne"]}, "user 'anne' is not in the dataset .*; did you mean 'ann'"),
+        ({"users": "ann"}, "users: a list of ids, not 'ann'"),
+        ({}, "give either histories or users"),
+        ({"histories": [["hat"]], "users": ["ann"]}, "give either histories or users"),
+        ({"histories": [["hat"]], "k": 6}, "k=6: must be from 1 to 5, the size of the catalogue"),
+        ({"histories": [[]], "k": 0}, "k=0: must be from 1 to 5"),
+        ({"histories": [["hat"]], "seen": "alow"}, "seen='alow': must be 'filter' or 'allow'"),
+        ({"histories": ["hat"]}, "history of user 0: a list of item ids, not 'hat'"),
+        ({"histories": {"a": 3}}, "history of user 'a': a list of item ids, not 3"),
+        ({"histories": [["hat", None]]}, "histories: an id is missing"),
+        ({"histories": [["hat", 3]]}, "histories: ids are all integers or all text"),
+        ({"histories": [[1.5]]}, "histories: ids are integers or text, not 1.5"),
+        ({"histories": 3}, "a frame, a mapping or a list of lists, not int"),
+        ({"histories": "gone.csv"}, "gone.csv: no such file"),
+        ({"histories": pl.DataFrame({"user_id": [1]})}, "histories: no column 'item_id'"),
+    ],
+)
+def test_what_will_not_do_is_refused_in_one_line(
+    recommender: Recommender, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        recommender.recommend(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_candidates_that_will_not_do_are_named(recommender: Recommender) -> None:
+    with pytest.raises(InputError, match="candidate item 'scarf' is not in the catalogue"):
+        recommender.score([["hat"]], ["boots", "scarf"])
+    pairs = pl.DataFrame({"user_id": [0, 4], "item_id": ["hat", "hat"]})
+    with pytest.raises(InputError, match="user 4 is not in the histories"):
+        recommender.score([["hat"]], pairs)
+    with pytest.raises(InputError, match="candidates: no column 'item_id'"):
+        recommender.score([["hat"]], pairs.select("user_id"))
+
+
+def test_users_need_a_dataset(tiny_bundle: ModelBundle) -> None:
+    with pytest.raises(InputError, match="users are looked up in a prepared dataset"):
+        Recommender.load(tiny_bundle.path).recommend(users=["ann"])

@@ -1,0 +1,167 @@
+"""Training: it learns what is there, does not learn what is not, repeats itself, and stops well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recsys.config import Experiment, parse_experiment
+from recsys.data.histories import Histories
+from recsys.data.prepared import Holdout
+from recsys.errors import InputError
+from recsys.evaluation.metrics import recall_at
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.ranking import rank_targets
+from recsys.training.loop import train
+from recsys.training.precision import choose_precision
+from recsys.training.schedule import warmup_hold_decay
+
+ITEMS = 30
+HEADS = ["dot_product", "target_attention"]
+
+
+def make_experiment(head: str, *overrides: str) -> Experiment:
+    tree = {
+        "model": {
+            "embedding_dim": 32,
+            "feed_forward_dim": 32,
+            "max_sequence_length": 10,
+            "dropout": 0.0,
+            "head": {"kind": head},
+        },
+        "training": {
+            "max_epochs": 12,
+            "learning_rate": 5e-3,
+            "batch_tokens": 1000,
+            "precision": "float32",
+        },
+        "evaluation": {"seen": "allow"},
+    }
+    return parse_experiment(tree, overrides)
+
+
+def walks(users: int, seed: int, *, planted: bool) -> tuple[Histories, Holdout]:
+    """Histories and last items: each item decides the next (a permutation), or nothing does."""
+    rng = np.random.default_rng(seed)
+    follower = np.random.default_rng(0).permutation(ITEMS)
+    rows = []
+    for _ in range(users):
+        row = [int(rng.integers(ITEMS))]
+        while len(row) < 9:
+            row.append(int(follower[row[-1]] if planted else rng.integers(ITEMS)))
+        rows.append([item + 1 for item in row])
+    whole = Histories.from_lists(rows)
+    targets = np.array([row[-1] for row in rows], dtype=np.int32)
+    before = Histories.from_lists([row[:-1] for row in rows])
+    assert len(whole) == users
+    return before, Holdout(np.arange(users), before, targets, 0)
+
+
+def recall(experiment: Experiment, *, planted: bool) -> float:
+    histories, _ = walks(400, seed=1, planted=planted)
+    _, unseen = walks(300, seed=2, planted=planted)
+    model, _ = train(experiment, ITEMS, histories, None, 30, lambda *_: None)
+    ranks = rank_targets(ModelScorer(model, 10), unseen.histories, unseen.targets, "allow")
+    return float(recall_at(ranks, 1).mean())
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_planted_rule_is_learnt_and_noise_is_not(head: str) -> None:
+    """recall@1 near 1 where each item decides the next; at chance, 1 in 30, where nothing does."""
+    experiment = make_experiment(head)
+    assert recall(experiment, planted=True) > 0.95
+    assert recall(experiment, planted=False) < 0.1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_same_seed_gives_the_same_weights(head: str) -> None:
+    experiment = make_experiment(head, "model.dropout=0.2")
+    histories, holdout = walks(100, seed=1, planted=True)
+    first, second, other = (
+        train(
+            experiment.model_copy(update={"seed": seed}),
+            ITEMS,
+            histories,
+            holdout,
+            2,
+            lambda *_: None,
+        )[0].state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["items.weight"], other["items.weight"])
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
+    """On noise validation soon gets no better: fewer epochs than asked for, the best one's back."""
+    experiment = make_experiment("dot_product", "training.patience=2")
+    histories, holdout = walks(200, seed=1, planted=False)
+    reported: list[float] = []
+    model, curve = train(
+        experiment,
+        ITEMS,
+        histories,
+        holdout,
+        50,
+        lambda _, figures: reported.append(figures["valid/ndcg_at_10"]),
+    )
+    assert curve.best_epoch is not None
+    assert len(reported) == curve.best_epoch + 2 < 50
+    assert reported[curve.best_epoch - 1] == max(reported) == curve.best
+    kept = model.state_dict()
+    assert all(torch.equal(kept[name], weight) for name, weight in curve.best_weights.items())
+
+
+def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
+    experiment = make_experiment("dot_product", "training.validate_every=2")
+    histories, holdout = walks(50, seed=1, planted=True)
+    _, curve = train(experiment, ITEMS, histories, holdout, 5, lambda *_: None)
+    assert ["valid/ndcg_at_10" in epoch for epoch in curve.epochs] == [False, True, False, True, True]
+
+
+def test_ctrl_c_keeps_the_best_so_far() -> None:
+    experiment = make_experiment("dot_product")
+    histories, holdout = walks(100, seed=1, planted=True)
+
+    def interrupt(epoch: int, _: dict[str, float]) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    _, curve = train(experiment, ITEMS, histories, holdout, 9, interrupt)
+    assert len(curve.epochs) == 2
+
+    def at_once(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model, curve = train(experiment, ITEMS, histories, None, 9, at_once)
+    assert curve.best_epoch == 1
+    assert not model.training
+
+
+def test_nothing_to_train_on_is_said() -> None:
+    with pytest.raises(InputError, match="nothing to train on"):
+        train(
+            make_experiment("dot_product"),
+            ITEMS,
+            Histories.from_lists([[1], [2]]),
+            None,
+            1,
+            lambda *_: None,
+        )
+
+
+def test_the_schedule_rises_holds_and_falls() -> None:
+    factors = [warmup_hold_decay(step, 10, 40, 100) for step in range(100)]
+    assert factors[0] == 0.1
+    assert factors[9:60] == [1.0] * 51
+    assert factors[80] == pytest.approx(0.5)
+    assert min(factors[60:]) == factors[-1] > 0
+
+
+def test_precision_is_what_was_asked_for_and_says_why() -> None:
+    assert choose_precision("bf16") == ("bf16-mixed", "as configured")
+    assert choose_precision("float32") == ("32-true", "as configured")
+    name, reason = choose_precision("auto")
+    assert name in ("bf16-mixed", "32-true")
+    assert "has" in reason
