@@ -160,7 +160,9 @@ def evaluate_bundle(
     if out is not None:
         table.save(out)
     figures = summarise(table.ranks, experiment.evaluation.cutoffs)
-    show_rows([{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json)
+    show_rows(
+        [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
+    )
 
 
 @app.command("recommend")

@@ -141,7 +141,9 @@ class TrackingConfig(Section):
     def database(self) -> Path | None:
         """File of a SQLite store, absolute; None if the store is another."""
         prefix = "sqlite:///"
-        return Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
+        return (
+            Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
+        )
 
     @property
     def absolute_uri(self) -> str:
@@ -194,7 +196,9 @@ def parse_experiment(
         for depth, parent in enumerate(parents):
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise InputError(f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields")
+                raise InputError(
+                    f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
+                )
         section[leaf] = yaml.load(value, Loader=_Loader)
     try:
         return Experiment.model_validate(tree)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from recsys.evaluation.compare import Comparison
 
 
-def show_rows(
-    rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()
-) -> None:
+def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
     """Rows of equal keys; the hidden ones are in the JSON alone."""
     if as_json:
         print(json.dumps(rows, indent=2, default=str))

@@ -30,9 +30,7 @@ evaluation: {seen: allow, cutoffs: [5, 10]}
 class Terminal:
     """Types commands in a folder and reads what they print."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
@@ -90,9 +88,9 @@ def test_the_whole_way(terminal: Terminal) -> None:
 
     log = pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007")
     log.write_csv("histories.csv")
-    pl.DataFrame({"user_id": ["C00007"] * 3, "item_id": [row["item_id"] for row in best]}).write_csv(
-        "candidates.csv"
-    )
+    pl.DataFrame(
+        {"user_id": ["C00007"] * 3, "item_id": [row["item_id"] for row in best]}
+    ).write_csv("candidates.csv")
     status, _, _ = terminal(
         "score", trained["bundle"], "histories.csv", "candidates.csv", "--out", "scores.parquet"
     )

@@ -44,7 +44,7 @@ class Histories:
     def from_spans(
         cls, items: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Histories:
-        """The histories ``items[starts[b]:ends[b]]``, copied end to end; PAD tokens are left out."""
+        """The histories ``items[starts[b]:ends[b]]``, copied end to end, without PAD tokens."""
         picked = np.asarray(items)[_spans(starts, ends - starts)]
         known = picked != PAD
         if known.all():
@@ -56,8 +56,10 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """The histories of a run of users, sharing this one's memory."""
-        start, stop, _ = users.indices(len(self))
+        """The histories of a run of users, sharing this one's memory; for a step see `take`."""
+        start, stop, step = users.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a run of users has step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
         return Histories(self.items[offsets[0] : offsets[-1]], offsets - offsets[0])
 
@@ -81,7 +83,7 @@ class Histories:
         return Histories.from_spans(self.items, np.maximum(self.offsets[:-1], ends - count), ends)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
-        """Item tokens [B, width], right-padded with PAD; width defaults to the longest history."""
+        """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
         grid = np.full((len(self), width), PAD, dtype=np.int32)

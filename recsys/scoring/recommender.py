@@ -168,8 +168,8 @@ class Recommender:
         vocabulary, place = self.bundle.vocabulary, "catalogue"
         if isinstance(candidates, Sequence) and not isinstance(candidates, str):
             tokens = known_tokens(candidates, vocabulary, "candidate item", place)
-            users = np.arange(len(asked.user_ids))
-            return np.repeat(users, len(tokens)), np.tile(tokens, len(users))
+            everyone = np.arange(len(asked.user_ids))
+            return np.repeat(everyone, len(tokens)), np.tile(tokens, len(everyone))
         table = read_table(candidates, ["user_id", "item_id"], _origin(candidates))
         tokens = known_tokens(table["item_id"], vocabulary, "candidate item", place)
         users = known_tokens(table["user_id"], Vocabulary(asked.user_ids), "user", "histories")

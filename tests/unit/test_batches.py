@@ -26,7 +26,9 @@ def test_every_pair_once_an_epoch_within_the_budget(
     rows: list[list[int]], width: int, budget: int, seed: int
 ) -> None:
     expected = sorted(
-        (a, b) for row in rows for a, b in zip(row[-width - 1 :], row[-width:], strict=False)
+        (a, b)
+        for row in rows
+        for a, b in zip(row[-width - 1 :], row[-width:], strict=False)
         if len(row) >= 2
     )
     batches = TrainingBatches(Histories.from_lists(rows), width, budget, seed)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import InputError
+from recsys.model.heads import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
 from recsys.scoring.recommender import Recommender
@@ -38,10 +39,11 @@ def test_one_purchase_attends_to_itself_alone(tiny_bundle: ModelBundle) -> None:
     # Its weight is 1 in every head, so its contribution is W_u e · W_v norm(m).
     model = tiny_bundle.model
     head = model.head
+    assert isinstance(head, TargetAttentionHead)
     parts = explain(tiny_bundle, ["boots"], "hat")
     with torch.inference_mode():
-        memory = head.memory_norm(model.items.weight[1] * 8**0.5)  # type: ignore[union-attr]
-        expected = head.use(model.items.weight[3]) @ head.value(memory)  # type: ignore[union-attr]
+        memory = head.memory_norm(model.items.weight[1] * 8**0.5)
+        expected = head.use(model.items.weight[3]) @ head.value(memory)
     assert parts["contribution"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert abs(parts["share"].item()) == 1
 
@@ -55,7 +57,8 @@ def test_names_come_with_the_items(tiny_bundle: ModelBundle) -> None:
 
 def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
     bundle = ModelBundle.open(tiny_bundle.path)
-    torch.nn.init.zeros_(bundle.model.head.use.weight)  # type: ignore[union-attr, arg-type]
+    assert isinstance(bundle.model.head, TargetAttentionHead)
+    torch.nn.init.zeros_(bundle.model.head.use.weight)
     parts = explain(bundle, ["boots", "hat"], "socks")
     assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
 

@@ -17,7 +17,10 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.model.recommender import SequenceRecommender, build_model
 
 NUM_ITEMS, LENGTH = 11, 4
-HEADS = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
+HEADS: list[DotProduct | TargetAttention] = [
+    DotProduct(),
+    TargetAttention(num_heads=2, head_dim=4),
+]
 HISTORIES = st.lists(
     st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=7), min_size=1, max_size=12
 )

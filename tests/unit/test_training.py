@@ -117,7 +117,13 @@ def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
     experiment = make_experiment("dot_product", "training.validate_every=2")
     histories, holdout = walks(50, seed=1, planted=True)
     _, curve = train(experiment, ITEMS, histories, holdout, 5, lambda *_: None)
-    assert ["valid/ndcg_at_10" in epoch for epoch in curve.epochs] == [False, True, False, True, True]
+    assert ["valid/ndcg_at_10" in epoch for epoch in curve.epochs] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_ctrl_c_keeps_the_best_so_far() -> None:
