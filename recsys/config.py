@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ class Columns(Section):
     timestamp: str = "timestamp"
     """When: integers, floats, dates, date-times or ISO text; a mere sequence number will do."""
     position: str | None = None
-    """Orders rows of one user at the same time; without it the order of the rows in the log does."""
+    """Orders rows of one user at the same time; without it their order in the log does."""
     weight: str | None = None
     """A number kept beside each interaction (rating, quantity)."""
 
@@ -39,7 +40,8 @@ class DataConfig(Section):
     """Which log, and how it becomes a prepared dataset."""
 
     source: str = "shop"
-    """A named dataset (`recsys data` lists them) or the path of a CSV, TSV, Parquet or JSON-lines log."""
+    """A named dataset (`recsys data` lists them) or the path of a log (CSV, TSV, Parquet, JSON
+    lines)."""
     mirror: str | None = None
     """Folder or base URL that holds the named datasets; the variable RECSYS_MIRROR if not given."""
     columns: Columns | None = None
@@ -147,8 +149,10 @@ class TrackingConfig(Section):
 
     @property
     def absolute_uri(self) -> str:
-        """The URI that MLflow is given: it keeps connections by URI, and a relative path in it
-        would go on meaning the first working directory of the process.
+        """The URI that MLflow is given.
+
+        It keeps connections by URI: a relative path in it would go on meaning the process's first
+        working directory.
         """
         return self.uri if self.database is None else f"sqlite:///{self.database}"
 
@@ -173,7 +177,7 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
         InputError: the file cannot be read, or fields are unknown or wrong: all are named at once.
     """
     try:
-        tree = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
+        tree = _parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot read the config: {error}") from error
     except yaml.YAMLError as error:
@@ -199,7 +203,7 @@ def parse_experiment(
                 raise InputError(
                     f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
                 )
-        section[leaf] = yaml.load(value, Loader=_Loader)
+        section[leaf] = _parse_yaml(value)
     try:
         return Experiment.model_validate(tree)
     except ValidationError as error:
@@ -224,6 +228,10 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
     return dict(walk("", experiment.model_dump(mode="json")))
 
 
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads 1e-3 as a number (YAML 1.2), not as text (PyYAML's 1.1)."""
 
@@ -233,7 +241,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
 

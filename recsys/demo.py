@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,7 @@ from recsys.config import DotProduct, Experiment
 from recsys.data.prepared import prepare
 from recsys.data.shop import Shop, make_shop
 from recsys.evaluation.compare import compare
-from recsys.evaluation.shop_truth import explanation_accuracy, rule_recovery
+from recsys.evaluation.shop_truth import Explain, TopK, explanation_accuracy, rule_recovery
 from recsys.scoring.recommender import Recommender
 from recsys.training.baseline import BASELINES, fit_baseline
 from recsys.training.fit import fit
@@ -67,14 +68,15 @@ def demo(experiment: Experiment, console: Console) -> None:
 
 def _show_shop(shop: Shop, console: Console) -> None:
     log = shop.interactions
-    lengths = log.group_by("user_id").len()["len"]
+    lengths = log.group_by("user_id").len()["len"].to_numpy()
     counts = log["item_id"].value_counts(sort=True)["count"]
+    first, last = log.select(first=pl.min("timestamp"), last=pl.max("timestamp")).row(0)
     again = log.height - log.unique(["user_id", "item_id"]).height
     console.print(
         f"{len(lengths):,} customers, {shop.products.height:,} products, {log.height:,} purchases "
-        f"from {log['timestamp'].min():%B %Y} to {log['timestamp'].max():%B %Y}.\n"
-        f"Histories have {lengths.min()} to {lengths.max()} purchases, {lengths.median():.0f} in the "
-        f"middle; the top tenth of the products makes "
+        f"from {first:%B %Y} to {last:%B %Y}.\n"
+        f"Histories have {lengths.min()} to {lengths.max()} purchases, {np.median(lengths):.0f} in "
+        f"the middle; the top tenth of the products makes "
         f"{counts.head(len(counts) // 10).sum() / log.height:.0%} of the purchases, "
         f"{again / log.height:.0%} are of something bought before.\n"
         f"{len(shop.rules)} planted rules caused {shop.truth.height / log.height:.0%} of the "
@@ -120,18 +122,8 @@ def _show_rules(
     shop: Shop, attention: Recommender, dot_product: Recommender, console: Console
 ) -> None:
     """Recovered rules of both models, and how often the true cause is named first."""
-
-    def explain(history: list[str], item: str) -> list[float]:
-        parts = attention.explain(history, item)
-        shares = [-1.0] * len(history)
-        for position, share in parts.select("position", "share").iter_rows():
-            shares[position] = share
-        return shares
-
-    found = {
-        name: rule_recovery(shop, _lists_of(recommender))
-        for name, recommender in (("target attention", attention), ("dot product", dot_product))
-    }
+    models = {"target attention": attention, "dot product": dot_product}
+    found = {name: rule_recovery(shop, best_items(model)) for name, model in models.items()}
     for name, rules in found.items():
         console.print(
             f"{name}: {rules['recovered'].sum()} of {rules.height} rules recovered (effect in the "
@@ -142,21 +134,38 @@ def _show_rules(
     missed = found["target attention"].filter(~pl.col("recovered"))["rule"].to_list()
     if missed:
         console.print(f"Missed by target attention: {', '.join(missed)}", highlight=False)
-    cases = explanation_accuracy(shop, explain, max_cases=300)
+    cases = explanation_accuracy(shop, shares(attention), max_cases=300)
+    first, chance = cases.select("cause_first", "chance").mean().row(0)
     console.print(
-        f"Of {cases.height} planted purchases, {cases['cause_first'].mean():.0%} are explained by a "
-        f"true cause first (by chance: {cases['chance'].mean():.0%}).",
+        f"Of {cases.height} planted purchases, {first:.0%} are explained by a true cause first "
+        f"(by chance: {chance:.0%}).",
         highlight=False,
     )
 
 
-def _lists_of(recommender: Recommender):  # type: ignore[no-untyped-def]
+def best_items(model: Recommender) -> TopK:
+    """A model as the judge of planted rules asks it: histories in, lists of item ids out."""
+
     def top_k(histories: Sequence[list[str]], k: int) -> list[list[str]]:
-        best = recommender.recommend(list(histories), k=k)
-        grouped = best.group_by("user_id", maintain_order=True).agg("item_id")
-        return grouped["item_id"].to_list()  # type: ignore[no-any-return]
+        best = model.recommend(histories, k=k)
+        lists: list[list[str]] = (
+            best.group_by("user_id", maintain_order=True).agg("item_id")["item_id"].to_list()
+        )
+        return lists
 
     return top_k
+
+
+def shares(model: Recommender) -> Explain:
+    """A model as the judge of explanations asks it: each purchase's share of an item's score."""
+
+    def explain(history: list[str], item: str) -> list[float]:
+        found = [-1.0] * len(history)  # purchases outside the window explain nothing
+        for position, share in model.explain(history, item).select("position", "share").iter_rows():
+            found[position] = share
+        return found
+
+    return explain
 
 
 def _names(shop: Shop) -> dict[str, str]:

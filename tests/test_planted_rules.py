@@ -9,6 +9,7 @@ import pytest
 
 import recsys
 from recsys.data.shop import Shop, make_shop, shuffled
+from recsys.demo import best_items, shares
 from recsys.evaluation.shop_truth import explanation_accuracy, rule_recovery
 
 CONFIG = Path(__file__).parents[1] / "configs" / "shop.yaml"
@@ -35,19 +36,10 @@ def findings(sold: Shop, truth: Shop, folder: Path, epochs: int) -> Findings:
     run = recsys.fit(CONFIG, data, overrides=overrides, out=folder / "run")
     model = recsys.load(run.bundle)
 
-    def top_k(histories: list[list[str]], k: int) -> list[list[str]]:
-        best = model.recommend(histories, k=k)
-        return best.group_by("user_id", maintain_order=True).agg("item_id")["item_id"].to_list()
-
-    def explain(history: list[str], item: str) -> list[float]:
-        shares = [-1.0] * len(history)  # purchases outside the window explain nothing
-        for row in model.explain(history, item).iter_rows(named=True):
-            shares[row["position"]] = row["share"]
-        return shares
-
-    rules = rule_recovery(truth, top_k, num_probes=100)
-    cases = explanation_accuracy(truth, explain, max_cases=200)
-    return Findings(rules["recovered"].mean(), cases["cause_first"].mean(), cases["chance"].mean())
+    rules = rule_recovery(truth, best_items(model), num_probes=100)
+    cases = explanation_accuracy(truth, shares(model), max_cases=200)
+    (recovered,) = rules.select("recovered").mean().row(0)
+    return Findings(recovered, *cases.select("cause_first", "chance").mean().row(0))
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -72,8 +71,8 @@ class Comparison:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
                 cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in _COSTS})
-        types = dict.fromkeys(list(rows[0])[3:], pl.Float64) | {"parameters": pl.Int64}
-        return pl.DataFrame(rows, infer_schema_length=None).cast(types)
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        return frame.cast({pl.Null: pl.Float64}).cast({"parameters": pl.Int64})
 
     def table(self) -> Table:
         """One line per run: the best of each metric bold, the difference in the last one."""
@@ -83,9 +82,10 @@ class Comparison:
         caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
         if several:
             caption += " (p): paired randomisation test, Holm-corrected; * below .05."
-        table = Table(box=SIMPLE_HEAD, caption=Text(caption), caption_justify="left")
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=Text(caption))
+        table.caption_justify = "left"
         for head in ("run", "id", "model"):
-            table.add_column(head, overflow="fold")
+            table.add_column(head, overflow="fold", min_width=8)
         for name in self.metrics:
             table.add_column(name.replace("_at_", "@"), no_wrap=True)
         if several:

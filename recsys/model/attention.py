@@ -100,4 +100,5 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, L, D] to [B, H, L, D / H]."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
+        return narrow.transpose(1, 2)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
-from recsys.model.blocks import PostNormBlock, PreNormBlock
 from recsys.model.dropout import Dropout
-from recsys.model.positions import LearnedPositions, SinusoidalPositions
 
 
 class Encoder(nn.Module):
     """Positions, dropout, a stack of blocks, a last norm.
+
+    Args:
+        positions: lengths [B] and a width L to position vectors [B, L, D].
+        blocks: each [B, L, D] to [B, L, D], causal.
+        embedding_dim: D.
+        dropout: of the sum of items and positions.
 
     Source: Kang and McAuley 2018 (SASRec), https://arxiv.org/abs/1808.09781
     """
 
     def __init__(
         self,
-        positions: LearnedPositions | SinusoidalPositions,
-        blocks: list[PreNormBlock] | list[PostNormBlock],
+        positions: nn.Module,
+        blocks: Iterable[nn.Module],
         embedding_dim: int,
         dropout: float,
     ) -> None:

@@ -8,6 +8,7 @@ position alone, which is all that scoring needs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -134,10 +135,9 @@ class TargetAttentionHead(nn.Module):
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """See `Head`."""
-        embeddings, _, _ = candidates
-        scores = last_states(history[0], lengths) @ embeddings.T
-        for weights, evidence in self._attention(history, candidates, lengths):
-            scores = scores + (weights * evidence).sum(dim=1)
+        scores = last_states(history[0], lengths) @ candidates[0].T
+        for fade, weights, evidence in self._attention(history, candidates, lengths):
+            scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
         return scores
 
     def contributions(
@@ -145,31 +145,36 @@ class TargetAttentionHead(nn.Module):
     ) -> Tensor:
         """What each purchase adds to each candidate's score at the last item, [B, L, C].
 
-        Their sum over L is the attended part of `newest`, exactly: the rest is the dot product.
+        Their sum over L is the attended part of `newest`: the rest is the dot product.
         """
-        parts = [w * z for w, z in self._attention(history, candidates, lengths)]
+        parts = [
+            fade.mT * weights * evidence / (fade @ weights)
+            for fade, weights, evidence in self._attention(history, candidates, lengths)
+        ]
         return torch.stack(parts).sum(dim=0)
 
     def _attention(
         self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Per head: attention weights [B, L, C] that sum to 1 over L, and evidence [B, L, C]."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Per head, as seen from the last item.
+
+        The decay of each purchase [B, 1, L], 0 on padding; its unnormalised attention weights
+        without the decay, and its evidence [B, L, C].
+        """
         _, keys, values = history
         _, queries, uses = candidates
         width = keys.shape[2]
         age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
         present = padding_mask(lengths, width)
-        heads = []
         for head in range(self.num_heads):
-            scores = keys[:, head] @ queries[head].T
-            scores = scores - (self.decays[head] * age)[..., None]
-            weights = torch.softmax(scores.masked_fill(~present[..., None], -torch.inf), dim=1)
-            heads.append((weights, values[:, head] @ uses[head].T))
-        return heads
+            fade = torch.exp(-self.decays[head] * age.clamp(min=0)) * present
+            weights = (keys[:, head] @ queries[head].T).exp()
+            yield fade[:, None].to(weights.dtype), weights, values[:, head] @ uses[head].T
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d]."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+        narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
+        return narrow.transpose(-2, -3)
 
 
 def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
@@ -184,6 +189,7 @@ def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
     Args:
         x: [..., L, C].
         decay: scalar ≥ 0.
+        block: rows of the triangular matrix.
     """
     length = x.shape[-2]
     steps = torch.arange(min(block, length), device=x.device)
@@ -201,7 +207,7 @@ def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
 
 
 def _directions(x: Tensor) -> Tensor:
-    """x scaled to length 1 along the last dimension, in float32 at least."""
+    """Scale to length 1 along the last dimension, in float32 at least."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 

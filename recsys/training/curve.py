@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from recsys.training.callbacks import MONITOR, Curve
 
@@ -16,7 +17,7 @@ def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
     loss = figure.subplots()
     loss.plot(epochs, [e["train/loss"] for e in curve.epochs], color="tab:gray")
     loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
-    loss.xaxis.get_major_locator().set_params(integer=True)
+    loss.xaxis.set_major_locator(MaxNLocator(integer=True))
     ndcg = loss.twinx()
     validated = [epoch for epoch in epochs if MONITOR in curve.epochs[epoch - 1]]
     values = [curve.epochs[epoch - 1][MONITOR] for epoch in validated]

@@ -18,7 +18,7 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, summarise
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.bundle import ModelBundle, TrainedUntil
 from recsys.training.curve import draw_learning_curve
 from recsys.training.loop import train
 from recsys.training.tracking import git_commit, track
@@ -86,7 +86,7 @@ def fit(
             )
         seconds = time.perf_counter() - started
         test = evaluate(ModelScorer(model, length), test_part, "test", seen)
-        trained_until = "valid" if refit else "train"
+        trained_until: TrainedUntil = "valid" if refit else "train"
         with new_folder(out) as folder:
             bundle = folder / "bundle"
             ModelBundle.write(bundle, model, experiment, dataset, trained_until, git_commit())

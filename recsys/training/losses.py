@@ -24,7 +24,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, excluded: Tensor | None = Non
     Returns:
         The sum, a float32 scalar; its gradient (softmax - one-hot) is made in the same pass.
     """
-    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded)
+    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -91,7 +91,7 @@ def chunked_cross_entropy(
         items: input item tokens [B, L] to leave out of the softmax once seen, or None.
         chunk_elements: logits held at once; at least one sequence's.
     """
-    loss: Tensor = _Chunked.apply(
+    loss: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
         logits, targets, items, chunk_elements, len(history), *history, *candidates
     )
     return loss
@@ -123,8 +123,8 @@ class _Chunked(torch.autograd.Function):
             gradients = torch.autograd.grad(loss, (*chunk, *candidates), allow_unused=True)
             for part, gradient in zip(parts, gradients[:num_history], strict=True):
                 part.append(gradient)
-            for sum_, gradient in zip(sums, gradients[num_history:], strict=True):
-                sum_ += gradient
+            for index, gradient in enumerate(gradients[num_history:]):
+                sums[index] += gradient
             total += loss.detach()
         count = (targets != PAD).sum().clamp_(min=1)
         ctx.save_for_backward(count, *(torch.cat(part) for part in parts), *sums)

@@ -91,8 +91,10 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm; Lightning's own way refuses fused optimisers, whose float16 scaling it
-        would undo twice. bf16 needs no scaling.
+        """Clip by norm.
+
+        Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
+        bf16 needs no scaling.
         """
         torch.nn.utils.clip_grad_norm_(self.parameters(), self._config.gradient_clip)
 

@@ -34,7 +34,7 @@ class Tracker:
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
-        """Means as ``prefix/name``, and their 95% intervals as ``prefix/name_low`` and ``_high``."""
+        """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
         flat: dict[str, float] = {}
         for name, figure in figures.items():
             flat[f"{prefix}/{name}"] = figure.mean
@@ -57,6 +57,8 @@ def track(experiment: Experiment, dataset: PreparedDataset, model: str) -> Itera
     The run ends FINISHED with the block, KILLED by Ctrl-C, FAILED by any other exception.
 
     Args:
+        experiment: the settings; its tracking section says where the run goes.
+        dataset: what is fitted and evaluated on.
         model: what was fitted, e.g. ``target_attention`` or ``popularity``.
 
     Raises:

@@ -17,7 +17,7 @@ from recsys.errors import InputError
 from recsys.evaluation.compare import Comparison, compare, holm
 from recsys.evaluation.metrics import summarise
 from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import paired_test
+from recsys.evaluation.significance import PairedResult, paired_test
 
 # SQLAlchemy 2.1 says so of MLflow's own tables.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -146,7 +146,7 @@ def test_differences_are_to_the_first_run(
 ) -> None:
     popularity, markov, attention = compare(three, tracking).rows
     assert popularity.differences == {}
-    assert markov.differences["recall_at_10"] == (0, 0, 0, 1)
+    assert markov.differences["recall_at_10"] == PairedResult(0, 0, 0, 1)
     assert markov.differences["ndcg_at_10"].difference == pytest.approx(0.5 / 4)
     assert attention.differences["recall_at_10"].difference == 0.5
     raw = paired_test(ranked(MARKOV), ranked(POPULARITY), "ndcg_at_10")

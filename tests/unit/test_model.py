@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from recsys.model.dropout import Dropout
 from recsys.model.positions import SinusoidalPositions
 from recsys.model.recommender import SequenceRecommender, build_model
 
+Norm = Literal["pre", "post"]
 HEADS = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4),
@@ -24,7 +26,7 @@ HEADS = [
 ]
 
 
-def make_model(head: DotProduct | TargetAttention, norm: str = "pre") -> SequenceRecommender:
+def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> SequenceRecommender:
     torch.manual_seed(1)
     config = ModelConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=12, head=head, norm=norm
@@ -56,7 +58,7 @@ def test_padding_and_company_change_nothing(
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("head", HEADS)
-def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: str) -> None:
+def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: Norm) -> None:
     model = make_model(head, norm)
     items = torch.randint(1, 21, (3, 9))
     lengths = torch.full((3,), 9)
