@@ -56,7 +56,6 @@ def main() -> None:
         handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
     )
     logging.getLogger("recsys").setLevel(logging.INFO)
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     try:
         app()
     except InputError as error:

@@ -101,7 +101,7 @@ def batch_width(length: int) -> int:
     """The width that a batch is padded to: up by at most a sixteenth, so that few widths occur.
 
     oneDNN compiles and caches its kernels for each shape it meets: with all lengths from 20 to 200
-    that took three times the memory and 15% more time.
+    that took twice the memory and 15% more time.
 
     >>> [batch_width(length) for length in (7, 33, 65, 199, 200)]
     [7, 34, 68, 200, 200]

@@ -25,7 +25,6 @@ from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, paired_test
 
 _Ranked = tuple[Run, RankTable]
-
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have logged of its costs, and the head of its column."""
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
@@ -82,8 +81,7 @@ class Comparison:
         caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
         if several:
             caption += " (p): paired randomisation test, Holm-corrected; * below .05."
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=Text(caption))
-        table.caption_justify = "left"
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=Text(caption, justify="left"))
         for head in ("run", "id", "model"):
             table.add_column(head, overflow="fold", min_width=8)
         for name in self.metrics:

@@ -77,6 +77,8 @@ def train(
         report,
     )
     progress = ProgressLine(experiment.name, schedule.total_steps, recorder)
+    # Lightning logs tips and advertisements as news; what users need to know, we say.
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     precision, reason = choose_precision(config.precision)
     logger.info("precision %s: %s", precision, reason)
     trainer = pl.Trainer(

@@ -1,0 +1,67 @@
+"""What target attention costs beside the dot product: one training step, side by side."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from recsys.config import DotProduct, ModelConfig, TargetAttention
+from recsys.model.recommender import build_model
+from recsys.training.losses import chunked_cross_entropy
+from recsys.training.precision import choose_precision
+
+ITEMS, ROWS, LENGTH = 3_416, 64, 200
+
+
+def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        embedding_dim=128, feed_forward_dim=512, max_sequence_length=LENGTH, dropout=0.25, head=head
+    )
+    model = build_model(config, ITEMS).train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    items = torch.randint(1, ITEMS + 1, (ROWS, LENGTH))
+    targets = torch.randint(1, ITEMS + 1, (ROWS, LENGTH))
+    lengths = torch.full((ROWS,), LENGTH)
+    enabled = choose_precision("auto")[0] == "bf16-mixed"
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            history = model(items, lengths)
+            candidates = model.head.candidate_side(model.items.weight)
+            loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, items)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.benchmark
+def test_cost_of_a_training_step_by_head(capsys: pytest.CaptureFixture[str]) -> None:
+    """ML-1M's shape: d 128, 2 blocks, L 200, 3,416 items, 64 sequences; medians of 5 rounds."""
+    heads = {
+        "dot product": DotProduct(),
+        "target attention, 1 head of 64": TargetAttention(num_heads=1, head_dim=64),
+        "target attention, 2 heads of 32": TargetAttention(num_heads=2, head_dim=32),
+    }
+    steps = {name: step_of(head) for name, head in heads.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in heads}
+    for round_ in range(6):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if round_:  # the first compiles kernels
+                seconds[name].append(time.perf_counter() - started)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    with capsys.disabled():
+        for name, median in medians.items():
+            print(
+                f"\n{name}: {median:.3f} s, {ROWS * LENGTH / median:,.0f} tokens/s, "
+                f"{median / medians['dot product']:.2f} x the dot product",
+                end="",
+            )
