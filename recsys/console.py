@@ -61,9 +61,7 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
         show_rows(comparison.frame().to_dicts(), as_json)
     else:
         console = Console()
-        # Rich would fold the figures of narrow terminals and pipes into unreadable columns.
-        console.width = max(console.width, 160)
-        console.print(comparison.table())
+        console.print(comparison.table(console.width))
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:

@@ -36,7 +36,7 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.rule("2. Training (five models, progress on standard error)")
     ablation = experiment.model_copy(
         update={
-            "name": f"{experiment.name}-dot-product",
+            "name": f"{experiment.name}-dot",
             "model": experiment.model.model_copy(update={"head": DotProduct()}),
         }
     )
@@ -46,7 +46,7 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("3. Exact ranks over the whole catalogue")
     order = [dot_product.run_id, attention.run_id, *runs]
-    console.print(compare(order, experiment.tracking).table())
+    console.print(compare(order, experiment.tracking).table(console.width))
 
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)

@@ -22,13 +22,16 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, bootstrap_means, metric_values
 from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import PairedResult, paired_test
+from recsys.evaluation.significance import PairedResult, holm, paired_test
 
 _Ranked = tuple[Run, RankTable]
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have logged of its costs, and the head of its column."""
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
 """What follows a metric's name in the columns of a frame."""
+
+_ROOMY = 130
+"""Columns of a terminal that has room for all of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +76,33 @@ class Comparison:
         frame = pl.DataFrame(rows, infer_schema_length=None)
         return frame.cast({pl.Null: pl.Float64}).cast({"parameters": pl.Int64})
 
-    def table(self) -> Table:
-        """One line per run: the best of each metric bold, the difference in the last one."""
-        tested, several = self.metrics[-1], len(self.rows) > 1
-        costs = [cost for cost in _COSTS if any(cost in row.costs for row in self.rows)]
+    def table(self, width: int) -> Table:
+        """One line per run: the best of each metric bold, the difference in the last one.
+
+        Ids, models and costs are shown where a terminal of ``width`` columns has room for them.
+        """
+        tested, several, roomy = self.metrics[-1], len(self.rows) > 1, width >= _ROOMY
+        costs = [c for c in _COSTS if roomy and any(c in row.costs for row in self.rows)]
         best = {name: max(row.figures[name].mean for row in self.rows) for name in self.metrics}
         caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
         if several:
-            caption += " (p): paired randomisation test, Holm-corrected; * below .05."
+            caption += (
+                f" (p): paired randomisation test of {tested.replace('_at_', '@')}, "
+                "Holm-corrected; * below .05."
+            )
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=Text(caption, justify="left"))
-        for head in ("run", "id", "model"):
+        for head in ("run", "id", "model") if roomy else ("run",):
             table.add_column(head, overflow="fold", min_width=8)
         for name in self.metrics:
             table.add_column(name.replace("_at_", "@"), no_wrap=True)
         if several:
-            table.add_column(f"{tested.replace('_at_', '@')} to first (p)", no_wrap=True)
+            table.add_column("to the first (p)", no_wrap=True)
         for cost in costs:
             table.add_column(_COSTS[cost], justify="right", no_wrap=True)
         for row in self.rows:
-            cells = [Text(row.name), Text(row.run_id[:8], style="dim"), Text(row.model)]
+            cells = [Text(row.name)]
+            if roomy:
+                cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
             for name, figure in row.figures.items():
                 mean, low, high = map(_decimals, figure)
                 is_best = several and figure.mean == best[name]
@@ -147,20 +158,6 @@ def compare(
     dataset = first.data.tags.get("dataset", "unknown")
     protocol = _in_words(table.protocol, first.data.tags.get("protocol.split", "unknown split"))
     return Comparison(tuple(rows), tuple(metrics), dataset, protocol, len(table.frame))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number (Holm 1979), in the order given.
-
-    The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
-    one, none exceeds 1.
-
-    >>> holm([0.04, 0.01, 0.03])
-    [0.06, 0.03, 0.06]
-    """
-    order = np.argsort(p_values)
-    steps = np.take(p_values, order) * np.arange(len(order), 0, -1)
-    return [float(p) for p in np.maximum.accumulate(steps).clip(max=1)[np.argsort(order)]]
 
 
 def _figures(table: RankTable, metrics: Sequence[str]) -> dict[str, Interval]:

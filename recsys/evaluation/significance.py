@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -60,6 +61,20 @@ def paired_test(a: RankTable, b: RankTable, metric: str, seed: int = 0) -> Paire
         high=interval.high,
         p_value=_sign_flip_p_value(values, counts, generator),
     )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number (Holm 1979), in the order given.
+
+    The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
+    one, none exceeds 1.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [0.06, 0.03, 0.06]
+    """
+    order = np.argsort(p_values)
+    steps = np.take(p_values, order) * np.arange(len(order), 0, -1)
+    return [float(p) for p in np.maximum.accumulate(steps).clip(max=1)[np.argsort(order)]]
 
 
 def _sign_flip_p_value(

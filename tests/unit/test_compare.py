@@ -14,10 +14,10 @@ from rich.console import Console
 
 from recsys.config import TrackingConfig
 from recsys.errors import InputError
-from recsys.evaluation.compare import Comparison, compare, holm
+from recsys.evaluation.compare import Comparison, compare
 from recsys.evaluation.metrics import summarise
 from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import PairedResult, paired_test
+from recsys.evaluation.significance import PairedResult, holm, paired_test
 
 # SQLAlchemy 2.1 says so of MLflow's own tables.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -113,7 +113,7 @@ def three(write: Write) -> tuple[str, str, str]:
 def printed(comparison: Comparison, width: int = 160) -> str:
     console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
-        console.print(comparison.table())
+        console.print(comparison.table(160))
     return capture.get()
 
 
@@ -221,7 +221,7 @@ def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str,
         next(line for line in lines if word in line)
         for word in ("recall@10", "popularity", "attention")
     )
-    assert "ndcg@10 to first (p)" in head
+    assert "to the first (p)" in head
     assert "peak MiB" in head
     assert "baseline" in popularity
     assert ".3750 [." in popularity
