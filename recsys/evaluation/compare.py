@@ -30,7 +30,7 @@ _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
 """What follows a metric's name in the columns of a frame."""
 
-_ROOMY = 130
+_ROOMY = 142
 """Columns of a terminal that has room for all of a comparison."""
 
 

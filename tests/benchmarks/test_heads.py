@@ -44,7 +44,7 @@ def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
 @pytest.mark.benchmark
 def test_cost_of_a_training_step_by_head(capsys: pytest.CaptureFixture[str]) -> None:
     """ML-1M's shape: d 128, 2 blocks, L 200, 3,416 items, 64 sequences; medians of 5 rounds."""
-    heads = {
+    heads: dict[str, DotProduct | TargetAttention] = {
         "dot product": DotProduct(),
         "target attention, 1 head of 64": TargetAttention(num_heads=1, head_dim=64),
         "target attention, 2 heads of 32": TargetAttention(num_heads=2, head_dim=32),

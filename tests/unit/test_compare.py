@@ -20,8 +20,6 @@ from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, holm, paired_test
 
 # SQLAlchemy 2.1 says so of MLflow's own tables.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
-
 TAGS = {
     "dataset": "shop",
     "dataset_fingerprint": "f00d",
