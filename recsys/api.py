@@ -48,6 +48,13 @@ def compare(
     part: Part = "test",
     metrics: Sequence[str] = ("recall_at_10", "ndcg_at_10"),
 ) -> comparison.Comparison:
-    """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`."""
+    """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
+
+    Without ``tracking``, they are looked for where the first `Run` among them was logged, or in
+    the default store.
+    """
+    fitted = [run for run in runs if isinstance(run, training.Run)]
+    if tracking is None:
+        tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
-    return comparison.compare(ids, tracking or TrackingConfig(), part=part, metrics=metrics)
+    return comparison.compare(ids, tracking, part=part, metrics=metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rich.logging import RichHandler
 
 from recsys.config import (
     Columns,
+    DataConfig,
     Experiment,
     TrackingConfig,
     load_experiment,
@@ -111,6 +113,8 @@ def train_model(
     from recsys.training.fit import fit  # torch and mlflow take seconds to load
 
     experiment = _experiment(config, overrides, uri)
+    if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
+        raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
     run = fit(experiment, _dataset(experiment, data))
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
@@ -141,12 +145,18 @@ def evaluate_bundle(
     as_json: Json = False,
 ) -> None:
     """Exact ranks of a bundle's model over the full catalogue: recall, NDCG, MRR, intervals."""
+    import torch
+
     from recsys.evaluation.metrics import summarise
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
     from recsys.scoring.bundle import ModelBundle
 
+    if out is not None and out.suffix != ".parquet":
+        raise InputError(f"{out}: a rank table is a .parquet file")
     loaded = ModelBundle.open(bundle)
+    if part == "valid" and loaded.manifest.protocol.trained_until == "valid":
+        raise InputError(f"{bundle}: was trained on the validation targets too (a refit)")
     dataset = PreparedDataset.open(data)
     if dataset.fingerprint != loaded.manifest.dataset_fingerprint:
         raise InputError(
@@ -154,7 +164,8 @@ def evaluate_bundle(
             f"{loaded.manifest.dataset_fingerprint[:12]}: item tokens would not match"
         )
     experiment = loaded.experiment
-    scorer = ModelScorer(loaded.model, experiment.model.max_sequence_length)
+    model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    scorer = ModelScorer(model, experiment.model.max_sequence_length)
     table = evaluate(scorer, dataset.holdout(part), part, experiment.evaluation.seen)
     if out is not None:
         table.save(out)
@@ -268,5 +279,11 @@ def _dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     """The prepared dataset given, or that of the config's source, prepared unless it is there."""
     if data is not None:
         return PreparedDataset.open(data)
-    source = experiment.data.source
-    return prepare(source, experiment.data, Path("data") / Path(source).stem)
+    config = experiment.data
+    name = Path(config.source).stem
+    if config.model_dump(exclude={"mirror"}) != DataConfig(source=name).model_dump(
+        exclude={"mirror"}
+    ):  # other settings or another folder: another dataset
+        settings = config.model_dump_json(exclude={"mirror"})
+        name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
+    return prepare(config.source, config, Path("data") / name)

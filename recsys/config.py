@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -10,9 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from recsys.errors import InputError
+from recsys.errors import InputError, did_you_mean
 
 
 class Section(BaseModel):
@@ -69,7 +76,7 @@ class TargetAttention(Section):
     """Width of queries, keys and values in each head."""
     memory: Literal["items", "states"] = "items"
     """What keys and values are made of: item embeddings or encoder states."""
-    half_life: tuple[float, float] = (2.0, 50.0)
+    half_life: tuple[PositiveFloat, PositiveFloat] = (2.0, 50.0)
     """Recency decay: purchases after which attention halves, from the first head to the last,
     geometrically between; a single head has the first."""
 
@@ -96,6 +103,14 @@ class ModelConfig(Section):
     positions: Literal["learned", "sinusoidal"] = "learned"
     head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = TargetAttention()
 
+    @field_validator("num_heads")
+    @classmethod
+    def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
+        dim = info.data.get("embedding_dim", num_heads)
+        if dim % num_heads:
+            raise ValueError(f"must divide embedding_dim, {dim}")
+        return num_heads
+
 
 class TrainingConfig(Section):
     """How the weights are found."""
@@ -119,15 +134,15 @@ class TrainingConfig(Section):
     """auto: bf16 where the processor multiplies it fast, float32 elsewhere."""
     refit: bool = False
     """After the best epoch is found on validation, train again from the start on all but the test
-    targets, for as many epochs."""
+    targets, for as many epochs (the learning rate falls at the end of those)."""
 
 
 class EvaluationConfig(Section):
     """The protocol the figures are taken under."""
 
     seen: Literal["filter", "allow"] = "filter"
-    """filter: items of the user's full history are not ranked (nor trained as wrong answers);
-    allow: repeat purchases count."""
+    """filter: items of the user's full history are not ranked (nor, inside the window, trained as
+    wrong answers); allow: repeat purchases count."""
     cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
 
@@ -160,8 +175,8 @@ class TrackingConfig(Section):
 class Experiment(Section):
     """One experiment: all that decides its result but the data itself."""
 
-    name: str = Field("experiment", min_length=1)
-    """Name of the MLflow run and of the folder of its outputs."""
+    name: str = Field("experiment", pattern=r"^\w[\w.-]*$")
+    """Name of the MLflow run and of the folder of its outputs; letters, digits, _ . and -."""
     seed: int = Field(0, ge=0)
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -253,9 +268,8 @@ def _complaints(error: ValidationError) -> Iterator[str]:
         path = ".".join(location)
         if problem["type"] == "extra_forbidden":
             known = _fields_at(location[:-1])
-            near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-            yield f"{path}: unknown key; {hint}"
+            hint = did_you_mean(location[-1], known) or f"; known here: {', '.join(known)}"
+            yield f"{path}: unknown key{hint}"
         else:
             yield f"{path or 'config'}: {problem['msg'].lower()}, not {problem['input']!r}"
 

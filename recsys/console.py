@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from recsys.data.files import new_file
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
     from recsys.evaluation.compare import Comparison
+    from recsys.evaluation.significance import PairedResult
+
+_COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
+"""What a run may have cost, and the head of its column."""
+
+_FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
+
+_ROOMY = 142
+"""Columns of a terminal that has room for all of a comparison."""
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
@@ -23,13 +34,21 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
     if as_json:
         print(json.dumps(rows, indent=2, default=str))
         return
+    if not rows:
+        print("no rows")
+        return
     table = Table(box=None, pad_edge=False)
-    names = [name for name in rows[0] if name not in hidden]
-    for name in names:
-        number = isinstance(rows[0][name], int | float)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(_cell(row[name]) for name in names))
+    shown = [{name: row[name] for name in row if name not in hidden} for row in rows]
+    if len(rows) == 1:  # one thing with many facts reads better downwards
+        table.show_header = False
+        for name, value in shown[0].items():
+            table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
+    else:
+        for name, value in shown[0].items():
+            number = isinstance(value, int | float)
+            table.add_column(name.replace("_", " "), justify="right" if number else "left")
+        for row in shown:
+            table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
     Console().print(table)
 
 
@@ -44,14 +63,8 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
         return
     if out.suffix not in (".parquet", ".csv"):
         raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no ending'}")
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        frame.write_parquet(partial) if out.suffix == ".parquet" else frame.write_csv(partial)
-        partial.replace(out)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with new_file(out) as file:
+        frame.write_parquet(file) if out.suffix == ".parquet" else frame.write_csv(file)
     show_rows([{"file": str(out), "rows": frame.height}], as_json)
 
 
@@ -61,7 +74,67 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
         show_rows(comparison.frame().to_dicts(), as_json)
     else:
         console = Console()
-        console.print(comparison.table(console.width))
+        console.print(comparison_table(comparison, console.width))
+
+
+def comparison_table(comparison: Comparison, width: int) -> Table:
+    """One line per run: the best of each metric bold, the difference in the last one.
+
+    Ids, models and costs are shown where a terminal of ``width`` columns has room for them.
+    """
+    rows, metrics, roomy = comparison.rows, comparison.metrics, width >= _ROOMY
+    costs = [cost for cost in _COSTS if roomy and any(cost in row.costs for row in rows)]
+    best = {name: max(row.figures[name].mean for row in rows) for name in metrics}
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.caption = Text(_caption(comparison), justify="left")
+    for head in ("run", "id", "model") if roomy else ("run",):
+        table.add_column(head, overflow="fold", min_width=8)
+    several = ["to the first (p)"] if len(rows) > 1 else []
+    for head in [*map(_title, metrics), *several]:
+        table.add_column(head, no_wrap=True)
+    for cost in costs:
+        table.add_column(_COSTS[cost], justify="right", no_wrap=True)
+    for row in rows:
+        cells = [Text(row.name)]
+        if roomy:
+            cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
+        for name, (mean, low, high) in row.figures.items():
+            text = f"{_decimals(mean)} [{_decimals(low)}, {_decimals(high)}]"
+            cells.append(Text(text, style="bold" if several and mean == best[name] else ""))
+        if several:
+            cells.append(_difference(row.differences.get(metrics[-1])))
+        cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
+        table.add_row(*cells)
+    return table
+
+
+def _caption(comparison: Comparison) -> str:
+    """The protocol, what the runs were fitted on, and how to read the figures."""
+    text = f"{comparison.dataset}, {comparison.targets:,} targets: {comparison.protocol}."
+    for part in sorted({row.trained_until for row in comparison.rows}):
+        fitted = ", ".join(row.name for row in comparison.rows if row.trained_until == part)
+        text += f" Fitted on {_FITTED_ON.get(part, part)}: {fitted}."
+    text += " [ ]: 95% interval."
+    if len(comparison.rows) > 1:
+        tested = _title(comparison.metrics[-1])
+        text += f" (p): paired randomisation test of {tested}, Holm-corrected; * below .05."
+    return text
+
+
+def _title(metric: str) -> str:
+    return metric.replace("_at_", "@")
+
+
+def _decimals(value: float, sign: str = "-") -> str:
+    """Without the zero before the point: 0.19 is .1900."""
+    return f"{value:{sign}.4f}".replace("0.", ".", 1)
+
+
+def _difference(result: PairedResult | None) -> Text:
+    if result is None:
+        return Text("baseline", style="dim")
+    mark = " *" if result.p_value < 0.05 else ""
+    return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
@@ -78,7 +151,9 @@ def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
     return [int(text) for text in texts]
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int) and not name.endswith("_id"):  # an id is there to be typed again
+        return f"{value:,}"
+    return str(value)

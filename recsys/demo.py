@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recsys.config import DotProduct, Experiment
+from recsys.console import comparison_table
 from recsys.data.prepared import prepare
 from recsys.data.shop import Shop, make_shop
 from recsys.evaluation.compare import compare
@@ -46,7 +50,7 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("3. Exact ranks over the whole catalogue")
     order = [dot_product.run_id, attention.run_id, *runs]
-    console.print(compare(order, experiment.tracking).table(console.width))
+    console.print(comparison_table(compare(order, experiment.tracking), console.width))
 
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)
@@ -58,8 +62,10 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("6. Look closer")
     console.print(
-        f"Every run, figure and picture:  mlflow ui --backend-store-uri {experiment.tracking.uri}\n"
-        f"More for a customer:            recsys recommend {attention.bundle} --user C00001 "
+        f"Every run, figure and picture:\n"
+        f"  {_program('mlflow')} ui --backend-store-uri {experiment.tracking.uri}\n"
+        f"More for a customer:\n"
+        f"  {_program('recsys')} recommend {attention.bundle} --user C00001 "
         f"--data {dataset.path} -k 5",
         highlight=False,
         soft_wrap=True,
@@ -166,6 +172,13 @@ def shares(model: Recommender) -> Explain:
         return found
 
     return explain
+
+
+def _program(name: str) -> str:
+    """What to type for a program that was installed with us."""
+    if shutil.which(name):
+        return name
+    return os.path.relpath(Path(sys.executable).parent / name)
 
 
 def _names(shop: Shop) -> dict[str, str]:

@@ -74,6 +74,12 @@ def test_the_whole_way(terminal: Terminal) -> None:
     figures = {row["metric"]: row["mean"] for row in rows}
     assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
 
+    status, _, err = terminal(
+        "evaluate", trained["bundle"], "--data", "data/mine", "--part", "valid"
+    )
+    assert status == 2
+    assert "was trained on the validation targets" in err
+
     best = terminal.json(
         "recommend", trained["bundle"], "--user", "C00007", "--data", "data/mine", "-k", "3"
     )
@@ -112,7 +118,7 @@ def test_the_whole_way(terminal: Terminal) -> None:
 def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {
-        "target_attention", "popularity", "markov_chain", "pctm"
+        "target_attention", "popularity", "markov-chain", "pctm"
     }  # fmt: skip
 
 
@@ -136,6 +142,9 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
         (["train", "small.yaml", "--data", "nowhere"], "nowhere: not a prepared dataset"),
         (["run", "small.yaml", "--set", "data.source=nothing.csv"], "nothing.csv: neither"),
         (["recommend", "nowhere", "--user", "C1"], "nowhere"),
+        (["prepare", "purchases.csv", "--out", "out"], "no column 'user_id'"),
+        (["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"], "with --data"),
+        (["train", "small.yaml", "--set", "model.num_heads=3"], "must divide embedding_dim"),
         (["compare", "nope"], "mlflow.db does not exist"),
         (
             ["run", "small.yaml", "--set", "data.min_user_interactions=9999"],
@@ -161,7 +170,7 @@ def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> No
     Path("runs/small/thesis.txt").write_text("years of work")
     status, _, err = terminal("run", "small.yaml")
     assert status == 2
-    assert "runs/small: exists and is not the folder of an earlier run" in err
+    assert "runs/small: exists and is left alone: thesis.txt is not of a run" in err
     assert Path("runs/small/thesis.txt").read_text() == "years of work"
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.data.histories import Histories
+from recsys.data.histories import PAD, Histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class SequenceBatch:
 
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
+
+    ``len`` is the number of batches of the epoch that comes next: it differs by a few from epoch to
+    epoch, with the lengths that meet.
 
     Each user's newest ``max_sequence_length + 1`` items make one sequence: all but the last are
     inputs, all but the first targets. Sequences are shuffled, sorted by length within pools of
@@ -91,7 +94,7 @@ class TrainingBatches:
             width = batch_width(int(sequences.lengths.max()) - 1)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
             yield SequenceBatch(
-                items=grid[:, :-1] * (grid[:, 1:] != 0),
+                items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
             )

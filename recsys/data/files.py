@@ -50,3 +50,19 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A temporary sibling to write; it takes the path's place when the block ends well.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            yield part
+            part.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -44,6 +44,8 @@ class InteractionLog:
     rows: int
     origin: str
     """The file or data set, as messages name it."""
+    columns: Columns
+    """What the source calls its columns."""
 
 
 def read_log(
@@ -84,6 +86,7 @@ def read_log(
         fingerprint=fingerprint(ordered.drop("order")),
         rows=len(ordered),
         origin=origin,
+        columns=columns,
     )
 
 

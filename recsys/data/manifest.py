@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from recsys.config import Section
+from recsys.config import Columns, Section
 from recsys.data.files import file_sha256
 from recsys.errors import InputError
 
@@ -125,6 +125,8 @@ class Manifest(FolderManifest):
     and whenever it was prepared."""
     settings: dict[str, Any]
     """The fields of DataConfig that decide the content."""
+    columns: Columns
+    """What the log called its columns; they leave no trace in the content."""
     ordered_by: str
     """The total order of the interactions."""
     filtered_on: str

@@ -75,7 +75,7 @@ class PreparedDataset:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
-        """Open a folder written by `prepare`; its arrays are mapped, not read.
+        """Open a folder written by `prepare`: every file is held against its checksum, then mapped.
 
         Raises:
             InputError: it is none, of another format version, or a file is not what was written.
@@ -116,6 +116,12 @@ class PreparedDataset:
     def fingerprint(self) -> str:
         """SHA-256 of the settings and all content."""
         return self.manifest.fingerprint
+
+    @cached_property
+    def config(self) -> DataConfig:
+        """The settings it was prepared with."""
+        manifest = self.manifest
+        return DataConfig(source=manifest.origin, columns=manifest.columns, **manifest.settings)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -192,6 +198,7 @@ def prepare(
                 log_fingerprint=log.fingerprint,
                 fingerprint=identity,
                 settings=settings,
+                columns=log.columns,
                 ordered_by=log.ordered_by,
                 filtered_on="all rows, those of validation and test targets too",
                 counts=_counts(log, arrays, tables),

@@ -9,7 +9,6 @@ import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 import polars as pl
@@ -21,7 +20,7 @@ from recsys.data.files import file_sha256
 from recsys.data.log import InteractionLog, read_log
 from recsys.data.shop import make_shop
 from recsys.data.tables import TableSource
-from recsys.errors import InputError
+from recsys.errors import InputError, did_you_mean
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""
@@ -91,9 +90,8 @@ def find_dataset(source: str) -> NamedDataset | None:
         return DATASETS[names.index(source)]
     if Path(source).exists():
         return None
-    near = get_close_matches(source, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"the datasets are {', '.join(names)}"
-    raise InputError(f"{source}: neither a file nor a named dataset; {hint}")
+    hint = did_you_mean(source, names) or f"; the datasets are {', '.join(names)}"
+    raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 
 
 def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import narwhals as nw
@@ -12,7 +11,7 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
-from recsys.errors import InputError
+from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .parquet .jsonl .ndjson) or a frame (polars, pandas, Arrow)."""
@@ -88,8 +87,7 @@ def _present(columns: Sequence[str], there: list[str], origin: str) -> list[str]
     """The columns asked for, each once; all if none is asked for."""
     for name in columns:
         if name not in there:
-            near = get_close_matches(name, there, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, there)
             raise InputError(f"{origin}: no column {name!r} among {', '.join(there)}{hint}")
     return list(dict.fromkeys(columns)) or there
 

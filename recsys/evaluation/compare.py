@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,9 +14,6 @@ import polars as pl
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
@@ -24,14 +22,13 @@ from recsys.evaluation.metrics import Interval, bootstrap_means, metric_values
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, holm, paired_test
 
+logger = logging.getLogger(__name__)
+
 _Ranked = tuple[Run, RankTable]
-_COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
-"""What a run may have logged of its costs, and the head of its column."""
+_COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
+"""What a run may have logged of its costs."""
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
 """What follows a metric's name in the columns of a frame."""
-
-_ROOMY = 142
-"""Columns of a terminal that has room for all of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class ComparedRun:
     name: str
     run_id: str
     model: str
+    trained_until: str
+    """The last part of the split it was fitted on: train, or valid after a refit."""
     figures: Mapping[str, Interval]
     """Mean and 95% interval of each metric, by its name."""
     differences: Mapping[str, PairedResult]
@@ -68,50 +67,15 @@ class Comparison:
         """
         rows: list[dict[str, object]] = []
         for row in self.rows:
-            cells: dict[str, object] = {"name": row.name, "run_id": row.run_id, "model": row.model}
+            cells: dict[str, object] = {
+                name: getattr(row, name) for name in ("name", "run_id", "model", "trained_until")
+            }
             for metric in self.metrics:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
                 cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in _COSTS})
         frame = pl.DataFrame(rows, infer_schema_length=None)
         return frame.cast({pl.Null: pl.Float64}).cast({"parameters": pl.Int64})
-
-    def table(self, width: int) -> Table:
-        """One line per run: the best of each metric bold, the difference in the last one.
-
-        Ids, models and costs are shown where a terminal of ``width`` columns has room for them.
-        """
-        tested, several, roomy = self.metrics[-1], len(self.rows) > 1, width >= _ROOMY
-        costs = [c for c in _COSTS if roomy and any(c in row.costs for row in self.rows)]
-        best = {name: max(row.figures[name].mean for row in self.rows) for name in self.metrics}
-        caption = f"{self.dataset}, {self.targets:,} targets: {self.protocol}. [ ]: 95% interval."
-        if several:
-            caption += (
-                f" (p): paired randomisation test of {tested.replace('_at_', '@')}, "
-                "Holm-corrected; * below .05."
-            )
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=Text(caption, justify="left"))
-        for head in ("run", "id", "model") if roomy else ("run",):
-            table.add_column(head, overflow="fold", min_width=8)
-        for name in self.metrics:
-            table.add_column(name.replace("_at_", "@"), no_wrap=True)
-        if several:
-            table.add_column("to the first (p)", no_wrap=True)
-        for cost in costs:
-            table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-        for row in self.rows:
-            cells = [Text(row.name)]
-            if roomy:
-                cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
-            for name, figure in row.figures.items():
-                mean, low, high = map(_decimals, figure)
-                is_best = several and figure.mean == best[name]
-                cells.append(Text(f"{mean} [{low}, {high}]", style="bold" if is_best else ""))
-            if several:
-                cells.append(_difference(row.differences.get(tested)))
-            cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
-            table.add_row(*cells)
-        return table
 
 
 def compare(
@@ -128,7 +92,8 @@ def compare(
     Args:
         runs: of the experiment ``tracking.experiment``: run ids, unambiguous beginnings of ids
             (four letters or more), or names, each meaning the newest finished run of that name. An
-            empty list: the newest finished run of every name, names in the order of their first.
+            empty list: the newest finished run of every name, names in the order of their first,
+            of those that can be compared with the newest run of all.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
         metrics: recall_at_K, ndcg_at_K or mrr; `Comparison.table` shows the test of the last.
@@ -148,6 +113,7 @@ def compare(
             name=run.info.run_name,
             run_id=run.info.run_id,
             model=run.data.tags.get("model", "unknown"),
+            trained_until=run.data.tags.get("trained_until", "unknown"),
             figures=_figures(table, metrics),
             differences=found,
             costs={name: value for name, value in run.data.metrics.items() if name in _COSTS},
@@ -190,16 +156,12 @@ def _differences(
 
 def _refuse_other_tags(a: Run, b: Run) -> None:
     """Data and protocol as tagged; the paired test compares the rank tables themselves."""
-    protocol = sorted(
-        t for t in a.data.tags.keys() | b.data.tags.keys() if t.startswith("protocol.")
-    )
-    for tag in ("dataset_fingerprint", *protocol):
-        ours, theirs = a.data.tags.get(tag), b.data.tags.get(tag)
-        if ours != theirs:
-            raise InputError(
-                f"runs {_label(a)} and {_label(b)} differ in {tag}: {ours!r} and {theirs!r}; "
-                "compare models evaluated alike"
-            )
+    for tag in _differing_tags(a, b):
+        ours, theirs = ((run.data.tags.get(tag) or "none")[:12] for run in (a, b))
+        raise InputError(
+            f"runs {_label(a)} and {_label(b)} differ in {tag}: {ours!r} and {theirs!r}; "
+            "compare models evaluated alike"
+        )
 
 
 def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_Ranked]:
@@ -211,7 +173,7 @@ def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_R
         client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        chosen = [_find(wanted, there, newest) for wanted in runs] or list(newest.values())
+        chosen = [_find(wanted, there, newest) for wanted in runs] or _alike(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
@@ -230,6 +192,28 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
         )
     newest_first = ["attributes.start_time DESC"]
     return client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first)[::-1]
+
+
+def _alike(runs: Collection[Run]) -> list[Run]:
+    """Those that can be compared with the newest of them."""
+    if not runs:
+        return []
+    newest = max(runs, key=lambda run: run.info.start_time)
+    alike = [run for run in runs if not _differing_tags(newest, run)]
+    if len(alike) < len(runs):
+        logger.info(
+            "left out %d runs of other data or another protocol than %s, the newest",
+            len(runs) - len(alike),
+            _label(newest),
+        )
+    return alike
+
+
+def _differing_tags(a: Run, b: Run) -> list[str]:
+    """Those of data and protocol that the runs do not share."""
+    ours, theirs = a.data.tags, b.data.tags
+    protocol = sorted(t for t in ours.keys() | theirs.keys() if t.startswith("protocol."))
+    return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 
 def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
@@ -264,12 +248,15 @@ def _rank_table(client: MlflowClient, run: Run, part: Part) -> RankTable:
 def _no_progress_bar() -> Iterator[None]:
     """MLflow would draw one per file; it listens to the environment alone."""
     variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
-    before = os.environ.get(variable, "true")
+    before = os.environ.get(variable)
     os.environ[variable] = "false"
     try:
         yield
     finally:
-        os.environ[variable] = before
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 def _label(run: Run) -> str:
@@ -283,15 +270,3 @@ def _in_words(protocol: Protocol, split: str) -> str:
         f"{split}, {protocol.part} part, ranked over all {protocol.num_items:,} items, {seen}, "
         f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
     )
-
-
-def _decimals(value: float, sign: str = "-") -> str:
-    """Without the zero before the point: 0.19 is .1900."""
-    return f"{value:{sign}.4f}".replace("0.", ".", 1)
-
-
-def _difference(result: PairedResult | None) -> Text:
-    if result is None:
-        return Text("baseline", style="dim")
-    mark = " *" if result.p_value < 0.05 else ""
-    return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")

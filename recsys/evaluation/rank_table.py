@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.files import new_file
 from recsys.data.prepared import Holdout, Part
 from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, Ties, rank_targets
@@ -57,17 +58,9 @@ class RankTable:
         Raises:
             InputError: the file cannot be written.
         """
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            self.frame.write_parquet(
-                partial, metadata={_METADATA_KEY: json.dumps(asdict(self.protocol))}
-            )
-            partial.replace(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot write the rank table: {error}") from error
-        finally:
-            partial.unlink(missing_ok=True)
+        metadata = {_METADATA_KEY: json.dumps(asdict(self.protocol))}
+        with new_file(Path(path)) as file:
+            self.frame.write_parquet(file, metadata=metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RankTable:
@@ -79,7 +72,8 @@ class RankTable:
         try:
             metadata = pl.read_parquet_metadata(Path(path))
             frame = pl.read_parquet(Path(path))
-        except (OSError, pl.exceptions.PolarsError) as error:
+        # A damaged Parquet page can make polars panic instead of raising.
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise InputError(f"{path}: cannot read the rank table: {error}") from error
         tree = json.loads(metadata.get(_METADATA_KEY, "{}"))
         names = [field.name for field in fields(Protocol)]

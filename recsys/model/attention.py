@@ -52,25 +52,24 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
     return weights.masked_fill(~mask, 0)
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, causal: bool = False
-) -> Tensor:
-    """The weighted sum of the values, [..., Q, d]; the mask as in `attention_weights`.
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum of the values [..., K, d] by their `attention_weights`: [..., Q, d]."""
+    return attention_weights(query, key, mask) @ value
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`attend` with the causal mask, from [..., L, d] to [..., L, d].
 
     The fused kernel of torch does it, but for training on a CPU: there its backward pass took
     twice the time of the plain formula (53 against 26 ms for 64 sequences of 200, bf16).
     """
-    if query.device.type == "cpu" and torch.is_grad_enabled():
-        if causal:
-            allowed = causal_mask(query.shape[-2], query.device)
-            mask = allowed if mask is None else mask & allowed
-        if mask is not None and mask.ndim == 2:
-            hidden = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
-            hidden.masked_fill_(~mask, torch.finfo(query.dtype).min)
-            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-            return torch.softmax(scores + hidden, dim=-1) @ value
-        return attention_weights(query, key, mask) @ value
-    return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal)
+    if query.device.type != "cpu" or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    # Every query sees at least itself, so adding -inf is safe; and cheaper than filling.
+    hidden = torch.zeros(query.shape[-2], key.shape[-2], dtype=query.dtype)
+    hidden.masked_fill_(~causal_mask(query.shape[-2]), -torch.inf)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return torch.softmax(scores + hidden, dim=-1) @ value
 
 
 class MultiHeadAttention(nn.Module):
@@ -95,7 +94,7 @@ class MultiHeadAttention(nn.Module):
         Sequences are right-padded, so the causal mask alone keeps tokens from seeing padding.
         """
         query, key, value = (self._split(part) for part in self.query_key_value(x).chunk(3, dim=-1))
-        attended = attend(query, key, value, causal=True)
+        attended = causal_attention(query, key, value)
         return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _split(self, x: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,39 +23,23 @@ CandidateSide = tuple[Tensor, ...]
 """Tensors whose second-last dimension is the number of candidates."""
 
 
-class Head(Protocol):
-    """What the loss and the scorers need of a head."""
-
-    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
-        """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
-
-    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """From candidate embeddings [C, D]."""
-
-    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
-        """Scores [B, L, C] of every candidate at every position, from the items up to there."""
-
-    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
-        """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
-
-
 class DotProductHead(nn.Module):
     """score_t(c) = h_t · e_c."""
 
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
-        """See `Head`."""
+        """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
         return (states,)
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """See `Head`."""
+        """From candidate embeddings [C, D]."""
         return (embeddings,)
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
-        """See `Head`."""
+        """Scores [B, L, C] of every candidate at every position, from the items up to there."""
         return history[0] @ candidates[0].T
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
-        """See `Head`."""
+        """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return last_states(history[0], lengths) @ candidates[0].T
 
 
@@ -109,19 +92,19 @@ class TargetAttentionHead(nn.Module):
         self.register_buffer("decays", decays)
 
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
-        """See `Head`; keys and values are [B, H, L, d]."""
+        """See `DotProductHead`; keys and values are [B, H, L, d]."""
         source = self.dropout(self.memory_norm(states if self.from_states else memory))
         keys = _directions(self._split(self.key(source)))
         return states, keys, self._split(self.value(source))
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """See `Head`; queries and uses are [H, C, d]."""
+        """See `DotProductHead`; queries and uses are [H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = _directions(self._split(self.query(embeddings))) * temperature[:, None, None]
         return embeddings, queries, self._split(self.use(embeddings))
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
-        """See `Head`."""
+        """See `DotProductHead`."""
         states, keys, values = history
         embeddings, queries, uses = candidates
         scores = states @ embeddings.T
@@ -134,7 +117,7 @@ class TargetAttentionHead(nn.Module):
         return scores
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
-        """See `Head`."""
+        """See `DotProductHead`."""
         scores = last_states(history[0], lengths) @ candidates[0].T
         for fade, weights, evidence in self._attention(history, candidates, lengths):
             scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)

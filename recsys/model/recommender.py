@@ -41,16 +41,6 @@ class SequenceRecommender(nn.Module):
         embedded = self.items(items) * math.sqrt(self.items.embedding_dim)
         return self.head.history_side(self.encoder(embedded, lengths), embedded)
 
-    def score(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """Scores [B, I + 1] of the whole catalogue after each history, float32; PAD gets -inf.
-
-        Lengths [B] must be at least 1.
-        """
-        candidates = self.head.candidate_side(self.items.weight)
-        scores = self.head.newest(self(items, lengths), candidates, lengths).float()
-        scores[:, 0] = -torch.inf
-        return scores
-
 
 def build_model(config: ModelConfig, num_items: int) -> SequenceRecommender:
     """A freshly initialised model; seed torch before calling."""

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
@@ -21,7 +20,7 @@ from recsys.data.log import filter_log, read_log
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
+from recsys.errors import InputError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -116,10 +115,8 @@ def known_tokens(
     tokens = vocabulary.encode(ids)
     if (tokens == PAD).any():
         unknown = ids[int(np.argmax(tokens == PAD))]
-        near: list[str] = []
-        if vocabulary.ids.dtype == pl.String:
-            near = get_close_matches(str(unknown), vocabulary.ids.to_list(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        text = vocabulary.ids.dtype == pl.String
+        hint = did_you_mean(str(unknown), vocabulary.ids) if text else ""
         raise InputError(f"{noun} {unknown!r} is not in the {place}{hint}")
     return tokens
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from recsys.baselines.markov import MarkovChain
 from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM
 from recsys.baselines.popularity import Popularity
-from recsys.config import Experiment
+from recsys.config import Experiment, flatten
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.metrics import summarise
@@ -22,17 +22,23 @@ _PCTM_SETTINGS = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports
 """The published settings; PCTM's defaults elsewhere."""
 
 BASELINES: dict[str, Callable[[Histories, PreparedDataset], Scorer]] = {
-    "popularity": lambda seen, data: Popularity.fit(seen, data.num_items),
-    "markov_chain": lambda seen, data: MarkovChain.fit(seen, data.num_items),
-    "pctm": lambda seen, data: PCTM.fit(
-        seen, data.num_items, _PCTM_SETTINGS.get(data.manifest.origin)
+    "popularity": lambda log, data: Popularity.fit(log, data.num_items),
+    "markov-chain": lambda log, data: MarkovChain.fit(log, data.num_items),
+    "pctm": lambda log, data: PCTM.fit(
+        log, data.num_items, _PCTM_SETTINGS.get(data.manifest.origin)
     ),
 }
-"""What each baseline is fitted on: all but the test targets, and the dataset."""
+"""How each baseline is fitted to the histories of a dataset."""
+
+_SETTINGS = ("seed", "data.", "evaluation.", "training.refit")
+"""What of an experiment decides the result of a baseline."""
 
 
 def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> str:
-    """Fit a baseline on all but the test targets, evaluate it on them, and log the run.
+    """Fit a baseline, evaluate it on the test targets, and log the run.
+
+    It is fitted on what the model of the experiment is trained on in the end: all but the test
+    targets with ``training.refit``, else all but validation and test targets.
 
     Args:
         name: a key of `BASELINES`.
@@ -42,10 +48,17 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     Returns:
         The id of the MLflow run.
     """
-    experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
-    with track(experiment, dataset, name) as tracker:
+    experiment = experiment.model_copy(
+        update={"name": f"{experiment.name}-{name}", "data": dataset.config}
+    )
+    refit = experiment.training.refit
+    settings = {
+        key: value for key, value in flatten(experiment).items() if key.startswith(_SETTINGS)
+    }
+    with track(experiment, dataset, name, settings) as tracker:
+        tracker.tag("trained_until", "valid" if refit else "train")
         started = time.perf_counter()
-        scorer = BASELINES[name](dataset.histories("test"), dataset)
+        scorer = BASELINES[name](dataset.histories("test" if refit else "valid"), dataset)
         seconds = time.perf_counter() - started
         table = evaluate(scorer, dataset.holdout("test"), "test", experiment.evaluation.seen)
         with tempfile.TemporaryDirectory() as folder:

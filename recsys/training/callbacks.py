@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytorch_lightning as pl
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys.evaluation.metrics import ndcg_at, recall_at
 from recsys.evaluation.rank_table import RankTable
@@ -28,6 +27,8 @@ class Curve:
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    interrupted: bool = False
+    """By Ctrl-C."""
 
     @property
     def best(self) -> float:
@@ -39,6 +40,7 @@ class EpochRecorder(pl.Callback):
     """Validates, keeps the best weights, stops when they stay the best, hands the figures on.
 
     Args:
+        model: whose weights are kept.
         validate: ranks the validation targets under the current weights; None: no validation, the
             last epoch counts as the best.
         every: epochs between validations; the last epoch is always validated.
@@ -49,6 +51,7 @@ class EpochRecorder(pl.Callback):
 
     def __init__(
         self,
+        model: nn.Module,
         validate: Callable[[], RankTable] | None,
         every: int,
         patience: int,
@@ -56,12 +59,26 @@ class EpochRecorder(pl.Callback):
         report: Callable[[int, dict[str, float]], None],
     ) -> None:
         self.curve = Curve()
+        self._model = model
         self._validate = validate
         self._every = every
         self._patience = patience
         self._tokens = tokens_per_epoch
         self._report = report
         self._started = 0.0
+
+    def interrupt(self) -> bool:
+        """End the training here: whether there are weights to go on with.
+
+        Without validation there are none: the training was to run to its end. If no epoch was
+        validated yet, the weights as they are now are.
+        """
+        self.curve.interrupted = True
+        if self._validate is None or not self.curve.epochs:
+            return False
+        if self.curve.best_epoch is None:
+            self._keep(len(self.curve.epochs), self.curve.epochs[-1])
+        return True
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -77,25 +94,28 @@ class EpochRecorder(pl.Callback):
         }
         curve = self.curve
         epoch = len(curve.epochs) + 1
-        due = epoch % self._every == 0 or epoch == trainer.max_epochs
-        if self._validate is not None and due:
-            started = time.perf_counter()
-            with torch.autocast(pl_module.device.type, enabled=False):
-                ranks = self._validate().ranks
-            pl_module.train()
-            figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
-            figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
-            figures["valid/seconds"] = time.perf_counter() - started
-        if self._validate is None or figures.get(MONITOR, -1.0) > curve.best:
-            curve.best_epoch = epoch
-            curve.best_weights = {
-                name: weight.detach().to("cpu", copy=True)
-                for name, weight in pl_module.model.state_dict().items()  # type: ignore[union-attr]
-            }
         curve.epochs.append(figures)
+        if self._validate is None or epoch % self._every == 0 or epoch == trainer.max_epochs:
+            self._keep(epoch, figures)
         if epoch - (curve.best_epoch or epoch) >= self._patience:
             trainer.should_stop = True
         self._report(epoch, figures)
+
+    def _keep(self, epoch: int, figures: dict[str, float]) -> None:
+        """Validate the weights as they are, and keep them if they are the best."""
+        best = self.curve.best
+        if self._validate is not None:
+            started = time.perf_counter()
+            ranks = self._validate().ranks
+            figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
+            figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
+            figures["valid/seconds"] = time.perf_counter() - started
+        if self._validate is None or figures[MONITOR] > best:
+            self.curve.best_epoch = epoch
+            self.curve.best_weights = {
+                name: weight.detach().to("cpu", copy=True)
+                for name, weight in self._model.state_dict().items()
+            }
 
 
 class ProgressLine(pl.Callback):
@@ -130,7 +150,10 @@ class ProgressLine(pl.Callback):
         batch_idx: int,
     ) -> None:
         """One step further."""
-        self._progress.advance(self._task)
+        curve = self._recorder.curve
+        loss = f"epoch {len(curve.epochs) + 1}  loss {float(trainer.callback_metrics['loss']):.3f}"
+        best = f"  best valid NDCG@10 {curve.best:.4f}" if curve.best >= 0 else ""
+        self._progress.update(self._task, advance=1, figures=loss + best)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the figures of the epoch."""

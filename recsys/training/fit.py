@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.config import Experiment
+from recsys.config import Experiment, TrackingConfig, flatten
 from recsys.data.files import new_folder
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, summarise
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.model.recommender import SequenceRecommender
 from recsys.scoring.bundle import ModelBundle, TrainedUntil
+from recsys.training.callbacks import Curve
 from recsys.training.curve import draw_learning_curve
 from recsys.training.loop import train
-from recsys.training.tracking import git_commit, track
+from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.training.tracking import Tracker, git_commit, track
 
 logger = logging.getLogger(__name__)
+
+_OUTPUTS = {"bundle", "ranks_valid.parquet", "ranks_test.parquet", "learning_curve.png"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Run:
 
     run_id: str
     """Of the MLflow run."""
+    tracking: TrackingConfig
+    """Where that is."""
     bundle: Path
     """Folder of the `ModelBundle`."""
     best_epoch: int
@@ -44,13 +49,25 @@ class Run:
     """Of training, validation and refit included."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    model: SequenceRecommender
+    trained_until: TrainedUntil
+    curve: Curve
+    valid: RankTable
+    """Of the best epoch, before any refit."""
+
+
 def fit(
     experiment: Experiment, dataset: PreparedDataset, out: str | os.PathLike[str] | None = None
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, and keep everything.
 
+    Ctrl-C ends the training early, or the refit altogether, and goes on with the best epoch so far;
+    the run is tagged ``interrupted`` then.
+
     Args:
-        experiment: all settings; for the data, those the dataset was prepared with count.
+        experiment: all settings but those of the data: the dataset's own take their place.
         dataset: the prepared dataset.
         out: folder for the bundle, the rank tables and the learning curve (``runs/NAME`` if None);
             it appears when all is done, in place of that of an earlier run.
@@ -61,70 +78,97 @@ def fit(
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
-    valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
-    if not len(valid_part.targets) or not len(test_part.targets):
+    experiment = experiment.model_copy(update={"data": dataset.config})
+    test_part = dataset.holdout("test")
+    if not len(dataset.holdout("valid").targets) or not len(test_part.targets):
         raise InputError(f"{dataset.path}: no user has three interactions: nothing to evaluate on")
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    refit = experiment.training.refit
-    with track(experiment, dataset, experiment.model.head.kind) as tracker:
+    with track(experiment, dataset, experiment.model.head.kind, flatten(experiment)) as tracker:
+        forget_peak()
         started = time.perf_counter()
-        model, curve = train(
-            experiment,
-            dataset.num_items,
-            dataset.histories("valid"),
-            valid_part,
-            experiment.training.max_epochs,
-            lambda epoch, figures: tracker.log_figures(figures, epoch),
-        )
-        best_epoch = curve.best_epoch or 0
-        valid = evaluate(ModelScorer(model, length), valid_part, "valid", seen)
-        if refit:
-            logger.info("refit on all but the test targets, %d epochs", best_epoch)
-            histories = dataset.histories("test")
-            model, _ = train(
-                experiment, dataset.num_items, histories, None, best_epoch, lambda *_: None
-            )
+        fitted = _train_and_refit(experiment, dataset, tracker)
         seconds = time.perf_counter() - started
-        test = evaluate(ModelScorer(model, length), test_part, "test", seen)
-        trained_until: TrainedUntil = "valid" if refit else "train"
-        with new_folder(out) as folder:
-            bundle = folder / "bundle"
-            ModelBundle.write(bundle, model, experiment, dataset, trained_until, git_commit())
-            valid.save(folder / "ranks_valid.parquet")
-            test.save(folder / "ranks_test.parquet")
-            draw_learning_curve(curve, experiment.name, folder / "learning_curve.png")
-            for path in sorted(folder.iterdir()):
-                tracker.log_path(path)
-        figures = _summaries(experiment, valid=valid, test=test)
-        for part, summary in figures.items():
-            tracker.log_intervals(part, summary)
+        test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
         costs = {
-            "best_epoch": best_epoch,
+            "best_epoch": fitted.curve.best_epoch or 0,
             "fit_seconds": seconds,
-            "peak_memory_mib": peak_memory_mib(),
-            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
+            **peak_memory_mib(),
         }
+        _write(out, experiment, dataset, fitted, test)
+        for name in sorted(_OUTPUTS):  # after they are safe on disk: a store may fail
+            tracker.log_path(out / name)
+        cutoffs = experiment.evaluation.cutoffs
+        valid_figures = summarise(fitted.valid.ranks, cutoffs)
+        test_figures = summarise(test.ranks, cutoffs)
+        tracker.log_intervals("valid", valid_figures)
+        tracker.log_intervals("test", test_figures)
         tracker.log_figures(costs)
     return Run(
-        tracker.run_id, out / "bundle", best_epoch, figures["valid"], figures["test"], seconds
+        run_id=tracker.run_id,
+        tracking=experiment.tracking,
+        bundle=out / "bundle",
+        best_epoch=fitted.curve.best_epoch or 0,
+        valid=valid_figures,
+        test=test_figures,
+        seconds=seconds,
     )
 
 
-def peak_memory_mib() -> float:
-    """The most memory this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+def _train_and_refit(experiment: Experiment, dataset: PreparedDataset, tracker: Tracker) -> _Fitted:
+    valid_part = dataset.holdout("valid")
+    model, curve = train(
+        experiment,
+        dataset.num_items,
+        dataset.histories("valid"),
+        valid_part,
+        experiment.training.max_epochs,
+        lambda epoch, figures: tracker.log_figures(figures, epoch),
+    )
+    scorer = ModelScorer(model, experiment.model.max_sequence_length)
+    valid = evaluate(scorer, valid_part, "valid", experiment.evaluation.seen)
+    trained_until: TrainedUntil = "train"
+    interrupted = curve.interrupted
+    if experiment.training.refit and not interrupted:
+        epochs = curve.best_epoch or 0
+        logger.info("refit on all but the test targets, %d epochs", epochs)
+        again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
+        histories = dataset.histories("test")
+        try:
+            model, _ = train(again, dataset.num_items, histories, None, epochs, lambda *_: None)
+            trained_until = "valid"
+        except KeyboardInterrupt:
+            interrupted = True
+            logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
+    tracker.tag("trained_until", trained_until)
+    if interrupted:
+        tracker.tag("interrupted", "true")
+    return _Fitted(model, trained_until, curve, valid)
 
 
-def _summaries(experiment: Experiment, **tables: RankTable) -> dict[str, dict[str, Interval]]:
-    cutoffs = experiment.evaluation.cutoffs
-    return {part: summarise(table.ranks, cutoffs) for part, table in tables.items()}
+def _write(
+    out: Path, experiment: Experiment, dataset: PreparedDataset, fitted: _Fitted, test: RankTable
+) -> None:
+    with new_folder(out) as folder:
+        ModelBundle.write(
+            folder / "bundle",
+            fitted.model,
+            experiment,
+            dataset,
+            fitted.trained_until,
+            git_commit(),
+        )
+        fitted.valid.save(folder / "ranks_valid.parquet")
+        test.save(folder / "ranks_test.parquet")
+        draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
 
 
 def _check_out(out: Path) -> None:
     """Before hours of training, not after: will the results have a place?"""
-    if out.exists() and not (out / "bundle" / "manifest.json").is_file():
-        raise InputError(f"{out}: exists and is not the folder of an earlier run; choose another")
+    if out.exists():
+        there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
+        if foreign := there - _OUTPUTS:
+            raise InputError(f"{out}: exists and is left alone: {min(foreign)} is not of a run")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):

@@ -27,6 +27,9 @@ from recsys.training.precision import choose_precision
 
 logger = logging.getLogger(__name__)
 
+Report = Callable[[int, dict[str, float]], None]
+"""Takes an epoch's number, from 1, and its figures."""
+
 
 def train(
     experiment: Experiment,
@@ -34,7 +37,7 @@ def train(
     histories: Histories,
     validation: Holdout | None,
     epochs: int,
-    report: Callable[[int, dict[str, float]], None],
+    report: Report,
 ) -> tuple[SequenceRecommender, Curve]:
     """Train a fresh model on the histories.
 
@@ -47,19 +50,34 @@ def train(
         report: called after each epoch with its number and figures.
 
     Returns:
-        The model with the weights of the best epoch (the last one without validation).
+        The model with the weights of the best epoch (the last one without validation). With
+        validation Ctrl-C only ends the training early: the best epoch so far is returned, and
+        the curve says that it was interrupted. The caller's random state is left as it was.
 
     Raises:
         InputError: no history has two items.
-        KeyboardInterrupt: by Ctrl-C before the first epoch has ended; later, the best so far is
-            returned.
+        KeyboardInterrupt: by Ctrl-C before the first epoch has ended, or without validation.
     """
     config = experiment.training
-    length = experiment.model.max_sequence_length
-    batches = TrainingBatches(histories, length, config.batch_tokens, experiment.seed)
+    batches = TrainingBatches(
+        histories, experiment.model.max_sequence_length, config.batch_tokens, experiment.seed
+    )
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
-    torch.manual_seed(experiment.seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(experiment.seed)
+        return _fit(experiment, num_items, batches, validation, epochs, report)
+
+
+def _fit(
+    experiment: Experiment,
+    num_items: int,
+    batches: TrainingBatches,
+    validation: Holdout | None,
+    epochs: int,
+    report: Report,
+) -> tuple[SequenceRecommender, Curve]:
+    config, length = experiment.training, experiment.model.max_sequence_length
     model = build_model(experiment.model, num_items)
     schedule = Schedule.plan(config, epochs, len(batches))
     exclude_seen = experiment.evaluation.seen == "filter"
@@ -70,6 +88,7 @@ def train(
         return evaluate(scorer, holdout, "valid", experiment.evaluation.seen)
 
     recorder = EpochRecorder(
+        model,
         None if validation is None else lambda: validate(validation),
         config.validate_every,
         config.patience,
@@ -81,9 +100,12 @@ def train(
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     precision, reason = choose_precision(config.precision)
     logger.info("precision %s: %s", precision, reason)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     trainer = pl.Trainer(
         max_epochs=epochs,
+        accelerator=device,
         devices=1,
+        reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision=precision,
         callbacks=[recorder, progress],
         logger=False,
@@ -91,14 +113,14 @@ def train(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    with _ctrl_c_keeps_the_best(trainer, recorder.curve):
+    with _ctrl_c_ends_early(trainer, recorder):
         trainer.fit(module, batches)
     model.load_state_dict(recorder.curve.best_weights)
-    return model.eval(), recorder.curve
+    return model.to(device).eval(), recorder.curve
 
 
 @contextmanager
-def _ctrl_c_keeps_the_best(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
+def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator[None]:
     """Lightning turns Ctrl-C into an exit; turn it into an early end of the training."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
@@ -110,9 +132,9 @@ def _ctrl_c_keeps_the_best(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
     except SystemExit:
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
-        if curve.best_epoch is None:
+        if not recorder.interrupt():
             raise KeyboardInterrupt from None
-        logger.warning("stopped by Ctrl-C: going on with the best epoch, %d", curve.best_epoch)
+        logger.warning("stopped by Ctrl-C: going on with epoch %d", recorder.curve.best_epoch)
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-PAD = 0
+from recsys.data.histories import PAD
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, excluded: Tensor | None = None) -> Tensor:
@@ -120,7 +120,7 @@ class _Chunked(torch.autograd.Function):
             excluded = None if items is None else seen_items(items[rows])
             with torch.enable_grad():
                 loss = cross_entropy(logits(chunk, candidates), targets[rows], excluded)
-            gradients = torch.autograd.grad(loss, (*chunk, *candidates), allow_unused=True)
+            gradients = torch.autograd.grad(loss, (*chunk, *candidates))
             for part, gradient in zip(parts, gradients[:num_history], strict=True):
                 part.append(gradient)
             for index, gradient in enumerate(gradients[num_history:]):

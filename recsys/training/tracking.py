@@ -5,33 +5,49 @@ from __future__ import annotations
 import logging
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from recsys.config import Experiment, TrackingConfig, flatten
+from recsys.config import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval
 
+logger = logging.getLogger(__name__)
+
+_CONTACT_SECONDS = 10
+
 
 @dataclass(frozen=True)
 class Tracker:
-    """One MLflow run, open for writing. No global state: several may be open at once."""
+    """One MLflow run, open for writing. No global state: several may be open at once.
+
+    A store that fails on the way costs its record, not the training: that is said in a warning.
+    """
 
     client: MlflowClient
     run_id: str
+
+    def tag(self, name: str, value: str) -> None:
+        """A fact of the run that is no number."""
+        with self._survive():
+            self.client.set_tag(self.run_id, name, value)
 
     def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
         """Numbers of one step."""
         now = int(time.time() * 1000)
         metrics = [Metric(name, value, now, step) for name, value in figures.items()]
-        self.client.log_batch(self.run_id, metrics=metrics)
+        with self._survive():
+            self.client.log_batch(self.run_id, metrics=metrics)
 
     def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
         """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
@@ -44,22 +60,38 @@ class Tracker:
 
     def log_path(self, path: Path) -> None:
         """A file, or a folder under its own name, as artifact."""
-        if path.is_dir():
-            self.client.log_artifacts(self.run_id, str(path), path.name)
-        else:
-            self.client.log_artifact(self.run_id, str(path))
+        with self._survive():
+            if path.is_dir():
+                self.client.log_artifacts(self.run_id, str(path), path.name)
+            else:
+                self.client.log_artifact(self.run_id, str(path))
+
+    def end(self, status: str) -> None:
+        """Close the run."""
+        with self._survive():
+            self.client.set_terminated(self.run_id, status)
+
+    @contextmanager
+    def _survive(self) -> Iterator[None]:
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            logger.warning("MLflow run %s: could not be written to: %s", self.run_id, error)
 
 
 @contextmanager
-def track(experiment: Experiment, dataset: PreparedDataset, model: str) -> Iterator[Tracker]:
-    """Open a run with the flattened config, the data's fingerprint, the protocol and the commit.
+def track(
+    experiment: Experiment, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+) -> Iterator[Tracker]:
+    """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
     The run ends FINISHED with the block, KILLED by Ctrl-C, FAILED by any other exception.
 
     Args:
-        experiment: the settings; its tracking section says where the run goes.
+        experiment: its name, tracking section and protocol.
         dataset: what is fitted and evaluated on.
         model: what was fitted, e.g. ``target_attention`` or ``popularity``.
+        settings: dotted names and values that decided the result.
 
     Raises:
         InputError: the tracking store cannot be reached.
@@ -81,26 +113,29 @@ def track(experiment: Experiment, dataset: PreparedDataset, model: str) -> Itera
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)
-    params = [Param(name, str(value)[:500]) for name, value in flatten(experiment).items()]
+    params = [Param(name, str(value)[:500]) for name, value in settings.items()]
     client.log_batch(tracker.run_id, params=params)
     try:
         yield tracker
     except BaseException as error:
-        status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        client.set_terminated(tracker.run_id, status)
+        tracker.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
-    client.set_terminated(tracker.run_id, "FINISHED")
+    tracker.end("FINISHED")
 
 
 def git_commit() -> str | None:
     """Commit of the checkout this library runs from, ``-dirty`` if changed; None outside one."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        git("ls-files", "--error-unmatch", here.name)  # installed inside another repository?
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
 
 
 def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
@@ -109,6 +144,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location = None
+    _knock(config.uri)
     try:
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
@@ -120,3 +156,17 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         return client, client.create_experiment(config.experiment, artifact_location=location)
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
+
+
+def _knock(uri: str) -> None:
+    """Is there a server at all? MLflow itself would go on asking for minutes."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        # The scheme was looked at above: this opens no file.
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
+            pass
+    except urllib.error.HTTPError:
+        pass  # a server that answers, if not this question
+    except OSError as error:
+        raise InputError(f"tracking.uri {uri}: no server answers: {error}") from error

@@ -13,13 +13,13 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from recsys.config import TrackingConfig
+from recsys.console import comparison_table
 from recsys.errors import InputError
 from recsys.evaluation.compare import Comparison, compare
 from recsys.evaluation.metrics import summarise
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, holm, paired_test
 
-# SQLAlchemy 2.1 says so of MLflow's own tables.
 TAGS = {
     "dataset": "shop",
     "dataset_fingerprint": "f00d",
@@ -111,7 +111,7 @@ def three(write: Write) -> tuple[str, str, str]:
 def printed(comparison: Comparison, width: int = 160) -> str:
     console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
-        console.print(comparison.table(160))
+        console.print(comparison_table(comparison, 160))
     return capture.get()
 
 
@@ -200,7 +200,15 @@ def test_validation_part(tracking: TrackingConfig, write: Write) -> None:
 def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) -> None:
     frame = compare(three, tracking, metrics=["ndcg_at_10"]).frame()
     assert frame.columns == [
-        *("name", "run_id", "model", "ndcg_at_10", "ndcg_at_10_low", "ndcg_at_10_high"),
+        *(
+            "name",
+            "run_id",
+            "model",
+            "trained_until",
+            "ndcg_at_10",
+            "ndcg_at_10_low",
+            "ndcg_at_10_high",
+        ),
         *("ndcg_at_10_difference", "ndcg_at_10_difference_low", "ndcg_at_10_difference_high"),
         *("ndcg_at_10_p_value", "fit_seconds", "peak_memory_mib", "parameters"),
     ]
@@ -248,7 +256,7 @@ def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write
     [
         ({"dataset_fingerprint": "beef", "dataset": "ml-1m"}, "'f00d' and 'beef'"),
         ({"protocol.seen": "allow"}, "'filter' and 'allow'"),
-        ({"protocol.request_time": "known"}, "None and 'known'"),
+        ({"protocol.request_time": "known"}, "'none' and 'known'"),
     ],
 )
 def test_other_data_or_protocols_are_refused(

@@ -54,6 +54,9 @@ def test_overrides_are_yaml_and_go_deep() -> None:
         ("model.dropout", "write it as key=value"),
         ("seed.x=1", "seed has no fields"),
         ("training.max_epochs=0", "training.max_epochs"),
+        ("model.num_heads=3", "model.num_heads: value error, must divide embedding_dim, 64, not 3"),
+        ("model.head.half_life=[0, 5]", "half_life.0: input should be greater than 0"),
+        ("name=../elsewhere", "name: string should match pattern"),
     ],
 )
 def test_wrong_settings_name_their_full_path(override: str, message: str) -> None:

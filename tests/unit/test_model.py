@@ -9,11 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.config import DotProduct, ModelConfig, TargetAttention
-from recsys.model.attention import MultiHeadAttention, attend, attention_weights, causal_mask
+from recsys.model.attention import (
+    MultiHeadAttention,
+    attend,
+    attention_weights,
+    causal_attention,
+    causal_mask,
+)
 from recsys.model.dropout import Dropout
 from recsys.model.positions import SinusoidalPositions
 from recsys.model.recommender import SequenceRecommender, build_model
@@ -39,6 +45,11 @@ def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> Sequen
     return model
 
 
+def newest_scores(model: SequenceRecommender, items: Tensor, lengths: Tensor) -> Tensor:
+    candidates = model.head.candidate_side(model.items.weight)
+    return model.head.newest(model(items, lengths), candidates, lengths)
+
+
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 6), extra=st.integers(1, 6), seed=st.integers(0, 999))
@@ -48,12 +59,12 @@ def test_padding_and_company_change_nothing(
     model = make_model(head)
     torch.manual_seed(seed)
     items = torch.randint(1, 21, (1, length))
-    alone = model.score(items, torch.tensor([length]))
+    alone = newest_scores(model, items, torch.tensor([length]))
     padded = F.pad(items, (0, extra))
     other = torch.randint(1, 21, (1, length + extra))
-    together = model.score(torch.cat([other, padded]), torch.tensor([length + extra, length]))
-    assert torch.allclose(together[1, 1:], alone[0, 1:], rtol=0, atol=1e-6)
-    assert together[1, 0] == -math.inf
+    both, lengths = torch.cat([other, padded]), torch.tensor([length + extra, length])
+    together = newest_scores(model, both, lengths)
+    assert torch.allclose(together[1], alone[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -77,10 +88,11 @@ def test_attention_equals_torch_in_both_of_its_ways() -> None:
     mask[..., 0] = True
     expected = F.scaled_dot_product_attention(query, key, value, mask & causal_mask(5))
     assert torch.allclose(attend(query, key, value, mask & causal_mask(5)), expected, atol=1e-12)
-    plain = attend(query, key, value, causal=True)
+    plain = causal_attention(query, key, value)
     with torch.no_grad():
-        fused = attend(query, key, value, causal=True)
+        fused = causal_attention(query, key, value)
     assert torch.allclose(plain, fused, atol=1e-12)
+    assert torch.allclose(plain, attend(query, key, value, causal_mask(5)), atol=1e-12)
     assert not attention_weights(query, key, torch.zeros(5, 5, dtype=torch.bool)).any()
 
 

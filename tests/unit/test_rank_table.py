@@ -62,13 +62,13 @@ def test_save_that_fails_leaves_the_old_file(
         raise OSError("disk full")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
-    with pytest.raises(InputError, match=r"ranks\.parquet: cannot write the rank table: disk full"):
+    with pytest.raises(InputError, match=r"ranks\.parquet: cannot be written: disk full"):
         table.save(path)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(path.name, b"old")]
 
 
 def test_save_into_a_missing_folder_names_the_file(table: RankTable, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none/ranks\.parquet: cannot write"):
+    with pytest.raises(InputError, match=r"none/ranks\.parquet: cannot be written"):
         table.save(tmp_path / "none" / "ranks.parquet")
 
 

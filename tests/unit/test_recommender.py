@@ -32,8 +32,10 @@ def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Reco
 def model_scores(recommender: Recommender, history: list[str]) -> dict[str, float]:
     """What the model itself says of each item, without the library's way to it."""
     tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])
+    model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():
-        scores = recommender.bundle.model.score(tokens, torch.tensor([tokens.shape[1]]))
+        candidates = model.head.candidate_side(model.items.weight)
+        scores = model.head.newest(model(tokens, lengths), candidates, lengths)
     return dict(zip(ITEMS, scores[0, 1:].tolist(), strict=True))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
+from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import Holdout
 from recsys.errors import InputError
@@ -14,6 +16,7 @@ from recsys.evaluation.metrics import recall_at
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
 from recsys.training.loop import train
+from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.schedule import warmup_hold_decay
 
@@ -137,12 +140,56 @@ def test_ctrl_c_keeps_the_best_so_far() -> None:
     _, curve = train(experiment, ITEMS, histories, holdout, 9, interrupt)
     assert len(curve.epochs) == 2
 
-    def at_once(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    model, curve = train(experiment, ITEMS, histories, None, 9, at_once)
-    assert curve.best_epoch == 1
+    seldom = make_experiment("dot_product", "training.validate_every=4")
+    model, curve = train(seldom, ITEMS, histories, holdout, 9, interrupt)
+    assert curve.interrupted
+    assert curve.best_epoch == 2  # not yet validated: validated now
     assert not model.training
+
+
+def test_ctrl_c_without_validation_is_no_result() -> None:
+    """A refit that was cut short must not pass for a whole one."""
+
+    def interrupt(epoch: int, _: dict[str, float]) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    histories, _ = walks(100, seed=1, planted=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(make_experiment("dot_product"), ITEMS, histories, None, 9, interrupt)
+
+
+def test_the_random_state_of_the_caller_is_left_alone() -> None:
+    histories, _ = walks(20, seed=1, planted=True)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(make_experiment("dot_product"), ITEMS, histories, None, 1, lambda *_: None)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_every_batch_of_every_epoch_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs differ in their number of batches; Lightning must not keep that of the first."""
+    planned: list[int] = []
+    served: list[int] = []
+    plan, start = TrainingBatches.plan, TrainingModule.training_step
+
+    def uneven(self: TrainingBatches, epoch: int) -> list[NDArray[np.int64]]:
+        whole = plan(self, epoch)
+        return whole[:2] if epoch == 0 else whole
+
+    def counted(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        served.append(len(batch.items))
+        return start(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainingBatches, "plan", uneven)
+    monkeypatch.setattr(TrainingModule, "training_step", counted)
+    experiment = make_experiment("dot_product", "training.batch_tokens=100")
+    histories, _ = walks(100, seed=1, planted=True)
+    train(experiment, ITEMS, histories, None, 3, lambda epoch, _: planned.append(len(served)))
+    whole = len(plan(TrainingBatches(histories, 10, 100, 0), 1))
+    assert whole > 2
+    assert np.diff([0, *planned]).tolist() == [2, whole, whole]
 
 
 def test_nothing_to_train_on_is_said() -> None:

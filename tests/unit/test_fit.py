@@ -1,0 +1,162 @@
+"""What a run keeps, and what it must never lose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.shop import make_shop
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+from recsys.training import fit as fit_module
+from recsys.training.fit import fit
+from recsys.training.loop import train
+from recsys.training.memory import forget_peak, peak_memory_mib
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    log = make_shop(seed=0, num_customers=100).interactions
+    config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_experiment(
+        {
+            "name": "run",
+            "model": {
+                "embedding_dim": 8,
+                "feed_forward_dim": 8,
+                "max_sequence_length": 10,
+                "head": {"kind": "dot_product"},
+            },
+            "training": {"max_epochs": 2, "refit": True},
+            "evaluation": {"seen": "allow", "cutoffs": [10]},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        }
+    )
+
+
+def test_the_run_and_the_bundle_say_what_made_them(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    run = fit(experiment, dataset, tmp_path / "out")
+    logged = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data
+    assert logged.params["data.duplicates"] == "drop_exact"  # the dataset's, not the experiment's
+    assert logged.tags["dataset_fingerprint"] == dataset.fingerprint
+    assert logged.tags["trained_until"] == "valid"
+    assert logged.tags["protocol.seen"] == "allow"
+    assert logged.metrics["test/ndcg_at_10"] == run.test["ndcg_at_10"].mean
+    assert {"valid/ndcg_at_10", "train/loss", "peak_memory_mib"} <= set(logged.metrics)
+    bundle = ModelBundle.open(run.bundle)
+    assert bundle.experiment.data == dataset.config
+    assert bundle.manifest.protocol.trained_until == "valid"
+    assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupted_refit_falls_back_to_the_validated_model(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[dict[str, torch.Tensor]] = []
+
+    def interrupted(*arguments: object) -> object:
+        if arguments[3] is None:  # no validation: the refit
+            raise KeyboardInterrupt
+        found = train(*arguments)  # type: ignore[arg-type]
+        kept.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
+        return found
+
+    monkeypatch.setattr(fit_module, "train", interrupted)
+    run = fit(experiment, dataset, tmp_path / "out")
+    bundle = ModelBundle.open(run.bundle)
+    assert bundle.manifest.protocol.trained_until == "train"
+    weights = bundle.model.state_dict()
+    assert all(torch.equal(weights[name].cpu(), weight.cpu()) for name, weight in kept[0].items())
+    tags = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data.tags
+    assert tags["interrupted"] == "true"
+    assert tags["trained_until"] == "train"
+
+
+def test_a_failing_store_does_not_cost_the_model(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MlflowException("the store is full")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", fail)
+    monkeypatch.setattr(MlflowClient, "log_artifacts", fail)
+    run = fit(experiment, dataset, tmp_path / "out")
+    assert ModelBundle.open(run.bundle).num_items == dataset.num_items
+    assert "the store is full" in caplog.text
+
+
+def test_a_server_that_is_not_there_is_said_at_once(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    tracking = experiment.tracking.model_copy(update={"uri": "http://127.0.0.1:9"})
+    with pytest.raises(InputError, match=r"tracking\.uri http://127\.0\.0\.1:9: no server answers"):
+        fit(experiment.model_copy(update={"tracking": tracking}), dataset, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_of_the_user_beside_the_results_are_not_replaced(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt is not of a run"):
+        fit(experiment, dataset, tmp_path / "out")
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_an_output_folder_that_cannot_be_written_is_said_before_the_training(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        fit(experiment, dataset, tmp_path / "file" / "out")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_the_manifest_of_the_bundle_holds_the_commit_or_null(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    run = fit(experiment, dataset, tmp_path / "out")
+    manifest = json.loads((run.bundle / "manifest.json").read_text())
+    assert manifest["git_commit"] is None or len(manifest["git_commit"].split("-")[0]) == 40
+
+
+def test_peak_memory_counts_from_where_it_is_told_to() -> None:
+    big = torch.ones(64 << 20, dtype=torch.uint8)  # 64 MiB
+    whole = peak_memory_mib()["peak_memory_mib"]
+    del big
+    forget_peak()
+    assert 10 < peak_memory_mib()["peak_memory_mib"] <= whole
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains_and_evaluates(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    for head in ({"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 4}):
+        tree = experiment.model_dump(mode="json")
+        tree["model"]["head"] = head
+        run = fit(parse_experiment(tree), dataset, tmp_path / str(head["kind"]))
+        assert run.test["ndcg_at_10"].mean >= 0
