@@ -36,7 +36,7 @@ format: $(VENV)/.installed-dev ## mend what ruff can mend, then format
 	$(BIN)/ruff format
 
 benchmark: $(VENV)/.installed-dev ## run the benchmarks (long); write the figures into tests/benchmarks/RESULTS.md
-	$(BIN)/python -m pytest -m benchmark tests/benchmarks $(ARGS)
+	$(BIN)/python -m pytest -m benchmark tests $(ARGS)
 
 hooks: $(VENV)/.installed-dev ## have git run the checks of .pre-commit-config.yaml before each commit
 	$(BIN)/pre-commit install

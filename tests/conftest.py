@@ -21,3 +21,13 @@ def mirror() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real logs: RECSYS_MIRROR names no folder and {beside} does not exist")
     return folder.resolve()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Benchmarks take long and judge the machine as much as the code: only when asked for."""
+    if "benchmark" in config.getoption("markexpr"):
+        return
+    skip = pytest.mark.skip(reason="a benchmark: ask for it with make benchmark")
+    for item in items:
+        if item.get_closest_marker("benchmark"):
+            item.add_marker(skip)
