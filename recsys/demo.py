@@ -130,13 +130,13 @@ def _show_rules(
     """Recovered rules of both models, and how often the true cause is named first."""
     models = {"target attention": attention, "dot product": dot_product}
     found = {name: rule_recovery(shop, best_items(model)) for name, model in models.items()}
+    console.print(
+        "A rule is recovered if its effect is in the top 10 of at least half of the probe "
+        "histories that hold its causes, and at least twice as often as when a cause is missing."
+    )
     for name, rules in found.items():
-        console.print(
-            f"{name}: {rules['recovered'].sum()} of {rules.height} rules recovered (effect in the "
-            "top 10 of at least half of the probe histories that hold its causes, and at least "
-            "twice as often as when a cause is missing).",
-            highlight=False,
-        )
+        recovered = rules["recovered"].sum()
+        console.print(f"{name}: {recovered} of {rules.height} rules", highlight=False)
     missed = found["target attention"].filter(~pl.col("recovered"))["rule"].to_list()
     if missed:
         console.print(f"Missed by target attention: {', '.join(missed)}", highlight=False)

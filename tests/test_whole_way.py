@@ -118,7 +118,7 @@ def test_the_whole_way(terminal: Terminal) -> None:
 def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {
-        "target_attention", "popularity", "markov-chain", "pctm"
+        "target_attention", "popularity", "markov", "pctm"
     }  # fmt: skip
 
 

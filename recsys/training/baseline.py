@@ -23,7 +23,7 @@ _PCTM_SETTINGS = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports
 
 BASELINES: dict[str, Callable[[Histories, PreparedDataset], Scorer]] = {
     "popularity": lambda log, data: Popularity.fit(log, data.num_items),
-    "markov-chain": lambda log, data: MarkovChain.fit(log, data.num_items),
+    "markov": lambda log, data: MarkovChain.fit(log, data.num_items),
     "pctm": lambda log, data: PCTM.fit(
         log, data.num_items, _PCTM_SETTINGS.get(data.manifest.origin)
     ),
