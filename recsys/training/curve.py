@@ -29,7 +29,7 @@ def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
             (curve.best_epoch, curve.best),
             textcoords="offset points",
             xytext=(0, -22),
-            ha="center",
+            ha="right",
             arrowprops={"arrowstyle": "->"},
         )
     figure.savefig(path, dpi=120)
