@@ -161,7 +161,7 @@ class ProgressLine(pl.Callback):
         line = _describe(len(curve.epochs), curve)
         self._progress.update(self._task, figures=line)
         if not self._console.is_terminal:
-            self._console.print(f"{self._title}: {line}", soft_wrap=True)
+            self._console.print(f"{self._title}: {line}", soft_wrap=True, highlight=False)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave the last state of the bar on the screen."""
