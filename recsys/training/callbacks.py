@@ -17,6 +17,9 @@ from recsys.evaluation.rank_table import RankTable
 MONITOR = "valid/ndcg_at_10"
 """What the best epoch is chosen by."""
 
+Report = Callable[[int, dict[str, float]], None]
+"""Takes an epoch's number, from 1, and its figures."""
+
 
 @dataclass
 class Curve:
@@ -27,6 +30,8 @@ class Curve:
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    best_ranks: RankTable | None = None
+    """Of the validation targets under those weights; None without validation."""
     interrupted: bool = False
     """By Ctrl-C."""
 
@@ -34,6 +39,16 @@ class Curve:
     def best(self) -> float:
         """The best validation NDCG@10 so far; -1 before the first."""
         return max((epoch[MONITOR] for epoch in self.epochs if MONITOR in epoch), default=-1.0)
+
+    def validated(self) -> tuple[int, RankTable]:
+        """The best epoch and its ranks, of a training with validation.
+
+        Raises:
+            ValueError: it was without.
+        """
+        if self.best_epoch is None or self.best_ranks is None:
+            raise ValueError("no epoch was validated")
+        return self.best_epoch, self.best_ranks
 
 
 class EpochRecorder(pl.Callback):
@@ -56,7 +71,7 @@ class EpochRecorder(pl.Callback):
         every: int,
         patience: int,
         tokens_per_epoch: int,
-        report: Callable[[int, dict[str, float]], None],
+        report: Report,
     ) -> None:
         self.curve = Curve()
         self._model = model
@@ -103,15 +118,17 @@ class EpochRecorder(pl.Callback):
 
     def _keep(self, epoch: int, figures: dict[str, float]) -> None:
         """Validate the weights as they are, and keep them if they are the best."""
-        best = self.curve.best
+        best, table = self.curve.best, None
         if self._validate is not None:
             started = time.perf_counter()
-            ranks = self._validate().ranks
+            table = self._validate()
+            ranks = table.ranks
             figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
             figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
             figures["valid/seconds"] = time.perf_counter() - started
         if self._validate is None or figures[MONITOR] > best:
             self.curve.best_epoch = epoch
+            self.curve.best_ranks = table
             self.curve.best_weights = {
                 name: weight.detach().to("cpu", copy=True)
                 for name, weight in self._model.state_dict().items()

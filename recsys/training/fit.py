@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recsys.config import Experiment, TrackingConfig, flatten
 from recsys.data.files import new_folder
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, summarise
 from recsys.evaluation.model_scorer import ModelScorer
@@ -54,8 +54,6 @@ class _Fitted:
     model: SequenceRecommender
     trained_until: TrainedUntil
     curve: Curve
-    valid: RankTable
-    """Of the best epoch, before any refit."""
 
 
 def fit(
@@ -79,27 +77,28 @@ def fit(
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
     experiment = experiment.model_copy(update={"data": dataset.config})
-    test_part = dataset.holdout("test")
-    if not len(dataset.holdout("valid").targets) or not len(test_part.targets):
+    valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
+    if not len(valid_part.targets) or not len(test_part.targets):
         raise InputError(f"{dataset.path}: no user has three interactions: nothing to evaluate on")
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
     with track(experiment, dataset, experiment.model.head.kind, flatten(experiment)) as tracker:
         forget_peak()
         started = time.perf_counter()
-        fitted = _train_and_refit(experiment, dataset, tracker)
+        fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
         seconds = time.perf_counter() - started
         test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
+        best_epoch, valid = fitted.curve.validated()
         costs = {
-            "best_epoch": fitted.curve.best_epoch or 0,
+            "best_epoch": best_epoch,
             "fit_seconds": seconds,
             "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
             **peak_memory_mib(),
         }
-        _write(out, experiment, dataset, fitted, test)
+        _write(out, experiment, dataset, fitted, {"valid": valid, "test": test})
         for name in sorted(_OUTPUTS):  # after they are safe on disk: a store may fail
             tracker.log_path(out / name)
         cutoffs = experiment.evaluation.cutoffs
-        valid_figures = summarise(fitted.valid.ranks, cutoffs)
+        valid_figures = summarise(valid.ranks, cutoffs)
         test_figures = summarise(test.ranks, cutoffs)
         tracker.log_intervals("valid", valid_figures)
         tracker.log_intervals("test", test_figures)
@@ -108,15 +107,16 @@ def fit(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
         bundle=out / "bundle",
-        best_epoch=fitted.curve.best_epoch or 0,
+        best_epoch=best_epoch,
         valid=valid_figures,
         test=test_figures,
         seconds=seconds,
     )
 
 
-def _train_and_refit(experiment: Experiment, dataset: PreparedDataset, tracker: Tracker) -> _Fitted:
-    valid_part = dataset.holdout("valid")
+def _train_and_refit(
+    experiment: Experiment, dataset: PreparedDataset, valid_part: Holdout, tracker: Tracker
+) -> _Fitted:
     model, curve = train(
         experiment,
         dataset.num_items,
@@ -125,12 +125,10 @@ def _train_and_refit(experiment: Experiment, dataset: PreparedDataset, tracker: 
         experiment.training.max_epochs,
         lambda epoch, figures: tracker.log_figures(figures, epoch),
     )
-    scorer = ModelScorer(model, experiment.model.max_sequence_length)
-    valid = evaluate(scorer, valid_part, "valid", experiment.evaluation.seen)
     trained_until: TrainedUntil = "train"
     interrupted = curve.interrupted
     if experiment.training.refit and not interrupted:
-        epochs = curve.best_epoch or 0
+        epochs, _ = curve.validated()
         logger.info("refit on all but the test targets, %d epochs", epochs)
         again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
         histories = dataset.histories("test")
@@ -143,11 +141,15 @@ def _train_and_refit(experiment: Experiment, dataset: PreparedDataset, tracker: 
     tracker.tag("trained_until", trained_until)
     if interrupted:
         tracker.tag("interrupted", "true")
-    return _Fitted(model, trained_until, curve, valid)
+    return _Fitted(model, trained_until, curve)
 
 
 def _write(
-    out: Path, experiment: Experiment, dataset: PreparedDataset, fitted: _Fitted, test: RankTable
+    out: Path,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    fitted: _Fitted,
+    tables: dict[str, RankTable],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(
@@ -158,8 +160,8 @@ def _write(
             fitted.trained_until,
             git_commit(),
         )
-        fitted.valid.save(folder / "ranks_valid.parquet")
-        test.save(folder / "ranks_test.parquet")
+        for part, table in tables.items():
+            table.save(folder / f"ranks_{part}.parquet")
         draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
 
 

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytorch_lightning as pl
@@ -21,14 +21,11 @@ from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.model.recommender import SequenceRecommender, build_model
-from recsys.training.callbacks import Curve, EpochRecorder, ProgressLine
+from recsys.training.callbacks import Curve, EpochRecorder, ProgressLine, Report
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
 
 logger = logging.getLogger(__name__)
-
-Report = Callable[[int, dict[str, float]], None]
-"""Takes an epoch's number, from 1, and its figures."""
 
 
 def train(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
-from recsys.data.histories import PAD
 from recsys.model.recommender import SequenceRecommender
 from recsys.training.losses import chunked_cross_entropy
 from recsys.training.schedule import warmup_hold_decay
@@ -67,7 +66,7 @@ class TrainingModule(pl.LightningModule):
             batch.targets,
             batch.items if self._exclude_seen else None,
         )
-        targets = int((batch.targets != PAD).sum())
+        targets = int(batch.lengths.sum())
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
         return loss

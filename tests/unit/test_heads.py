@@ -66,25 +66,26 @@ def plain_definition(
     return torch.stack(rows).view(*states.shape[:2], embeddings.shape[0])
 
 
-def random_inputs(batch: int, length: int, candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    shapes = ((batch, length, DIM), (batch, length, DIM), (candidates, DIM))
+def make_case(shape: dict[str, int]) -> tuple[TargetAttentionHead, tuple[Tensor, Tensor, Tensor]]:
+    """A head, and random states, memory and candidate embeddings."""
+    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
+    batch, length = shape["batch"], shape["length"]
+    sizes = ((batch, length, DIM), (batch, length, DIM), (shape["candidates"], DIM))
     states, memory, embeddings = (
-        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
+        torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes
     )
-    return states, memory, embeddings
+    return head, (states, memory, embeddings)
 
 
 @settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_running_sums_equal_the_plain_definition_with_gradients(shape: dict[str, int]) -> None:
-    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
-    inputs = random_inputs(shape["batch"], shape["length"], shape["candidates"])
-    states, memory, embeddings = inputs
+    head, (states, memory, embeddings) = make_case(shape)
     fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
     plain = plain_definition(head, states, memory, embeddings)
     assert torch.allclose(fast, plain, rtol=0, atol=1e-9)
 
-    leaves = [*inputs, *head.parameters()]
+    leaves = [states, memory, embeddings, *head.parameters()]
     upstream = torch.randn_like(fast)
     for one, other in zip(
         torch.autograd.grad(fast, leaves, upstream, allow_unused=True),
@@ -102,9 +103,7 @@ def test_running_sums_equal_the_plain_definition_with_gradients(shape: dict[str,
 @given(shapes)
 def test_working_precision_stays_within_its_tolerance(shape: dict[str, int]) -> None:
     """float32: 1e-4; bf16, as in training: 5% of the spread of the scores."""
-    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
-    inputs = random_inputs(shape["batch"], shape["length"], shape["candidates"])
-    states, memory, embeddings = inputs
+    head, (states, memory, embeddings) = make_case(shape)
     exact = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
     low = head.float()
     sides = (
@@ -122,9 +121,8 @@ def test_working_precision_stays_within_its_tolerance(shape: dict[str, int]) -> 
 @settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, int]) -> None:
-    head = make_head(shape["heads"], from_states=bool(shape["from_states"]), seed=shape["seed"])
+    head, (states, memory, embeddings) = make_case(shape)
     batch, length = shape["batch"], shape["length"]
-    states, memory, embeddings = random_inputs(batch, length, shape["candidates"])
     lengths = torch.randint(1, length + 1, (batch,))
     history, candidates = head.history_side(states, memory), head.candidate_side(embeddings)
     newest = head.newest(history, candidates, lengths)
