@@ -20,7 +20,7 @@ from recsys.data.shop import Shop, make_shop
 from recsys.evaluation.compare import compare
 from recsys.evaluation.shop_truth import Explain, TopK, explanation_accuracy, rule_recovery
 from recsys.scoring.recommender import Recommender
-from recsys.training.baseline import BASELINES, fit_baseline
+from recsys.training.baseline import baselines_of, fit_baseline
 from recsys.training.fit import fit
 
 
@@ -37,14 +37,14 @@ def demo(experiment: Experiment, console: Console) -> None:
     _show_shop(shop, console)
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
-    console.rule("2. Training (five models, progress on standard error)")
+    console.rule("2. Training (seven models, progress on standard error)")
     ablation = experiment.model_copy(
         update={
             "name": f"{experiment.name}-dot",
             "model": experiment.model.model_copy(update={"head": DotProduct()}),
         }
     )
-    runs = [fit_baseline(name, experiment, dataset) for name in BASELINES]
+    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment)]
     dot_product = fit(ablation, dataset)
     attention = fit(experiment, dataset)
 

@@ -118,7 +118,8 @@ def test_the_whole_way(terminal: Terminal) -> None:
 def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {
-        "target_attention", "popularity", "markov", "pctm"
+        "target_attention", "popularity", "personal_frequency", "markov", "pctm",
+        "matrix_factorisation",
     }  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 
+_POOL_BATCHES = 20
+"""Sequences are sorted by length within pools of so many batches."""
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
@@ -22,7 +25,8 @@ class SequenceBatch:
     lengths: Tensor
     """Real tokens per row [B], int64."""
     targets: Tensor
-    """The item that follows each input [B, L], int64; PAD where there is none."""
+    """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
+    [B, L], or the items that follow the last input [B, n]."""
 
 
 class TrainingBatches:
@@ -33,7 +37,7 @@ class TrainingBatches:
 
     Each user's newest ``max_sequence_length + 1`` items make one sequence: all but the last are
     inputs, all but the first targets. Sequences are shuffled, sorted by length within pools of
-    ``pool_batches`` batches and cut so that rows × longest ≤ ``batch_tokens``: the token batching
+    twenty batches and cut so that rows × longest ≤ ``batch_tokens``: the token batching
     of Vaswani et al. 2017 (section 5.1), without a Python step per sample.
 
     Args:
@@ -47,12 +51,10 @@ class TrainingBatches:
         max_sequence_length: int,
         batch_tokens: int,
         seed: int,
-        pool_batches: int = 20,
     ) -> None:
         recent = histories.newest(max_sequence_length + 1)
         self._sequences = recent.take(np.flatnonzero(recent.lengths >= 2))
         self._batch_tokens = batch_tokens
-        self._pool_tokens = pool_batches * batch_tokens
         self._seed = seed
         self.epoch = 0
 
@@ -69,19 +71,7 @@ class TrainingBatches:
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The rows of each batch of an epoch."""
         rng = np.random.default_rng([self._seed, epoch])
-        order = rng.permutation(len(self._sequences))
-        lengths = self._sequences.lengths[order] - 1
-        pools = np.cumsum(lengths) // self._pool_tokens
-        arranged = np.lexsort((-lengths, pools))
-        order, lengths, pools = order[arranged], lengths[arranged], pools[arranged]
-        batches = []
-        start = 0
-        while start < len(order):
-            rows = max(1, self._batch_tokens // batch_width(int(lengths[start])))
-            stop = min(start + rows, int(np.searchsorted(pools, pools[start], side="right")))
-            batches.append(order[start:stop])
-            start = stop
-        return [batches[index] for index in rng.permutation(len(batches))]
+        return _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
 
     def __len__(self) -> int:
         return len(self.plan(self.epoch))
@@ -98,6 +88,109 @@ class TrainingBatches:
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
             )
+
+
+class ContinuationBatches:
+    """An epoch of histories cut in two: what was bought, and what was bought after that.
+
+    Every epoch cuts each history anew at random places, once for each ``max_sequence_length`` items
+    of it, so that an epoch reads about as many items as there are. Batching and iteration are those
+    of `TrainingBatches`.
+
+    Args:
+        histories: training histories; those that cannot be cut are left out.
+        max_sequence_length: the newest so many items before a cut are inputs.
+        max_targets: the first so many items after a cut are targets.
+        batch_tokens: inputs and targets per batch, padding included.
+        seed: with the epoch number it decides cuts and order.
+        places: where a history may be cut: indices of ``histories.items``, ascending, each of the
+            first item after a cut; None: anywhere.
+    """
+
+    def __init__(
+        self,
+        histories: Histories,
+        max_sequence_length: int,
+        max_targets: int,
+        batch_tokens: int,
+        seed: int,
+        places: NDArray[np.int64] | None = None,
+    ) -> None:
+        if places is None:
+            places = np.setdiff1d(np.arange(len(histories.items)), histories.offsets)
+        self._histories = histories
+        self._places = places
+        self._first_place = np.searchsorted(places, histories.offsets)
+        self._max_sequence_length = max_sequence_length
+        self._max_targets = max_targets
+        self._batch_tokens = batch_tokens
+        self._seed = seed
+        self.epoch = 0
+
+    @property
+    def num_sequences(self) -> int:
+        """Cuts in an epoch."""
+        return int(self._cuts_per_history().sum())
+
+    @property
+    def num_tokens(self) -> int:
+        """Real inputs and targets of the epoch that comes next; others differ a little."""
+        inputs, targets = self._cut(np.random.default_rng([self._seed, self.epoch]))
+        return len(inputs.items) + len(targets.items)
+
+    def __len__(self) -> int:
+        return len(self._epoch(self.epoch)[0])
+
+    def __iter__(self) -> Iterator[SequenceBatch]:
+        batches, all_inputs, all_targets = self._epoch(self.epoch)
+        self.epoch += 1
+        for rows in batches:
+            inputs, targets = all_inputs.take(rows), all_targets.take(rows)
+            width = batch_width(int(inputs.lengths.max()))
+            yield SequenceBatch(
+                items=torch.from_numpy(inputs.padded(width).astype(np.int64)),
+                lengths=torch.from_numpy(inputs.lengths),
+                targets=torch.from_numpy(targets.padded().astype(np.int64)),
+            )
+
+    def _epoch(self, epoch: int) -> tuple[list[NDArray[np.int64]], Histories, Histories]:
+        """The rows of each batch, and the inputs and targets that they are rows of."""
+        rng = np.random.default_rng([self._seed, epoch])
+        inputs, targets = self._cut(rng)
+        beside = int(targets.lengths.max(initial=0))
+        return _plan(inputs.lengths, self._batch_tokens, rng, beside), inputs, targets
+
+    def _cut(self, rng: np.random.Generator) -> tuple[Histories, Histories]:
+        users = np.repeat(np.arange(len(self._histories)), self._cuts_per_history())
+        starts, ends = self._histories.offsets[users], self._histories.offsets[users + 1]
+        cuts = self._places[rng.integers(self._first_place[users], self._first_place[users + 1])]
+        oldest = np.maximum(starts, cuts - self._max_sequence_length)
+        last = np.minimum(ends, cuts + self._max_targets)
+        items = self._histories.items
+        return Histories.from_spans(items, oldest, cuts), Histories.from_spans(items, cuts, last)
+
+    def _cuts_per_history(self) -> NDArray[np.int64]:
+        wanted = -(-(self._histories.lengths - 1) // self._max_sequence_length)
+        return np.where(np.diff(self._first_place) > 0, wanted, 0)
+
+
+def _plan(
+    lengths: NDArray[np.int64], batch_tokens: int, rng: np.random.Generator, beside: int = 0
+) -> list[NDArray[np.int64]]:
+    """Shuffled rows in batches of like length; ``beside``: tokens that each row has besides."""
+    order = rng.permutation(len(lengths))
+    lengths = lengths[order]
+    pools = np.cumsum(lengths + beside) // (_POOL_BATCHES * batch_tokens)
+    arranged = np.lexsort((-lengths, pools))
+    order, lengths, pools = order[arranged], lengths[arranged], pools[arranged]
+    batches = []
+    start = 0
+    while start < len(order):
+        rows = max(1, batch_tokens // (batch_width(int(lengths[start])) + beside))
+        stop = min(start + rows, int(np.searchsorted(pools, pools[start], side="right")))
+        batches.append(order[start:stop])
+        start = stop
+    return [batches[index] for index in rng.permutation(len(batches))]
 
 
 def batch_width(length: int) -> int:

@@ -15,12 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig
+from recsys.data.encoding import encode_log
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Histories, spans
 from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sources import load_source
-from recsys.data.splits import leave_last_out
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
@@ -37,7 +37,10 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """The Q targets of one part of the split, each with the history it is to be foretold from."""
+    """The Q targets of one part of the split, each with the history it is to be foretold from.
+
+    Targets of one user are so many rows with the same history.
+    """
 
     users: NDArray[np.int64]
     """The user's row in the dataset [Q]."""
@@ -47,6 +50,20 @@ class Holdout:
     """Item tokens [Q], each at least 1."""
     dropped: int
     """Targets outside the catalogue: not among the Q, but counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """What Q users bought in one part of the split, each with the history before it."""
+
+    users: NDArray[np.int64]
+    """The user's row in the dataset [Q], ascending: those with at least one known target."""
+    histories: Histories
+    """Of Q users: everything before that part, items outside the catalogue left out."""
+    targets: Histories
+    """Of Q users: the items of that part, oldest first, those outside the catalogue left out."""
+    dropped: int
+    """Targets outside the catalogue: not among the targets, but counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,23 +150,40 @@ class PreparedDataset:
         starts = self.offsets[:-1]
         return Histories.from_spans(self.items, starts, starts + self.cuts[:, _START[before]])
 
+    def basket_starts(self, before: Part) -> NDArray[np.int64]:
+        """Where a basket begins that is not the user's first: indices of the items of `histories`.
+
+        A basket is what a user bought at one time.
+        """
+        starts = self.offsets[:-1]
+        ends = starts + self.cuts[:, _START[before]]
+        rows = spans(starts, ends - starts)
+        times, users = self.timestamps[rows], np.repeat(np.arange(len(starts)), ends - starts)
+        later = (users[1:] == users[:-1]) & (times[1:] != times[:-1])
+        return 1 + np.flatnonzero(later)
+
     def holdout(self, part: Part) -> Holdout:
-        """The targets of a part of the split, in user order, oldest first."""
-        starts = self.cuts[:, _START[part]].astype(np.int64)
-        counts = self.cuts[:, _START[part] + 1] - starts
-        users = np.repeat(np.arange(self.num_users), counts)
-        firsts = np.repeat(np.cumsum(counts) - counts, counts)
-        rows = (self.offsets[:-1] + starts)[users] + np.arange(len(users)) - firsts
-        targets = self.items[rows]
-        known = targets != PAD
-        users = users[known]
+        """The targets of a part of the split one by one, in user order, oldest first."""
+        together = self.continuations(part)
+        rows = together.targets.users
         return Holdout(
+            users=together.users[rows],
+            histories=together.histories.take(rows),
+            targets=together.targets.items,
+            dropped=together.dropped,
+        )
+
+    def continuations(self, part: Part) -> Continuations:
+        """The targets of a part of the split, those of a user together."""
+        starts = self.offsets[:-1] + self.cuts[:, _START[part]]
+        ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
+        targets = Histories.from_spans(self.items, starts, ends)
+        users = np.flatnonzero(targets.lengths)
+        return Continuations(
             users=users,
-            histories=Histories.from_spans(
-                self.items, self.offsets[users], self.offsets[users] + starts[users]
-            ),
-            targets=targets[known],
-            dropped=int(np.count_nonzero(~known)),
+            histories=Histories.from_spans(self.items, self.offsets[users], starts[users]),
+            targets=targets.take(users),
+            dropped=int((ends - starts).sum()) - len(targets.items),
         )
 
 
@@ -185,7 +219,7 @@ def prepare(
         features = read_table(items, origin="the item table")
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     filtered = filter_log(log, config)
-    arrays, tables = _encode(filtered, features)
+    arrays, tables = encode_log(filtered, features, config.split)
     identity = _identity(settings, arrays, tables)
     if previous is None or previous.fingerprint != identity:
         with new_folder(out) as folder:
@@ -218,53 +252,6 @@ def _previous(out: Path) -> Manifest | None:
     except InputError:
         return None
     return manifest
-
-
-def _encode(
-    log: InteractionLog, features: pl.DataFrame | None
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
-    """The arrays and tables of the dataset, by the names of their files."""
-    frame = log.frame.collect("polars").to_polars()
-    users = frame["user_id"].rle().struct.unnest()
-    lengths = users["len"].to_numpy().astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    cuts = leave_last_out(lengths)
-    known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
-    vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
-    arrays: dict[str, NDArray[np.generic]] = {
-        "items": vocabulary.encode(frame["item_id"]),
-        "timestamps": frame["timestamp"].to_numpy(),
-        "offsets": offsets,
-        "cuts": cuts,
-    }
-    if "weight" in frame.columns:
-        arrays["weights"] = frame["weight"].to_numpy()
-    tables = {
-        "users": users.select(user_id="value"),
-        "items": _item_table(vocabulary, features, log.origin),
-    }
-    return arrays, tables
-
-
-def _item_table(vocabulary: Vocabulary, features: pl.DataFrame | None, origin: str) -> pl.DataFrame:
-    """item_id and features, one row per item token; nulls for items without features."""
-    ids = pl.DataFrame({"item_id": vocabulary.ids, "token": np.arange(1, len(vocabulary) + 1)})
-    if features is None:
-        return ids.drop("token")
-    if "item_id" not in features.columns:
-        raise InputError(
-            f"item table of {origin}: no column 'item_id' among {', '.join(features.columns)}"
-        )
-    tokens = pl.Series("token", vocabulary.encode(features["item_id"]).astype(np.int64))
-    known = features.with_columns(tokens).filter(tokens != PAD)
-    if known.is_empty():
-        raise InputError(f"item table of {origin}: none of its item_ids is in the log")
-    if known["token"].is_duplicated().any():
-        twice = known.filter(known["token"].is_duplicated())["item_id"][0]
-        raise InputError(f"item table of {origin}: item_id {twice!r} has more than one row")
-    return ids.join(known.drop("item_id"), on="token", how="left", maintain_order="left").drop(
-        "token"
-    )
 
 
 def _identity(

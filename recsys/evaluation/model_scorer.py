@@ -13,7 +13,7 @@ from torch import Tensor
 from recsys.data.histories import PAD, Histories
 from recsys.evaluation.scorer import ELEMENTS_PER_BATCH
 from recsys.model.heads import CandidateSide
-from recsys.model.recommender import SequenceRecommender
+from recsys.model.recommender import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ _CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
 
 class ModelScorer:
-    """Scores from a `SequenceRecommender`: only the newest items of a history are read.
+    """Scores from a model: only the newest items of a history are read.
 
     Histories of like length go through the model together, candidates in chunks: memory is that of
     the result and a constant. A user's scores do not depend on who else is asked for, but for
     rounding. Scores are float32 whatever the precision of training.
     """
 
-    def __init__(self, model: SequenceRecommender, max_sequence_length: int) -> None:
+    def __init__(self, model: Model, max_sequence_length: int) -> None:
         self._model = model
         self._max_sequence_length = max_sequence_length
 
@@ -73,7 +73,7 @@ class ModelScorer:
         try:
             with torch.autocast(device.type, enabled=False):
                 side = self._model.head.candidate_side(self._model.items.weight)
-                for rows in _like_lengths(lengths, self._step.tokens, most_rows):
+                for rows in like_lengths(lengths, self._step.tokens, most_rows):
                     part = self._catalogue_scores(recent.take(rows), side)
                     if candidates is not None:
                         tokens = torch.from_numpy(candidates[rows].astype(np.int64))
@@ -98,14 +98,12 @@ class ModelScorer:
         return scores
 
 
-def _like_lengths(
-    lengths: NDArray[np.int64], tokens: int, rows: int
-) -> Iterator[NDArray[np.int64]]:
+def like_lengths(lengths: NDArray[np.int64], tokens: int, rows: int) -> Iterator[NDArray[np.int64]]:
     """The histories, shortest first, in runs of at most so many tokens, padding included, and rows.
 
     A history that is longer by itself makes a run of its own.
 
-    >>> [run.tolist() for run in _like_lengths(np.array([5, 1, 3, 1]), tokens=4, rows=10)]
+    >>> [run.tolist() for run in like_lengths(np.array([5, 1, 3, 1]), tokens=4, rows=10)]
     [[1, 3], [2], [0]]
     """
     order = np.argsort(lengths, kind="stable")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.files import new_file
 from recsys.data.prepared import Holdout, Part
-from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, Ties, rank_targets
 from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.table_file import load_table, save_table
 
-_METADATA_KEY = "recsys.rank_table"
+_NOUN = "rank table"
 _SCHEMA = {"user": pl.Int64, "target": pl.Int32, "rank": pl.Int64, "history_length": pl.Int32}
 
 
@@ -53,14 +50,8 @@ class RankTable:
         return ranks
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one Parquet file, the protocol in its key-value metadata; whole or not at all.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        metadata = {_METADATA_KEY: json.dumps(asdict(self.protocol))}
-        with new_file(Path(path)) as file:
-            self.frame.write_parquet(file, metadata=metadata)
+        """Write one Parquet file, whole or not at all; see `save_table`."""
+        save_table(path, _NOUN, self.frame, self.protocol)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RankTable:
@@ -69,18 +60,7 @@ class RankTable:
         Raises:
             InputError: the file cannot be read, or is no rank table.
         """
-        try:
-            metadata = pl.read_parquet_metadata(Path(path))
-            frame = pl.read_parquet(Path(path))
-        # A damaged Parquet page can make polars panic instead of raising.
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise InputError(f"{path}: cannot read the rank table: {error}") from error
-        tree = json.loads(metadata.get(_METADATA_KEY, "{}"))
-        names = [field.name for field in fields(Protocol)]
-        missing = (set(names) - set(tree)) | (set(_SCHEMA) - set(frame.columns))
-        if missing:
-            raise InputError(f"{path}: not a rank table: {', '.join(sorted(missing))} missing")
-        return cls(frame, Protocol(**{name: tree[name] for name in names}))
+        return cls(*load_table(path, _NOUN, _SCHEMA, Protocol))
 
 
 def evaluate(

@@ -1,9 +1,9 @@
-"""Did a model find the rules planted in the simulated shop, and does it explain by true causes?"""
+"""Did a model find what is planted in the shop: rules, chains, the true causes of purchases?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import polars as pl
@@ -46,9 +46,7 @@ def rule_recovery(
     """
     rng = np.random.default_rng(seed)
     histories = list(_histories(shop).values())
-    in_rules = {item for rule in shop.rules for item in (*rule.causes, rule.effect)}
-    neutral = shop.interactions["item_id"]
-    neutral = neutral.filter(~neutral.is_in(in_rules))
+    neutral = _neutral(shop)
     rows = []
     for rule in shop.rules:
         groups = _probes(rule, histories, neutral, num_probes, rng)
@@ -60,6 +58,50 @@ def rule_recovery(
         rows.append((rule.name, float(given), float(without), bool(recovered)))
     return pl.DataFrame(
         rows, schema=["rule", "with_causes", "without_cause", "recovered"], orient="row"
+    )
+
+
+def chain_continuation(
+    shop: Shop, next_items: TopK, *, n: int = 5, num_probes: int = 200, seed: int = 0
+) -> pl.DataFrame:
+    """How often the planted chains are continued in order, each judged on histories made for it.
+
+    A chain is a rule with one cause whose effect is the one cause of another rule: phone, case,
+    charger. Its probes are those of its first rule (see `rule_recovery`): they hold the phone, and
+    neither the case nor the charger. It is continued if the next n items hold the case and, after
+    it, the charger; in the shop itself that comes to the product of the two rules' probabilities,
+    less what falls behind the n-th purchase.
+
+    Args:
+        shop: whose rules are looked for.
+        next_items: item ids of B histories, oldest first, and n -> the next n of each, in order.
+        n: how many.
+        num_probes: histories per chain.
+        seed: of the histories.
+
+    Returns:
+        One row per chain: chain ("Phone, Phone case, Fast charger"), planted (the product of the
+        probabilities), continued (share of the probes), without_start (the same without its first
+        item).
+    """
+    rng = np.random.default_rng(seed)
+    names = dict(shop.products.select("item_id", "name").iter_rows())
+    histories = list(_histories(shop).values())
+    neutral = _neutral(shop)
+    rows = []
+    for first, second in product(shop.rules, repeat=2):
+        if not len(first.causes) == len(second.causes) == 1 or second.causes[0] != first.effect:
+            continue
+        chain = [*first.causes, first.effect, second.effect]
+        without = [[item for item in history if item not in chain] for history in histories]
+        given, control = _probes(first, without, neutral, num_probes, rng)
+        lists = next_items([*given, *control], n)
+        found = np.array([_in_order(items[:n], chain[1:]) for items in lists]).reshape(2, -1)
+        planted = first.probability * second.probability
+        label = ", ".join(names[item] for item in chain)
+        rows.append((label, planted, *found.mean(axis=1).tolist()))
+    return pl.DataFrame(
+        rows, schema=["chain", "planted", "continued", "without_start"], orient="row"
     )
 
 
@@ -123,6 +165,19 @@ def _probes(
                 purchases += [cause if cause in present else stand_in, after]
             group.append(purchases)
     return groups
+
+
+def _neutral(shop: Shop) -> pl.Series:
+    """The purchases of products that are in no rule."""
+    in_rules = {item for rule in shop.rules for item in (*rule.causes, rule.effect)}
+    items = shop.interactions["item_id"]
+    return items.filter(~items.is_in(in_rules))
+
+
+def _in_order(items: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the wanted items are there, each after the one before."""
+    rest = iter(items)
+    return all(item in rest for item in wanted)
 
 
 def _histories(shop: Shop) -> dict[str, list[str]]:

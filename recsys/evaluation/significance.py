@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import InputError
+from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.metrics import bootstrap_means, chunks, metric_values
 from recsys.evaluation.rank_table import RankTable
+
+Table = TypeVar("Table", RankTable, ContinuationTable)
 
 RESAMPLES = 10_000
 """Resamples of the test and of the interval: p-values come in steps of a ten-thousandth."""
@@ -24,7 +27,7 @@ class PairedResult(NamedTuple):
     """How much better a is than b."""
 
     difference: float
-    """Mean over the targets of a's metric less b's."""
+    """Mean of a's metric less b's, over the targets (of lists: over the users)."""
     low: float
     """Lower end of the 95% percentile-bootstrap interval of the difference."""
     high: float
@@ -33,17 +36,18 @@ class PairedResult(NamedTuple):
     """Two-sided: how often chance alone gives as large a difference, or a larger one."""
 
 
-def paired_test(a: RankTable, b: RankTable, metric: str, seed: int = 0) -> PairedResult:
-    """Paired randomisation test of two rank tables of the same targets, with an interval.
+def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
+    """Paired randomisation test of two tables of the same targets, with an interval.
 
-    If the two models were alike, each target's two values could as well be swapped: the test flips
-    the signs of the differences at random. (Smucker, Allan and Carterette, CIKM 2007, compare it
+    If the two models were alike, the two values of each row (a target of rank tables, a user of
+    continuation tables) could as well be swapped: the test flips the signs of the differences at
+    random. (Smucker, Allan and Carterette, CIKM 2007, compare it
     with the t-test, the bootstrap and rank tests.)
 
     Args:
         a: of one model.
         b: of the other.
-        metric: recall_at_K, ndcg_at_K or mrr.
+        metric: recall_at_K, ndcg_at_K or mrr; of continuation tables, a figure of `list_figures`.
         seed: of the resamples.
 
     Raises:
@@ -51,7 +55,7 @@ def paired_test(a: RankTable, b: RankTable, metric: str, seed: int = 0) -> Paire
         ValueError: the tables are empty.
     """
     _refuse_unlike(a, b)
-    differences = metric_values(a.ranks, metric) - metric_values(b.ranks, metric)
+    differences = _values(a, metric) - _values(b, metric)
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
     (interval,) = bootstrap_means(values[None], counts, generator, RESAMPLES)
@@ -91,21 +95,29 @@ def _sign_flip_p_value(
     return (as_large + 1) / (RESAMPLES + 1)
 
 
-def _refuse_unlike(a: RankTable, b: RankTable) -> None:
+def _values(table: RankTable | ContinuationTable, metric: str) -> NDArray[np.float64]:
+    if isinstance(table, RankTable):
+        return metric_values(table.ranks, metric)
+    return table.values(metric)
+
+
+def _refuse_unlike(a: Table, b: Table) -> None:
+    if isinstance(a, RankTable):
+        tables, rows, bought = "rank tables", "targets", "target"
+    else:
+        tables, rows, bought = "continuation tables", "users", "targets"
     ours, theirs = asdict(a.protocol), asdict(b.protocol)
     for name, value in ours.items():
         if value != theirs[name]:
             raise InputError(
-                f"rank tables differ in {name}: {value!r} and {theirs[name]!r}; "
+                f"{tables} differ in {name}: {value!r} and {theirs[name]!r}; "
                 "compare models evaluated alike"
             )
     if len(a.frame) != len(b.frame):
-        raise InputError(f"rank tables have {len(a.frame)} and {len(b.frame)} targets")
-    for column in ("user", "target"):
+        raise InputError(f"{tables} have {len(a.frame)} and {len(b.frame)} {rows}")
+    for column in ("user", bought):
         unequal = (a.frame[column] != b.frame[column]).arg_true()
         if len(unequal):
-            row = unequal[0]
-            raise InputError(
-                f"rank tables differ in the {column} of row {row}: "
-                f"{a.frame[column][row]} and {b.frame[column][row]}"
-            )
+            row = int(unequal[0])
+            one, other = (table.frame.row(row, named=True)[column] for table in (a, b))
+            raise InputError(f"{tables} differ in the {column} of row {row}: {one} and {other}")

@@ -6,41 +6,52 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
+from recsys.model.attention import padding_mask
+from recsys.model.blocks import EncoderBlock
 from recsys.model.dropout import Dropout
+from recsys.model.positions import positions_from_end
 
 
 class Encoder(nn.Module):
     """Positions, dropout, a stack of blocks, a last norm.
 
     Args:
-        positions: lengths [B] and a width L to position vectors [B, L, D].
-        blocks: each [B, L, D] to [B, L, D], causal.
+        positions: position numbers [B, L] to vectors [B, L, D].
+        blocks: the stack.
         embedding_dim: D.
         dropout: of the sum of items and positions.
+        causal: each position sees the items up to itself; else all items of the sequence.
 
-    Source: Kang and McAuley 2018 (SASRec), https://arxiv.org/abs/1808.09781
+    Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781; Vaswani et
+    al. 2017, section 3.1
     """
 
     def __init__(
         self,
         positions: nn.Module,
-        blocks: Iterable[nn.Module],
+        blocks: Iterable[EncoderBlock],
         embedding_dim: int,
         dropout: float,
+        *,
+        causal: bool = True,
     ) -> None:
         super().__init__()
         self.positions = positions
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = Dropout(dropout)
+        self.causal = causal
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].
 
-        The state at position t depends on the items up to t and on the sequence's length (positions
-        count from the end), on nothing else. States on padding mean nothing.
+        The state at position t depends on the items that it sees and on the sequence's length
+        (positions count from the end), on nothing else. States on padding mean nothing.
         """
-        x = self.dropout(embedded + self.positions(lengths, embedded.shape[1]))
+        width = embedded.shape[1]
+        x = self.dropout(embedded + self.positions(positions_from_end(lengths, width)))
+        # Sequences are right-padded: the causal mask alone keeps tokens from seeing padding.
+        mask = None if self.causal else padding_mask(lengths, width)[:, None, None]
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask, causal=self.causal)
         return self.norm(x)  # type: ignore[no-any-return]

@@ -136,6 +136,17 @@ class TargetAttentionHead(nn.Module):
         ]
         return torch.stack(parts).sum(dim=0)
 
+    def weights(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+        """How each head spreads a candidate's attention over the purchases, at the last item.
+
+        [B, H, L, C]; they sum to 1 over L, and are 0 on padding.
+        """
+        parts = [
+            fade.mT * weights / (fade @ weights)
+            for fade, weights, _ in self._attention(history, candidates, lengths)
+        ]
+        return torch.stack(parts, dim=1)
+
     def _attention(
         self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Positional embeddings. Positions count from the newest item, which is position 0."""
+"""Positional embeddings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 def positions_from_end(lengths: Tensor, width: int) -> Tensor:
     """How many items came after each one, [B, width]; 0 on padding.
+
+    So an encoder counts: the newest item is position 0 however long the history is.
 
     >>> positions_from_end(torch.tensor([3, 2]), 3)
     tensor([[2, 1, 0],
@@ -26,14 +28,15 @@ class LearnedPositions(nn.Module):
         self.table = nn.Embedding(max_length, embedding_dim)
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def forward(self, lengths: Tensor, width: int) -> Tensor:
-        """Position vectors [B, width, D] of sequences with the given lengths [B]."""
-        return self.table(positions_from_end(lengths, width))  # type: ignore[no-any-return]
+    def forward(self, positions: Tensor) -> Tensor:
+        """Vectors [..., D] of positions [...] below max_length."""
+        return self.table(positions)  # type: ignore[no-any-return]
 
 
 class SinusoidalPositions(nn.Module):
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)).
 
+    PE(p + k) is a rotation of PE(p) that does not depend on p.
     Source: Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762
     """
 
@@ -49,6 +52,6 @@ class SinusoidalPositions(nn.Module):
         table[:, 1::2] = angle.cos()[:, : embedding_dim // 2]
         self.register_buffer("table", table.float(), persistent=False)
 
-    def forward(self, lengths: Tensor, width: int) -> Tensor:
-        """Position vectors [B, width, D] of sequences with the given lengths [B]."""
-        return self.table[positions_from_end(lengths, width)]
+    def forward(self, positions: Tensor) -> Tensor:
+        """Vectors [..., D] of positions [...] below max_length."""
+        return self.table[positions]

@@ -21,7 +21,7 @@ from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import PreparedDataset
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.recommender import Model, build_model
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 
@@ -32,7 +32,8 @@ TrainedUntil = Literal["train", "valid"]
 class ServingProtocol(Section):
     """Under which rules the model was trained, and is to be used."""
 
-    split: Literal["leave_last_out"]
+    split: str
+    """As `LeaveLastOut` and `LeaveLastBasketOut` name themselves."""
     seen: Literal["filter", "allow"]
     """Whether items of a user's history are left out of recommendations."""
     trained_until: TrainedUntil
@@ -63,7 +64,7 @@ class ModelBundle:
     path: Path
     manifest: BundleManifest
     experiment: Experiment
-    model: SequenceRecommender
+    model: Model
     """On the CPU, in evaluation mode."""
     item_table: pl.DataFrame
     """item_id, the features of the items, and count: how many interactions of the item the model
@@ -73,7 +74,7 @@ class ModelBundle:
     def write(
         cls,
         path: str | os.PathLike[str],
-        model: SequenceRecommender,
+        model: Model,
         experiment: Experiment,
         dataset: PreparedDataset,
         trained_until: TrainedUntil,
@@ -110,7 +111,7 @@ class ModelBundle:
                 dataset_fingerprint=dataset.fingerprint,
                 num_items=dataset.num_items,
                 protocol=ServingProtocol(
-                    split=experiment.data.split,
+                    split=str(experiment.data.split),
                     seen=experiment.evaluation.seen,
                     trained_until=trained_until,
                 ),
@@ -158,7 +159,7 @@ class ModelBundle:
         return self.item_table["count"].to_numpy().astype(np.float32)
 
 
-def _load_model(path: Path, experiment: Experiment, num_items: int) -> SequenceRecommender:
+def _load_model(path: Path, experiment: Experiment, num_items: int) -> Model:
     """The model of the config with the weights of the file, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
         model = build_model(experiment.model, num_items)

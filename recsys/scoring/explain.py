@@ -47,8 +47,10 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     """
     model, vocabulary = bundle.model, bundle.vocabulary
     head = model.head
-    if not isinstance(head, TargetAttentionHead):
-        raise InputError(f"{bundle.path}: a dot-product score has no parts to explain")
+    if not isinstance(model, SequenceRecommender) or not isinstance(head, TargetAttentionHead):
+        raise InputError(
+            f"{bundle.path}: only the scores of target attention have parts to explain"
+        )
     candidate = torch.from_numpy(known_tokens([item], vocabulary, "item", "catalogue"))
     tokens = vocabulary.encode(id_series(history, "history"))
     positions = np.flatnonzero(tokens != PAD)[-bundle.experiment.model.max_sequence_length :]

@@ -23,8 +23,10 @@ from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import Seen, top_k
 from recsys.evaluation.scorer import user_batches
+from recsys.model.generation import Greedy, Strategy
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
+from recsys.scoring.generate import generate
 from recsys.scoring.inputs import RawHistories, UserHistories, known_tokens
 
 Frame = Any
@@ -110,9 +112,7 @@ class Recommender:
         Raises:
             InputError: k is not between 1 and the size of the catalogue; see `read_histories`.
         """
-        seen = seen or self.bundle.manifest.protocol.seen
-        if seen not in ("filter", "allow"):
-            raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
+        seen = self._seen(seen)
         asked = self.read_histories(histories, users)
         tokens, scores = top_k(self._scorer, asked.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
@@ -157,9 +157,58 @@ class Recommender:
         answer = _answer(asked, rows, self.bundle.vocabulary.decode(tokens), scores)
         return _like(answer, histories, candidates)
 
+    def generate(
+        self,
+        histories: RawHistories | UserHistories | None = None,
+        *,
+        users: Iterable[Any] | None = None,
+        n: int = 5,
+        strategy: Strategy | None = None,
+        candidates: Sequence[Any] | None = None,
+        seen: Seen | None = None,
+        repeats: bool = False,
+    ) -> Frame:
+        """The next n purchases of each user, in order: see `generate`.
+
+        Args:
+            histories: see `read_histories`.
+            users: see `read_histories`.
+            n: purchases for each user.
+            strategy: `Greedy` (None), `Beam` or `Sampling`.
+            candidates: ids of the items that may be generated; None: the whole catalogue.
+            seen: see `recommend`.
+            repeats: an item may be generated more than once.
+
+        Raises:
+            InputError: the model has no decoder or cannot write so many; a candidate is not in the
+                catalogue; see `read_histories`.
+        """
+        seen = self._seen(seen)
+        tokens = None
+        if candidates is not None:
+            tokens = known_tokens(candidates, self.bundle.vocabulary, "candidate item", "catalogue")
+        asked = self.read_histories(histories, users)
+        answer = generate(
+            self.bundle,
+            asked,
+            n,
+            strategy or Greedy(),
+            seen=seen,
+            candidates=tokens,
+            repeats=repeats,
+        )
+        return _like(answer, histories)
+
     def explain(self, history: Sequence[Any], item: Any) -> pl.DataFrame:
         """What each purchase of a history adds to the score of an item: see `explain`."""
         return explain(self.bundle, history, item)
+
+    def _seen(self, seen: Seen | None) -> Seen:
+        """The policy asked for, or that of training."""
+        seen = seen or self.bundle.manifest.protocol.seen
+        if seen not in ("filter", "allow"):
+            raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
+        return seen
 
     def _pairs(
         self, asked: UserHistories, candidates: TableSource | Sequence[Any]

@@ -1,4 +1,4 @@
-"""Count models as tracked runs, beside the trained ones."""
+"""Baselines as tracked runs, beside the trained models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from recsys.baselines.frequency import PersonalFrequency
 from recsys.baselines.markov import MarkovChain
+from recsys.baselines.matrix_factorisation import MatrixFactorisation
 from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM
 from recsys.baselines.popularity import Popularity
 from recsys.config import Experiment, flatten
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import summarise
 from recsys.evaluation.rank_table import evaluate
 from recsys.evaluation.scorer import Scorer
@@ -23,12 +26,24 @@ _PCTM_SETTINGS = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports
 
 BASELINES: dict[str, Callable[[Histories, PreparedDataset], Scorer]] = {
     "popularity": lambda log, data: Popularity.fit(log, data.num_items),
+    "personal_frequency": lambda log, data: PersonalFrequency.fit(log, data.num_items),
     "markov": lambda log, data: MarkovChain.fit(log, data.num_items),
     "pctm": lambda log, data: PCTM.fit(
         log, data.num_items, _PCTM_SETTINGS.get(data.manifest.origin)
     ),
+    "matrix_factorisation": lambda log, data: MatrixFactorisation.fit(log, data.num_items),
 }
 """How each baseline is fitted to the histories of a dataset."""
+
+
+def baselines_of(experiment: Experiment) -> list[str]:
+    """The names of the baselines that say something under the experiment's protocol.
+
+    Where seen items are left out, nothing remains of personal frequency but popularity.
+    """
+    filters = experiment.evaluation.seen == "filter"
+    return [name for name in BASELINES if not (filters and name == "personal_frequency")]
+
 
 _SETTINGS = ("seed", "data.", "evaluation.", "training.refit")
 """What of an experiment decides the result of a baseline."""
@@ -51,7 +66,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     experiment = experiment.model_copy(
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
-    refit = experiment.training.refit
+    refit, seen = experiment.training.refit, experiment.evaluation.seen
     settings = {
         key: value for key, value in flatten(experiment).items() if key.startswith(_SETTINGS)
     }
@@ -60,11 +75,15 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         started = time.perf_counter()
         scorer = BASELINES[name](dataset.histories("test" if refit else "valid"), dataset)
         seconds = time.perf_counter() - started
-        table = evaluate(scorer, dataset.holdout("test"), "test", experiment.evaluation.seen)
+        ranks = evaluate(scorer, dataset.holdout("test"), "test", seen)
+        lists = evaluate_lists(scorer, dataset, "test", seen)
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "ranks_test.parquet")
-            table.save(path)
-            tracker.log_path(path)
-        tracker.log_intervals("test", summarise(table.ranks, experiment.evaluation.cutoffs))
+            ranks.save(Path(folder, "ranks_test.parquet"))
+            if lists is not None:
+                lists.save(Path(folder, "lists_test.parquet"))
+            for path in sorted(Path(folder).iterdir()):
+                tracker.log_path(path)
+        figures = summarise(ranks.ranks, experiment.evaluation.cutoffs)
+        tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
         tracker.log_figures({"fit_seconds": seconds})
     return tracker.run_id

@@ -6,17 +6,31 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.config import Experiment, TrackingConfig, flatten
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.config import (
+    Experiment,
+    LeaveLastBasketOut,
+    SequenceToSequenceConfig,
+    TrackingConfig,
+    flatten,
+)
 from recsys.data.files import new_folder
-from recsys.data.prepared import Holdout, PreparedDataset
+from recsys.data.prepared import Holdout, Part, PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.lists import evaluate_lists, list_length
 from recsys.evaluation.metrics import Interval, summarise
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.model.recommender import SequenceRecommender
+from recsys.evaluation.sequence_generator import SequenceGenerator
+from recsys.model.recommender import Model
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle, TrainedUntil
 from recsys.training.callbacks import Curve
 from recsys.training.curve import draw_learning_curve
@@ -26,7 +40,11 @@ from recsys.training.tracking import Tracker, git_commit, track
 
 logger = logging.getLogger(__name__)
 
-_OUTPUTS = {"bundle", "ranks_valid.parquet", "ranks_test.parquet", "learning_curve.png"}
+_OUTPUTS = {
+    *("bundle", "learning_curve.png"),
+    *("ranks_valid.parquet", "ranks_test.parquet", "lists_test.parquet"),
+}
+"""What there may be in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +62,15 @@ class Run:
     valid: dict[str, Interval]
     """Validation figures of the best epoch."""
     test: dict[str, Interval]
-    """Test figures of the bundle."""
+    """Test figures of the bundle; those of its lists too where the split holds out several
+    purchases per user."""
     seconds: float
     """Of training, validation and refit included."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    model: SequenceRecommender
+    model: Model
     trained_until: TrainedUntil
     curve: Curve
 
@@ -67,26 +86,27 @@ def fit(
     Args:
         experiment: all settings but those of the data: the dataset's own take their place.
         dataset: the prepared dataset.
-        out: folder for the bundle, the rank tables and the learning curve (``runs/NAME`` if None);
-            it appears when all is done, in place of that of an earlier run.
+        out: folder for the bundle, the tables of ranks and lists and the learning curve
+            (``runs/NAME`` if None); it appears when all is done, in place of that of an earlier
+            run.
 
     Raises:
-        InputError: the dataset has nothing to train on or to evaluate, or ``out`` or the tracking
-            store cannot be used.
+        InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
+            many purchases as are held out, or ``out`` or the tracking store cannot be used.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
     experiment = experiment.model_copy(update={"data": dataset.config})
     valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
-    if not len(valid_part.targets) or not len(test_part.targets):
-        raise InputError(f"{dataset.path}: no user has three interactions: nothing to evaluate on")
+    _check_held_out(experiment, dataset, valid_part, test_part)
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    with track(experiment, dataset, experiment.model.head.kind, flatten(experiment)) as tracker:
+    with track(experiment, dataset, experiment.model.family, flatten(experiment)) as tracker:
         forget_peak()
         started = time.perf_counter()
         fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
         seconds = time.perf_counter() - started
         test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
+        lists = evaluate_lists(_list_source(fitted.model, length), dataset, "test", seen)
         best_epoch, valid = fitted.curve.validated()
         costs = {
             "best_epoch": best_epoch,
@@ -94,12 +114,13 @@ def fit(
             "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
             **peak_memory_mib(),
         }
-        _write(out, experiment, dataset, fitted, {"valid": valid, "test": test})
-        for name in sorted(_OUTPUTS):  # after they are safe on disk: a store may fail
-            tracker.log_path(out / name)
+        tables = {"ranks_valid": valid, "ranks_test": test, "lists_test": lists}
+        _write(out, experiment, dataset, fitted, tables)
+        for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
+            tracker.log_path(path)
         cutoffs = experiment.evaluation.cutoffs
         valid_figures = summarise(valid.ranks, cutoffs)
-        test_figures = summarise(test.ranks, cutoffs)
+        test_figures = summarise(test.ranks, cutoffs) | (lists.summary() if lists else {})
         tracker.log_intervals("valid", valid_figures)
         tracker.log_intervals("test", test_figures)
         tracker.log_figures(costs)
@@ -124,6 +145,7 @@ def _train_and_refit(
         valid_part,
         experiment.training.max_epochs,
         lambda epoch, figures: tracker.log_figures(figures, epoch),
+        _places(dataset, "valid"),
     )
     trained_until: TrainedUntil = "train"
     interrupted = curve.interrupted
@@ -131,9 +153,11 @@ def _train_and_refit(
         epochs, _ = curve.validated()
         logger.info("refit on all but the test targets, %d epochs", epochs)
         again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
-        histories = dataset.histories("test")
+        histories, places = dataset.histories("test"), _places(dataset, "test")
         try:
-            model, _ = train(again, dataset.num_items, histories, None, epochs, lambda *_: None)
+            model, _ = train(
+                again, dataset.num_items, histories, None, epochs, lambda *_: None, places
+            )
             trained_until = "valid"
         except KeyboardInterrupt:
             interrupted = True
@@ -144,12 +168,25 @@ def _train_and_refit(
     return _Fitted(model, trained_until, curve)
 
 
+def _places(dataset: PreparedDataset, before: Part) -> NDArray[np.int64] | None:
+    """Where training may cut histories in two: as the split does."""
+    baskets = isinstance(dataset.config.split, LeaveLastBasketOut)
+    return dataset.basket_starts(before) if baskets else None
+
+
+def _list_source(model: Model, length: int) -> ModelScorer | SequenceGenerator:
+    """What lists of next purchases come from: a model that writes does, another has best items."""
+    if isinstance(model, SequenceToSequence):
+        return SequenceGenerator(model, length)
+    return ModelScorer(model, length)
+
+
 def _write(
     out: Path,
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: _Fitted,
-    tables: dict[str, RankTable],
+    tables: Mapping[str, RankTable | ContinuationTable | None],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(
@@ -160,9 +197,27 @@ def _write(
             fitted.trained_until,
             git_commit(),
         )
-        for part, table in tables.items():
-            table.save(folder / f"ranks_{part}.parquet")
+        for name, table in tables.items():
+            if table is not None:
+                table.save(folder / f"{name}.parquet")
         draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
+
+
+def _check_held_out(
+    experiment: Experiment, dataset: PreparedDataset, valid_part: Holdout, test_part: Holdout
+) -> None:
+    """Before hours of training: is there something to evaluate on, and will the model do for it?"""
+    split = experiment.data.split
+    if not len(valid_part.targets) or not len(test_part.targets):
+        raise InputError(
+            f"{dataset.path}: no user has enough interactions for {split}: nothing to evaluate on"
+        )
+    model, length = experiment.model, list_length(dataset)
+    if length and isinstance(model, SequenceToSequenceConfig) and model.max_generated < length:
+        raise InputError(
+            f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
+            f"the lists that {split} is evaluated with"
+        )
 
 
 def _check_out(out: Path) -> None:

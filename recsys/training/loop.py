@@ -9,23 +9,27 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerStatus
 
-from recsys.config import Experiment
-from recsys.data.batches import TrainingBatches
+from recsys.config import Experiment, SequenceToSequenceConfig
+from recsys.data.batches import ContinuationBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.recommender import Model, build_model
 from recsys.training.callbacks import Curve, EpochRecorder, ProgressLine, Report
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
 
 logger = logging.getLogger(__name__)
+
+Batches = TrainingBatches | ContinuationBatches
 
 
 def train(
@@ -35,7 +39,8 @@ def train(
     validation: Holdout | None,
     epochs: int,
     report: Report,
-) -> tuple[SequenceRecommender, Curve]:
+    places: NDArray[np.int64] | None = None,
+) -> tuple[Model, Curve]:
     """Train a fresh model on the histories.
 
     Args:
@@ -45,6 +50,7 @@ def train(
         validation: targets that choose the best epoch and stop early; None: train to the end.
         epochs: the most passes over the histories.
         report: called after each epoch with its number and figures.
+        places: where a sequence-to-sequence model may cut histories: see `ContinuationBatches`.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -55,10 +61,7 @@ def train(
         InputError: no history has two items.
         KeyboardInterrupt: by Ctrl-C before the first epoch has ended, or without validation.
     """
-    config = experiment.training
-    batches = TrainingBatches(
-        histories, experiment.model.max_sequence_length, config.batch_tokens, experiment.seed
-    )
+    batches = _batches(experiment, histories, places)
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
@@ -66,14 +69,24 @@ def train(
         return _fit(experiment, num_items, batches, validation, epochs, report)
 
 
+def _batches(
+    experiment: Experiment, histories: Histories, places: NDArray[np.int64] | None
+) -> Batches:
+    model, tokens, seed = experiment.model, experiment.training.batch_tokens, experiment.seed
+    length = model.max_sequence_length
+    if isinstance(model, SequenceToSequenceConfig):
+        return ContinuationBatches(histories, length, model.max_generated, tokens, seed, places)
+    return TrainingBatches(histories, length, tokens, seed)
+
+
 def _fit(
     experiment: Experiment,
     num_items: int,
-    batches: TrainingBatches,
+    batches: Batches,
     validation: Holdout | None,
     epochs: int,
     report: Report,
-) -> tuple[SequenceRecommender, Curve]:
+) -> tuple[Model, Curve]:
     config, length = experiment.training, experiment.model.max_sequence_length
     model = build_model(experiment.model, num_items)
     schedule = Schedule.plan(config, epochs, len(batches))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
-from recsys.model.recommender import SequenceRecommender
+from recsys.data.histories import PAD
+from recsys.model.recommender import Model
 from recsys.training.losses import chunked_cross_entropy
-from recsys.training.schedule import warmup_hold_decay
+from recsys.training.schedule import inverse_square_root, warmup_hold_decay
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps of the learning-rate schedule."""
+    """The learning-rate schedule of a training, in steps."""
 
+    kind: Literal["hold_decay", "inverse_square_root"]
     warmup_steps: int
     decay_steps: int
     total_steps: int
@@ -30,19 +32,21 @@ class Schedule:
         """The schedule of a training over a number of epochs; warm-up takes a tenth at most."""
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
-        return cls(min(config.warmup_steps, -(-total // 10)), decay, total)
+        return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
 
     def __call__(self, step: int) -> float:
         """The factor of the learning rate at a step."""
+        if self.kind == "inverse_square_root":
+            return inverse_square_root(step, self.warmup_steps)
         return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
 
 
 class TrainingModule(pl.LightningModule):
-    """Next-item prediction at every position over the whole catalogue."""
+    """Prediction of every target over the whole catalogue."""
 
     def __init__(
         self,
-        model: SequenceRecommender,
+        model: Model,
         config: TrainingConfig,
         schedule: Schedule,
         *,
@@ -57,16 +61,17 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean cross-entropy per target."""
         head = self.model.head
-        history = self.model(batch.items, batch.lengths)
+        history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
         candidates = head.candidate_side(self.model.items.weight)
         loss = chunked_cross_entropy(
             head.logits,
             history,
             candidates,
             batch.targets,
-            batch.items if self._exclude_seen else None,
+            had if self._exclude_seen else None,
+            label_smoothing=self._config.label_smoothing,
         )
-        targets = int(batch.lengths.sum())
+        targets = int((batch.targets != PAD).sum())
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
         return loss

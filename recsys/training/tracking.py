@@ -98,7 +98,7 @@ def track(
     """
     client, experiment_id = _open_store(experiment.tracking)
     protocol = {
-        "split": experiment.data.split,
+        "split": str(experiment.data.split),
         "seen": experiment.evaluation.seen,
         "candidates": "catalogue",
         "ties": "against_target",

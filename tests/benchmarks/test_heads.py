@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from recsys.config import DotProduct, ModelConfig, TargetAttention
+from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.recommender import build_model
 from recsys.training.losses import chunked_cross_entropy
 from recsys.training.precision import choose_precision
@@ -19,7 +19,7 @@ ITEMS, ROWS, LENGTH = 3_416, 64, 200
 
 def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
     torch.manual_seed(0)
-    config = ModelConfig(
+    config = NextItemConfig(
         embedding_dim=128, feed_forward_dim=512, max_sequence_length=LENGTH, dropout=0.25, head=head
     )
     model = build_model(config, ITEMS).train()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.config import DotProduct, Experiment, ModelConfig, TargetAttention
+from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.scoring.bundle import ModelBundle
@@ -42,7 +42,7 @@ def tiny_dataset(
 
 def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
     return Experiment(
-        model=ModelConfig(
+        model=NextItemConfig(
             embedding_dim=8,
             num_blocks=1,
             feed_forward_dim=16,
@@ -54,6 +54,7 @@ def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
 
 def tiny_model(experiment: Experiment, num_items: int) -> SequenceRecommender:
     torch.manual_seed(3)
+    assert isinstance(experiment.model, NextItemConfig)
     model = build_model(experiment.model, num_items)
     for weight in model.parameters():  # past the zeros that target attention starts from
         nn.init.normal_(weight, std=0.5)

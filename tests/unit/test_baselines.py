@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.baselines.counts import ages, transitions
+from recsys.baselines.frequency import PersonalFrequency
 from recsys.baselines.markov import MarkovChain
+from recsys.baselines.matrix_factorisation import MatrixFactorisation
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
@@ -20,8 +22,15 @@ from recsys.evaluation.ranking import top_k
 from recsys.evaluation.scorer import Scorer
 
 LOG = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3, 1, 2]])
-FITS: list[Callable[[Histories, int], Scorer]] = [Popularity.fit, MarkovChain.fit, PCTM.fit]
-each_model = pytest.mark.parametrize("fit", FITS)
+FITS: list[Callable[[Histories, int], Scorer]] = [
+    Popularity.fit,
+    MarkovChain.fit,
+    PCTM.fit,
+    MatrixFactorisation.fit,
+]
+"""What knows nothing without a training log."""
+each_fitted_model = pytest.mark.parametrize("fit", FITS)
+each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit])
 logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
 
 
@@ -96,6 +105,31 @@ def test_pctm_settings_are_checked(wrong: dict[str, float]) -> None:
         PCTMSettings(**wrong)  # type: ignore[arg-type]
 
 
+def test_personal_frequency_by_hand() -> None:
+    # Popularity: item 2 five times, 1 and 3 three times, 4 never.
+    model = PersonalFrequency.fit(LOG, 4)
+    scores = model.score(Histories.from_lists([[4, 1, 4], [], [3, 1]]))
+    expected = [[1.3, 0.5, 0.3, 2], [0.3, 0.5, 0.3, 0], [1.3, 0.5, 1.3, 0]]
+    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
+
+
+@given(st.integers(1, 1 << 40), st.integers(0, 1 << 40))
+def test_one_own_purchase_beats_all_of_everyone_else(most: int, fewer: int) -> None:
+    counts = np.array([0, most, min(fewer, most)], dtype=np.float64)
+    scores = PersonalFrequency(counts).score(Histories.from_lists([[2]]))
+    assert scores[0, 2] > scores[0, 1]
+
+
+@given(logs, logs)
+def test_without_seen_items_personal_frequency_is_popularity(
+    log: list[list[int]], asked: list[list[int]]
+) -> None:
+    train, histories = Histories.from_lists(log), Histories.from_lists(asked)
+    popular, _ = top_k(Popularity.fit(train, 6), histories, 6, "filter")
+    personal, _ = top_k(PersonalFrequency.fit(train, 6), histories, 6, "filter")
+    assert personal.tolist() == popular.tolist()
+
+
 @each_model
 def test_scores_keep_the_promises_of_a_scorer(fit: Callable[[Histories, int], Scorer]) -> None:
     model = fit(LOG, 5)
@@ -117,15 +151,15 @@ def test_candidates_are_picked_out(
     candidates = np.array([[4, 1], [0, 2], [3, 3]], dtype=np.int32)
     expected = model.score(asked).gather(1, torch.from_numpy(candidates.astype(np.int64)))
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 10)
-    assert model.score(asked, candidates).tolist() == expected.tolist()
+    np.testing.assert_allclose(model.score(asked, candidates), expected, rtol=1e-6, atol=1e-9)
 
 
 @each_model
 def test_batch_equals_one_by_one(fit: Callable[[Histories, int], Scorer]) -> None:
     model = fit(LOG, 4)
     asked = Histories.from_lists([[1, 2], [], [3, 1, 2, 2], [4]])
-    alone = [model.score(asked[b : b + 1])[0].tolist() for b in range(len(asked))]
-    assert model.score(asked).tolist() == alone
+    alone = torch.cat([model.score(asked[b : b + 1]) for b in range(len(asked))])
+    np.testing.assert_allclose(model.score(asked), alone, rtol=1e-6, atol=1e-9)
 
 
 @each_model
@@ -148,7 +182,7 @@ def test_padding_is_never_recommended_before_items(
         assert bool(np.isfinite(values[:unseen]).all())
 
 
-@each_model
+@each_fitted_model
 def test_fitting_on_nothing_scores_everything_alike(
     fit: Callable[[Histories, int], Scorer],
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from recsys.config import (
     DotProduct,
+    NextItemConfig,
     Experiment,
     dump_experiment,
     flatten,
@@ -30,7 +31,7 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
     experiment = parse_experiment({"model": {"head": {"kind": "dot_product"}}, "seed": 7})
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert load_experiment(tmp_path / "config.yaml") == experiment
-    assert experiment.model.head == DotProduct()
+    assert experiment.model == NextItemConfig(head=DotProduct())
 
 
 def test_overrides_are_yaml_and_go_deep() -> None:
@@ -54,7 +55,10 @@ def test_overrides_are_yaml_and_go_deep() -> None:
         ("model.dropout", "write it as key=value"),
         ("seed.x=1", "seed has no fields"),
         ("training.max_epochs=0", "training.max_epochs"),
-        ("model.num_heads=3", "model.num_heads: value error, must divide embedding_dim, 64, not 3"),
+        (
+            "model.num_heads=3",
+            "model.num_heads: value error, must divide embedding_dim, 64, or be wide_heads, not 3",
+        ),
         ("model.head.half_life=[0, 5]", "half_life.0: input should be greater than 0"),
         ("name=../elsewhere", "name: string should match pattern"),
     ],
@@ -88,4 +92,4 @@ def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
 
 
 def test_defaults_are_a_valid_experiment() -> None:
-    assert Experiment().model.head.kind == "target_attention"
+    assert Experiment().model.family == "target_attention"

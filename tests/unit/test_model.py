@@ -1,8 +1,9 @@
-"""The encoder and the whole model: causality, padding invariance, parity, learnability."""
+"""Models of every kind as they are built; the next-item model and the factorisation machine."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Literal
 
 import pytest
@@ -12,20 +13,26 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.config import DotProduct, ModelConfig, TargetAttention
-from recsys.model.attention import (
-    MultiHeadAttention,
-    attend,
-    attention_weights,
-    causal_attention,
-    causal_mask,
+from recsys.config import (
+    DotProduct,
+    FactorisationMachineConfig,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TargetAttention,
+    TransformerConfig,
 )
+from recsys.model.attention import MultiHeadAttention
+from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.dropout import Dropout
-from recsys.model.positions import SinusoidalPositions
+from recsys.model.factorisation import FactorisationMachine
+from recsys.model.positions import LearnedPositions, SinusoidalPositions
 from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.training.losses import chunked_cross_entropy
 
 Norm = Literal["pre", "post"]
-HEADS = [
+HEADS: list[DotProduct | TargetAttention] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4),
     TargetAttention(num_heads=1, head_dim=4, memory="states"),
@@ -34,7 +41,7 @@ HEADS = [
 
 def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> SequenceRecommender:
     torch.manual_seed(1)
-    config = ModelConfig(
+    config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=12, head=head, norm=norm
     )
     model = build_model(config, num_items=20).double().eval()
@@ -82,46 +89,6 @@ def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: No
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
-def test_attention_equals_torch_in_both_of_its_ways() -> None:
-    query, key, value = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
-    mask = torch.rand(2, 1, 1, 5) > 0.3
-    mask[..., 0] = True
-    expected = F.scaled_dot_product_attention(query, key, value, mask & causal_mask(5))
-    assert torch.allclose(attend(query, key, value, mask & causal_mask(5)), expected, atol=1e-12)
-    plain = causal_attention(query, key, value)
-    with torch.no_grad():
-        fused = causal_attention(query, key, value)
-    assert torch.allclose(plain, fused, atol=1e-12)
-    assert torch.allclose(plain, attend(query, key, value, causal_mask(5)), atol=1e-12)
-    assert not attention_weights(query, key, torch.zeros(5, 5, dtype=torch.bool)).any()
-
-
-def test_multi_head_attention_equals_torch() -> None:
-    ours = MultiHeadAttention(8, 2).double()
-    theirs = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(ours.query_key_value.weight)
-        theirs.in_proj_bias.copy_(ours.query_key_value.bias)
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias)
-    x = torch.randn(3, 7, 8, dtype=torch.float64)
-    expected, _ = theirs(x, x, x, attn_mask=~causal_mask(7), need_weights=False)
-    assert torch.allclose(ours(x), expected, atol=1e-10)
-
-
-def test_sinusoidal_positions_by_hand() -> None:
-    table = SinusoidalPositions(5, 4)
-    found = table(torch.tensor([3]), 3)  # positions count from the newest item: 2, 1, 0
-    for row, position in enumerate((2, 1, 0)):
-        expected = [
-            math.sin(position),
-            math.cos(position),
-            math.sin(position / 100),
-            math.cos(position / 100),
-        ]
-        assert found[0, row].tolist() == pytest.approx(expected, abs=1e-6)
-
-
 def test_dropout_keeps_its_share_and_its_mean() -> None:
     torch.manual_seed(0)
     dropout = Dropout(0.25)
@@ -136,6 +103,134 @@ def test_dropout_keeps_its_share_and_its_mean() -> None:
         Dropout(1.0)
 
 
-def test_heads_must_divide_the_embedding() -> None:
-    with pytest.raises(ValueError, match="3 does not divide 8"):
-        MultiHeadAttention(8, 3)
+KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
+    *((NextItemConfig(head=head), SequenceRecommender) for head in HEADS),
+    (NextItemConfig(num_blocks=0, positions="sinusoidal"), SequenceRecommender),
+    (SequenceToSequenceConfig(kind="sequence_to_sequence"), SequenceToSequence),
+    (
+        SequenceToSequenceConfig(
+            kind="sequence_to_sequence",
+            norm="post",
+            activation="relu",
+            positions="sinusoidal",
+            wide_heads=True,
+            num_encoder_blocks=0,
+        ),
+        SequenceToSequence,
+    ),
+    (FactorisationMachineConfig(kind="factorisation_machine"), FactorisationMachine),
+]
+
+
+@pytest.mark.parametrize(("config", "kind"), KINDS)
+def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
+    config: ModelConfig, kind: type[nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    model = build_model(config, num_items=100)
+    assert type(model) is kind
+    assert model.num_items == 100
+    assert not model.items.weight[0].any()
+    items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
+    history, _ = model.teacher_forced(items, torch.full((16,), 7), targets)
+    candidates = model.head.candidate_side(model.items.weight)
+    loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
+    assert loss.item() == pytest.approx(math.log(100), abs=0.2)
+    loss.backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize(("config", "kind"), KINDS)
+def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.Module]) -> None:
+    weights = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(seed)
+        weights.append(build_model(config, num_items=9).items.weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [NextItemConfig(num_blocks=3), SequenceToSequenceConfig(kind="sequence_to_sequence")],
+)
+@pytest.mark.parametrize("old", [False, True])
+def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool) -> None:
+    """As by default, and as published in 2017 (with wide heads)."""
+    changes = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "wide_heads": True}
+    config = config.model_copy(update=changes if old else {})
+    assert isinstance(config, NextItemConfig | SequenceToSequenceConfig)
+    model = build_model(config, num_items=9)
+    parts = [type(part) for part in model.modules()]
+    chosen = [PostNorm, nn.ReLU, SinusoidalPositions]
+    others = [PreNorm, nn.GELU, LearnedPositions]
+    if not old:
+        chosen, others = others, chosen
+    assert set(chosen) <= set(parts)
+    assert not set(others) & set(parts)
+    widths = {part.width for part in model.modules() if isinstance(part, MultiHeadAttention)}
+    assert widths == {64 * 2 if old else 64}
+    counts = parts.count(EncoderBlock), parts.count(DecoderBlock)
+    assert counts == ((3, 0) if isinstance(config, NextItemConfig) else (2, 2))
+    encoder = model.encoder
+    assert isinstance(encoder, nn.Module)
+    assert encoder.causal == isinstance(config, NextItemConfig)
+
+
+def make_factorisation_machine(seed: int) -> FactorisationMachine:
+    torch.manual_seed(seed)
+    model = FactorisationMachine(num_items=8, embedding_dim=3, dropout=0.0).double()
+    for weight in model.parameters():
+        nn.init.normal_(weight)
+        with torch.no_grad():
+            weight[0] = 0
+    return model
+
+
+def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
+    """Σ w_i x_i + Σ_{i<j} (v_i · v_j) x_i x_j over features (x, w, v): equation 1 of Rendle."""
+    total = 0.0
+    for i, (x, weight, vector) in enumerate(features):
+        total += x * weight.item()
+        for other, _, other_vector in features[:i]:
+            total += x * other * (vector @ other_vector).item()
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**16), st.lists(st.integers(1, 8), min_size=1, max_size=6))
+def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
+    """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
+    model = make_factorisation_machine(seed)
+    side = model(torch.tensor([history]), torch.tensor([len(history)]))
+    found = model.head.logits(side, model.head.candidate_side(model.items.weight))
+    with torch.no_grad():
+        own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
+        for t in range(len(history)):
+            shared = [(1.0, own[0, history[t]], model.last.weight[history[t]])]
+            for item, count in Counter(history[: t + 1]).items():
+                shared.append((count / math.sqrt(t + 1), own[1, item], model.bag.weight[item]))
+            exact = [
+                degree_two([(1.0, row[-1], row[:-1]), *shared]) for row in model.items.weight[1:]
+            ]
+            differences = [score - exact[0] for score in exact]
+            ours = (found[0, t, 1:] - found[0, t, 1]).tolist()
+            assert ours == pytest.approx(differences, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 4))
+def test_the_factorisation_machine_sees_no_future_and_no_padding(
+    seed: int, length: int, more: int
+) -> None:
+    model = make_factorisation_machine(seed)
+    items = torch.randint(1, 9, (2, length + more))
+    items[1, :length], items[1, length:] = items[0, :length], 0
+    lengths = torch.tensor([length + more, length])
+    (states,) = model(items, lengths)
+    (alone,) = model(items[:1, :length], lengths[1:])
+    for row in states[:, :length]:
+        assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
+    assert (states[0, length:] != states[0, length - 1]).any()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import DotProduct, ModelConfig, TargetAttention
+from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.evaluation import model_scorer
 from recsys.evaluation.model_scorer import ModelScorer
@@ -28,7 +28,7 @@ HISTORIES = st.lists(
 
 def make_model(head: DotProduct | TargetAttention) -> SequenceRecommender:
     torch.manual_seed(5)
-    config = ModelConfig(
+    config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head
     )
     model = build_model(config, NUM_ITEMS)

@@ -12,10 +12,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -86,6 +84,31 @@ def test_holdout_test_drops_and_counts_targets_outside_the_catalogue(
     assert lists(test.histories) == [[1, 3]]
     assert test.targets.tolist() == [1]
     assert test.dropped == 2
+
+
+def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
+    splits: list[Split] = [LeaveLastOut(), LeaveLastOut(targets=2), LeaveLastBasketOut()]
+    datasets = [prepare(LOG, DataConfig(split=s), tmp_path / str(s)) for s in splits]
+    assert [dataset.manifest.settings["split"] for dataset in datasets] == [
+        "leave_last_out",
+        {"kind": "leave_last_out", "targets": 2},
+        "leave_last_basket_out",
+    ]
+    assert [dataset.config.split for dataset in datasets] == splits
+    assert len({dataset.fingerprint for dataset in datasets}) == 3
+
+
+def test_the_fingerprint_is_that_of_earlier_versions(tmp_path: Path) -> None:
+    """Runs are compared by it: it may change with the format version only."""
+    log = pl.DataFrame(
+        {
+            "user_id": [1, 1, 1, 1, 2, 2, 2, 3, 3, 4],
+            "item_id": list("abcaabdcde"),
+            "timestamp": [1, 1, 2, 3, 1, 2, 3, 4, 5, 6],
+        }
+    )
+    expected = "5a4597b9537f7ed899b7fb572a795827c76c296eed62df7e7ce5f83370f7f70b"
+    assert prepare(log, DataConfig(), tmp_path / "out").fingerprint == expected
 
 
 def test_manifest(dataset: PreparedDataset) -> None:
@@ -248,32 +271,6 @@ def test_open_refuses_an_incomplete_list_of_files(dataset: PreparedDataset) -> N
     manifest.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"manifest\.json lists no cuts\.npy"):
         PreparedDataset.open(dataset.path)
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=50))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_parts_partition_the_log(tmp_path: Path, rows: list[tuple[int, int]]) -> None:
-    """History before test plus test target is the user's log, in order; nothing is lost."""
-    table = pl.DataFrame(
-        [(*row, time) for time, row in enumerate(rows)],
-        schema=["user_id", "item_id", "timestamp"],
-        orient="row",
-    )
-    dataset = prepare(table, DataConfig(), tmp_path / "out")
-    test, valid = dataset.holdout("test"), dataset.holdout("valid")
-    known, train = lists(dataset.histories("test")), lists(dataset.histories("valid"))
-    assert len(test.targets) + test.dropped == dataset.manifest.counts["test"]
-    targets = dict(zip(test.users.tolist(), test.targets.tolist(), strict=True))
-    valid_targets = dict(zip(valid.users.tolist(), valid.targets.tolist(), strict=True))
-    catalogue = {item for history in known for item in history}
-    assert catalogue == set(range(1, dataset.num_items + 1))
-    for user, user_id in enumerate(dataset.user_ids):
-        expected = [item for who, item in rows if who == user_id]
-        tokens = dataset.vocabulary.encode(expected).tolist()
-        end = [targets[user]] if user in targets else [0] * (len(tokens) - len(known[user]))
-        assert known[user] + end == tokens
-        between = [valid_targets[user]] if user in valid_targets else []
-        assert train[user] + between == known[user]
 
 
 @pytest.mark.realdata

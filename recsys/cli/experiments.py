@@ -1,68 +1,29 @@
-"""The commands: parse, call, print."""
+"""Commands that prepare, train, evaluate and compare."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 
-from recsys.config import (
-    Columns,
-    DataConfig,
-    Experiment,
-    TrackingConfig,
-    load_experiment,
-    parse_experiment,
+from recsys.cli.options import (
+    Bundle,
+    Config,
+    Data,
+    Json,
+    Set,
+    Uri,
+    app,
+    find_dataset,
+    read_experiment,
 )
-from recsys.console import ids_like, show_comparison, show_frame, show_rows
+from recsys.config import Columns, TrackingConfig
+from recsys.console import show_comparison, show_rows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
-
-app = typer.Typer(
-    help="Sequential recommendation: from an interaction log to ranked items, figures and reasons.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override one field, e.g. --set model.dropout=0.1; repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs, not a table.")]
-Uri = Annotated[
-    str | None,
-    typer.Option("--tracking-uri", help="MLflow store or server, in place of the config's."),
-]
-Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
-Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
-Data = Annotated[
-    Path | None, typer.Option(help="A prepared dataset; without it the config's source is used.")
-]
-Out = Annotated[Path | None, typer.Option(help="File to write (.parquet or .csv).")]
-
-
-def main() -> None:
-    """Entry point: one line for what users can mend, and status 2."""
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
-    )
-    logging.getLogger("recsys").setLevel(logging.INFO)
-    try:
-        app()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 @app.command("data")
@@ -94,7 +55,7 @@ def prepare_data(
     as_json: Json = False,
 ) -> None:
     """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
-    experiment = _experiment(None, overrides)
+    experiment = read_experiment(None, overrides)
     given = {"user_id": user, "item_id": item, "timestamp": time}
     columns = {name: column for name, column in given.items() if column is not None}
     config = experiment.data.model_copy(update={"source": source})
@@ -112,10 +73,10 @@ def train_model(
     """Train, validate every epoch, test once; write runs/NAME and an MLflow run."""
     from recsys.training.fit import fit  # torch and mlflow take seconds to load
 
-    experiment = _experiment(config, overrides, uri)
+    experiment = read_experiment(config, overrides, uri)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
-    run = fit(experiment, _dataset(experiment, data))
+    run = fit(experiment, find_dataset(experiment, data))
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
 
@@ -124,14 +85,14 @@ def train_model(
 def run_experiment(
     config: Config, overrides: Set = None, uri: Uri = None, as_json: Json = False
 ) -> None:
-    """The whole way: prepare, count baselines, train, evaluate, compare."""
+    """The whole way: prepare, fit baselines, train, evaluate, compare."""
     from recsys.evaluation.compare import compare
-    from recsys.training.baseline import BASELINES, fit_baseline
+    from recsys.training.baseline import baselines_of, fit_baseline
     from recsys.training.fit import fit
 
-    experiment = _experiment(config, overrides, uri)
-    dataset = _dataset(experiment, None)
-    runs = [fit_baseline(name, experiment, dataset) for name in BASELINES]
+    experiment = read_experiment(config, overrides, uri)
+    dataset = find_dataset(experiment, None)
+    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment)]
     runs.append(fit(experiment, dataset).run_id)
     show_comparison(compare(runs[::-1], experiment.tracking), as_json)
 
@@ -175,67 +136,6 @@ def evaluate_bundle(
     )
 
 
-@app.command("recommend")
-def recommend_items(
-    bundle: Bundle,
-    histories: Annotated[
-        Path | None, typer.Argument(help="Log of histories: user_id, item_id, timestamp.")
-    ] = None,
-    user: Annotated[
-        list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")
-    ] = None,
-    data: Data = None,
-    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """The k best items for each history, or for users of a prepared dataset."""
-    from recsys.scoring.recommender import Recommender
-
-    dataset = None if data is None else PreparedDataset.open(data)
-    recommender = Recommender.load(bundle, dataset)
-    users = None
-    if user is not None:
-        if dataset is None:
-            raise InputError("--user: users are looked up in a dataset: give its folder as --data")
-        users = ids_like(user, dataset.user_ids)
-    show_frame(recommender.recommend(histories, users=users, k=k), out, as_json)
-
-
-@app.command("score")
-def score_items(
-    bundle: Bundle,
-    histories: Annotated[Path, typer.Argument(help="Log of histories.")],
-    candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """Score candidate items for each history."""
-    from recsys.scoring.recommender import Recommender
-
-    show_frame(Recommender.load(bundle).score(histories, candidates), out, as_json)
-
-
-@app.command("explain")
-def explain_item(
-    bundle: Bundle,
-    user: Annotated[str, typer.Option(help="A user of the dataset.")],
-    item: Annotated[str, typer.Option(help="The item whose score is to be explained.")],
-    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
-    as_json: Json = False,
-) -> None:
-    """What each purchase of a user adds to the score of an item."""
-    from recsys.scoring.recommender import Recommender
-
-    dataset = PreparedDataset.open(data)
-    recommender = Recommender.load(bundle, dataset)
-    vocabulary = recommender.bundle.vocabulary
-    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
-    history = vocabulary.decode(asked.histories.items).to_list()
-    (item_id,) = ids_like([item], vocabulary.ids)
-    show_frame(recommender.explain(history, item_id), None, as_json)
-
-
 @app.command("compare")
 def compare_runs(
     runs: Annotated[list[str] | None, typer.Argument(help="Run ids or names; all if none.")] = None,
@@ -263,27 +163,4 @@ def run_demo(
     """The simulated shop, end to end, in about five minutes: table, reasons, recovered rules."""
     from recsys.demo import demo
 
-    demo(_experiment(config, overrides, uri), Console())
-
-
-def _experiment(
-    config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
-) -> Experiment:
-    changes = [*(overrides or [])]
-    if uri is not None:
-        changes.append(f"tracking.uri={uri}")
-    return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
-
-
-def _dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
-    """The prepared dataset given, or that of the config's source, prepared unless it is there."""
-    if data is not None:
-        return PreparedDataset.open(data)
-    config = experiment.data
-    name = Path(config.source).stem
-    if config.model_dump(exclude={"mirror"}) != DataConfig(source=name).model_dump(
-        exclude={"mirror"}
-    ):  # other settings or another folder: another dataset
-        settings = config.model_dump_json(exclude={"mirror"})
-        name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
-    return prepare(config.source, config, Path("data") / name)
+    demo(read_experiment(config, overrides, uri), Console())

@@ -1,0 +1,30 @@
+"""The commands: parse, call, print."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from recsys.cli import experiments, scoring  # noqa: F401 - they bring their commands along
+from recsys.cli.options import app
+from recsys.errors import InputError
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point: one line for what users can mend, and status 2."""
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
+    )
+    logging.getLogger("recsys").setLevel(logging.INFO)
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

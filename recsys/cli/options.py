@@ -1,0 +1,60 @@
+"""What several commands take."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+
+app = typer.Typer(
+    help="Sequential recommendation: from an interaction log to ranked items, figures and reasons.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one field, e.g. --set model.dropout=0.1; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs, not a table.")]
+Uri = Annotated[
+    str | None,
+    typer.Option("--tracking-uri", help="MLflow store or server, in place of the config's."),
+]
+Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
+Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
+Data = Annotated[
+    Path | None, typer.Option(help="A prepared dataset; without it the config's source is used.")
+]
+Out = Annotated[Path | None, typer.Option(help="File to write (.parquet or .csv).")]
+
+
+def read_experiment(
+    config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
+) -> Experiment:
+    """The experiment of a config (None: the defaults), with the overrides applied."""
+    changes = [*(overrides or [])]
+    if uri is not None:
+        changes.append(f"tracking.uri={uri}")
+    return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
+
+
+def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
+    """The prepared dataset given, or that of the config's source, prepared unless it is there."""
+    if data is not None:
+        return PreparedDataset.open(data)
+    config = experiment.data
+    name = Path(config.source).stem
+    if config.model_dump(exclude={"mirror"}) != DataConfig(source=name).model_dump(
+        exclude={"mirror"}
+    ):  # other settings or another folder: another dataset
+        settings = config.model_dump_json(exclude={"mirror"})
+        name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
+    return prepare(config.source, config, Path("data") / name)

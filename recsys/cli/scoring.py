@@ -1,0 +1,182 @@
+"""Commands that use a trained bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recsys.cli.options import Bundle, Data, Json, Out, app
+from recsys.console import ids_like, show_frame, show_rows
+from recsys.data.manifest import library_version
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+
+if TYPE_CHECKING:
+    from recsys.scoring.recommender import Recommender
+
+
+Histories = Annotated[
+    Path | None, typer.Argument(help="Log of histories: user_id, item_id, timestamp.")
+]
+Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
+
+
+@app.command("recommend")
+def recommend_items(
+    bundle: Bundle,
+    histories: Histories = None,
+    user: Users = None,
+    data: Data = None,
+    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """The k best items for each history, or for users of a prepared dataset."""
+    recommender, users = _open(bundle, data, user)
+    show_frame(recommender.recommend(histories, users=users, k=k), out, as_json)
+
+
+@app.command("score")
+def score_items(
+    bundle: Bundle,
+    histories: Annotated[Path, typer.Argument(help="Log of histories.")],
+    candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Score candidate items for each history."""
+    from recsys.scoring.recommender import Recommender
+
+    show_frame(Recommender.load(bundle).score(histories, candidates), out, as_json)
+
+
+@app.command("generate")
+def generate_items(
+    bundle: Bundle,
+    histories: Histories = None,
+    user: Users = None,
+    data: Data = None,
+    n: Annotated[int, typer.Option("-n", help="Purchases per user.")] = 5,
+    beam: Annotated[
+        int | None, typer.Option(help="Beam search of this width; without it the likeliest item.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw items at random.")] = False,
+    temperature: Annotated[float, typer.Option(help="Of --sample.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest items.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest items with this probability.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of --sample.")] = 0,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Table with item_id: only these may be generated.")
+    ] = None,
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="An item may be generated more than once.")
+    ] = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """The next n purchases of each user, in order (needs a sequence_to_sequence model)."""
+    import torch
+
+    from recsys.data.tables import read_table
+    from recsys.model.generation import Beam, Greedy, Sampling, Strategy
+
+    if sample and beam is not None:
+        raise InputError("give --beam or --sample, not both")
+    strategy: Strategy = Greedy()
+    if beam is not None:
+        strategy = Beam(beam)
+    if sample:
+        strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_k, top_p)
+    elif (temperature, top_k, top_p) != (1.0, None, None):
+        raise InputError("--temperature, --top-k and --top-p need --sample")
+    allowed = None
+    if candidates is not None:
+        allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
+    recommender, users = _open(bundle, data, user)
+    answer = recommender.generate(
+        histories, users=users, n=n, strategy=strategy, candidates=allowed, repeats=repeats
+    )
+    show_frame(answer, out, as_json)
+
+
+@app.command("explain")
+def explain_item(
+    bundle: Bundle,
+    user: Annotated[str, typer.Option(help="A user of the dataset.")],
+    item: Annotated[str, typer.Option(help="The item whose score is to be explained.")],
+    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
+    as_json: Json = False,
+) -> None:
+    """What each purchase of a user adds to the score of an item."""
+    from recsys.scoring.recommender import Recommender
+
+    dataset = PreparedDataset.open(data)
+    recommender = Recommender.load(bundle, dataset)
+    vocabulary = recommender.bundle.vocabulary
+    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
+    history = vocabulary.decode(asked.histories.items).to_list()
+    (item_id,) = ids_like([item], vocabulary.ids)
+    show_frame(recommender.explain(history, item_id), None, as_json)
+
+
+@app.command("inspect")
+def inspect_attention(
+    bundle: Bundle,
+    user: Annotated[str, typer.Option(help="A user of the dataset.")],
+    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    item: Annotated[
+        list[str] | None,
+        typer.Option(help="A candidate of target attention; repeatable [the ten best]."),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", help="Purchases a sequence_to_sequence model writes [5].")
+    ] = None,
+    newest: Annotated[
+        int, typer.Option(min=1, max=500, help="Purchases to show; those before are summed up.")
+    ] = 30,
+    as_json: Json = False,
+) -> None:
+    """Where the model looks: attention maps of each block and head, as PNG and one HTML page."""
+    from recsys.report.attention import write_attention_report
+    from recsys.scoring.inspect import inspect
+    from recsys.scoring.recommender import Recommender
+
+    dataset = PreparedDataset.open(data)
+    recommender = Recommender.load(bundle, dataset)
+    vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
+    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
+    history = vocabulary.decode(asked.histories.items).to_list()
+    maps = inspect(recommender.bundle, history, items=ids_like(item or [], vocabulary.ids), n=n)
+    read = min(len(history), experiment.model.max_sequence_length)
+    about = {
+        "bundle": str(bundle),
+        "model": " with ".join(dict.fromkeys([experiment.model.kind, experiment.model.family])),
+        "experiment": experiment.name,
+        "user": user,
+        "history": f"{len(history)} purchases, the newest {read} read, {min(read, newest)} shown"
+        + (" (the first column sums up those before)" if read > newest else ""),
+        "recsys": library_version(),
+    }
+    page = write_attention_report(out, [one.newest(newest) for one in maps], about)
+    pictures = sum(len(one.heads) for one in maps)
+    show_rows([{"page": str(page), "pictures": pictures}], as_json)
+
+
+def _open(
+    bundle: Path, data: Path | None, user: list[str] | None
+) -> tuple[Recommender, list[Any] | None]:
+    """The recommender, and the users asked for by id, as ids of the dataset's type."""
+    from recsys.scoring.recommender import Recommender
+
+    dataset = None if data is None else PreparedDataset.open(data)
+    recommender = Recommender.load(bundle, dataset)
+    if user is None:
+        return recommender, None
+    if dataset is None:
+        raise InputError("--user: users are looked up in a dataset: give its folder as --data")
+    return recommender, ids_like(user, dataset.user_ids)

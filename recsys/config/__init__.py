@@ -1,0 +1,44 @@
+"""The experiment tree: every setting of a run, typed, with its reason."""
+
+from recsys.config.data import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config.experiment import (
+    EvaluationConfig,
+    Experiment,
+    TrackingConfig,
+    TrainingConfig,
+)
+from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
+from recsys.config.model import (
+    DotProduct,
+    FactorisationMachineConfig,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TargetAttention,
+    TransformerConfig,
+)
+from recsys.config.section import Section
+
+__all__ = [
+    "Columns",
+    "DataConfig",
+    "DotProduct",
+    "EvaluationConfig",
+    "Experiment",
+    "FactorisationMachineConfig",
+    "LeaveLastBasketOut",
+    "LeaveLastOut",
+    "ModelConfig",
+    "NextItemConfig",
+    "Section",
+    "SequenceToSequenceConfig",
+    "Split",
+    "TargetAttention",
+    "TrackingConfig",
+    "TrainingConfig",
+    "TransformerConfig",
+    "dump_experiment",
+    "flatten",
+    "load_experiment",
+    "parse_experiment",
+]

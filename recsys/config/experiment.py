@@ -1,0 +1,90 @@
+"""One experiment: data, model, training, evaluation and tracking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from recsys.config.data import DataConfig
+from recsys.config.model import ModelConfig, NextItemConfig
+from recsys.config.section import Section
+
+
+class TrainingConfig(Section):
+    """How the weights are found."""
+
+    max_epochs: int = Field(40, ge=1)
+    validate_every: int = Field(1, ge=1)
+    """Epochs between validations (the last is always validated)."""
+    patience: int = Field(10, ge=1)
+    """Epochs without a better validation NDCG@10 before stopping."""
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
+    """After the warm-up: hold the learning rate, then let it fall to a hundredth; or divide it by
+    the square root of the step, as in 2017."""
+    warmup_steps: int = Field(100, ge=0)
+    """Steps over which the learning rate rises to its full value."""
+    decay_fraction: float = Field(0.3, ge=0, le=1)
+    """Share of the epochs, at the end, over which the learning rate falls (hold_decay alone)."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Share of each target's probability that the loss spreads evenly over all items."""
+    gradient_clip: float = Field(5.0, gt=0)
+    """Largest norm of the gradient."""
+    batch_tokens: int = Field(12_800, ge=1)
+    """Tokens per batch, padding included."""
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """auto: bf16 where the processor multiplies it fast, float32 elsewhere."""
+    refit: bool = False
+    """After the best epoch is found on validation, train again from the start on all but the test
+    targets, for as many epochs (the learning rate falls at the end of those)."""
+
+
+class EvaluationConfig(Section):
+    """The protocol the figures are taken under."""
+
+    seen: Literal["filter", "allow"] = "filter"
+    """filter: items of the user's full history are not ranked (nor, inside the window, trained as
+    wrong answers); allow: repeat purchases count."""
+    cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
+    """The k of recall@k and NDCG@k."""
+
+
+class TrackingConfig(Section):
+    """Where MLflow keeps the runs."""
+
+    uri: str = "sqlite:///mlflow.db"
+    """A database URL, or the address of an MLflow server."""
+    experiment: str = "recsys"
+
+    @property
+    def database(self) -> Path | None:
+        """File of a SQLite store, absolute; None if the store is another."""
+        prefix = "sqlite:///"
+        return (
+            Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
+        )
+
+    @property
+    def absolute_uri(self) -> str:
+        """The URI that MLflow is given.
+
+        It keeps connections by URI: a relative path in it would go on meaning the process's first
+        working directory.
+        """
+        return self.uri if self.database is None else f"sqlite:///{self.database}"
+
+
+class Experiment(Section):
+    """One experiment: all that decides its result but the data itself."""
+
+    name: str = Field("experiment", pattern=r"^\w[\w.-]*$")
+    """Name of the MLflow run and of the folder of its outputs; letters, digits, _ . and -."""
+    seed: int = Field(0, ge=0)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = NextItemConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()

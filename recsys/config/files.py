@@ -1,0 +1,141 @@
+"""Experiments as YAML, with overrides; the only reader of YAML."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from recsys.config.experiment import Experiment
+from recsys.config.section import Section
+from recsys.errors import InputError, did_you_mean
+
+
+def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
+
+    Raises:
+        InputError: the file cannot be read, or fields are unknown or wrong: all are named at once.
+    """
+    try:
+        tree = _parse_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read the config: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(tree, dict | None):
+        raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
+    return parse_experiment(tree or {}, overrides, origin=str(path))
+
+
+def parse_experiment(
+    tree: dict[str, Any], overrides: Sequence[str] = (), origin: str = "config"
+) -> Experiment:
+    """Check a nested dict, with ``a.b=value`` overrides applied, and freeze it."""
+    for override in overrides:
+        key, sign, value = override.partition("=")
+        if not sign or not key:
+            raise InputError(f"--set {override}: write it as key=value, e.g. model.dropout=0.1")
+        *parents, leaf = key.split(".")
+        section: Any = tree
+        for depth, parent in enumerate(parents):
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise InputError(
+                    f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
+                )
+        section[leaf] = _parse_yaml(value)
+    try:
+        return Experiment.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(f"{origin}: " + "; ".join(_complaints(error))) from error
+
+
+def dump_experiment(experiment: Experiment) -> str:
+    """The experiment as YAML, every field written out."""
+    return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+
+
+def flatten(experiment: Experiment) -> dict[str, Any]:
+    """Dotted names to values, as MLflow parameters want them."""
+
+    def walk(prefix: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for key, value in tree.items():
+            if isinstance(value, dict):
+                yield from walk(f"{prefix}{key}.", value)
+            else:
+                yield f"{prefix}{key}", value
+
+    return dict(walk("", experiment.model_dump(mode="json")))
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number (YAML 1.2), not as text (PyYAML's 1.1)."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: list(resolvers) for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    """One line per wrong field: its full path, the rule, the value, and the nearest known name."""
+    for problem in error.errors():
+        path, section = _locate([str(part) for part in problem["loc"]])
+        if problem["type"] == "extra_forbidden":
+            known = list(section.model_fields) if section else []
+            wrong = path.rpartition(".")[2]
+            hint = did_you_mean(wrong, known) or f"; known here: {', '.join(known)}"
+            yield f"{path}: unknown key{hint}"
+        elif problem["type"] == "union_tag_invalid":
+            context = problem["ctx"]
+            yield f"{path}: the kind must be {context['expected_tags']}, not {context['tag']!r}"
+        else:
+            yield f"{path or 'config'}: {problem['msg'].lower()}, not {problem['input']!r}"
+
+
+def _locate(location: Sequence[str]) -> tuple[str, type[Section] | None]:
+    """A dotted path as people write it, and the section that its last name stands in.
+
+    pydantic puts the chosen kind of a union into the path: that leads on, but is no name of ours.
+    """
+    path: list[str] = []
+    section: type[Section] | None = Experiment
+    below: list[type[Section]] = [Experiment]
+    for part in location:
+        if chosen := [option for option in below if part in _kinds(option)]:
+            below = chosen
+            continue
+        path.append(part)
+        section = below[0] if below else None
+        field = section.model_fields.get(part) if section else None
+        below = list(_sections(field.annotation)) if field else []
+    return ".".join(path), section
+
+
+def _kinds(section: type[Section]) -> tuple[str, ...]:
+    """The names of a section in a union; none if it stands alone."""
+    kind = section.model_fields.get("kind")
+    return get_args(kind.annotation) if kind else ()
+
+
+def _sections(annotation: object) -> Iterator[type[Section]]:
+    """The sections that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)

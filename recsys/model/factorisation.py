@@ -1,0 +1,52 @@
+"""A factorisation machine: the simplest sequential recommender, inner products of embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recsys.model.dropout import Dropout
+from recsys.model.heads import DotProductHead, HistorySide
+
+
+class FactorisationMachine(nn.Module):
+    """score_t(c) = w_c + v_c · (a_last + Σ_j b_j / √t), over the items j up to position t.
+
+    A factorisation machine of degree two has one weight and one vector for each feature and adds
+    the inner products of all pairs. Its features here are the candidate, the last item, and the bag
+    of all items of the history (each 1 / √t); the terms without the candidate are the same for all
+    candidates and drop out. Without the last item it is FISM, asymmetric matrix factorisation.
+
+    Sources: Rendle 2010, https://doi.org/10.1109/ICDM.2010.127; Kabbur et al. 2013 (FISM),
+    https://doi.org/10.1145/2487575.2487589
+    """
+
+    def __init__(self, num_items: int, embedding_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.num_items = num_items
+        # The candidate's weight is one more feature of its vector, and meets a one.
+        self.items = nn.Embedding(num_items + 1, embedding_dim + 1, padding_idx=0)
+        self.last = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.bag = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.dropout = Dropout(dropout)
+        self.head = DotProductHead()
+        for table in (self.items, self.last, self.bag):
+            nn.init.normal_(table.weight, std=0.05)
+            with torch.no_grad():
+                table.weight[0] = 0
+        with torch.no_grad():
+            self.items.weight[:, -1] = 0
+
+    def forward(self, items: Tensor, lengths: Tensor) -> HistorySide:
+        """What the candidates' vectors are multiplied with, [B, L, D + 1]; item tokens [B, L]."""
+        bag = self.dropout(self.bag(items)).cumsum(dim=1)
+        count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
+        bag = bag / count.sqrt()[:, None]
+        states = self.dropout(self.last(items)) + bag
+        return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
+
+    def teacher_forced(
+        self, items: Tensor, lengths: Tensor, targets: Tensor
+    ) -> tuple[HistorySide, Tensor]:
+        """See `SequenceRecommender`."""
+        return self(items, lengths), items

@@ -1,0 +1,197 @@
+"""Generation: how the decoder's probabilities become purchases, one after the other.
+
+A strategy takes what the encoder remembers of B users and writes a number of tokens for each. An
+item that was written is not written again unless repeats are allowed; where no item is left, PAD
+fills the end. A list's log-probability is the sum of its tokens', each among the items that were
+allowed at its step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys.errors import InputError
+from recsys.model.decoder import Memory
+from recsys.model.sequence_to_sequence import SequenceToSequence
+
+_PAD = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was generated for B users, W lists each, the best first."""
+
+    tokens: Tensor
+    """Item tokens [B, W, n], in the order of purchase; PAD where no item was left."""
+    log_probabilities: Tensor
+    """[B, W]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """The most probable item at every step."""
+
+    def __call__(
+        self,
+        model: SequenceToSequence,
+        memory: Memory,
+        allowed: Tensor,
+        length: int,
+        *,
+        repeats: bool = False,
+    ) -> Written:
+        """Write one list for each user.
+
+        Args:
+            model: in evaluation mode.
+            memory: of B users.
+            allowed: bool [B, I + 1], by item token: what may be written.
+            length: tokens to write, n.
+            repeats: an item may be written more than once.
+        """
+        return _one_by_one(
+            model, memory, allowed, length, repeats, lambda scores: scores.topk(1).indices[..., 0]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A random item at every step, by the model's probabilities.
+
+    Source of top_p (nucleus sampling): Holtzman et al. 2020, https://arxiv.org/abs/1904.09751
+    """
+
+    generator: torch.Generator
+    temperature: float = 1.0
+    """Below 1 favours the probable, above 1 the improbable."""
+    top_k: int | None = None
+    """Draw from the so many most probable items only."""
+    top_p: float | None = None
+    """Draw from the fewest items only that have so much of the probability together."""
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise InputError(f"temperature={self.temperature}: must be above 0")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k={self.top_k}: must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
+
+    def __call__(
+        self,
+        model: SequenceToSequence,
+        memory: Memory,
+        allowed: Tensor,
+        length: int,
+        *,
+        repeats: bool = False,
+    ) -> Written:
+        """See `Greedy`."""
+        return _one_by_one(model, memory, allowed, length, repeats, self._draw)
+
+    def _draw(self, scores: Tensor) -> Tensor:
+        """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
+        best, tokens = torch.softmax(scores / self.temperature, dim=-1).sort(
+            dim=-1, descending=True, stable=True
+        )
+        if self.top_k is not None:
+            best[..., self.top_k :] = 0
+        if self.top_p is not None:  # an item stays if those before it do not have that much yet
+            best[best.cumsum(dim=-1) - best >= self.top_p * best.sum(dim=-1, keepdim=True)] = 0
+        drawn = torch.multinomial(best.flatten(0, -2), 1, generator=self.generator)
+        return tokens.gather(-1, drawn.view(*tokens.shape[:-1], 1))[..., 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """The most probable of the lists that grow from the ``width`` best beginnings at every step.
+
+    The list that greedy generation would write always stays among them, so the best list is never
+    less probable than that one; plain beam search does not promise it.
+    """
+
+    width: int = 4
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise InputError(f"beam width {self.width}: must be at least 1")
+
+    def __call__(
+        self,
+        model: SequenceToSequence,
+        memory: Memory,
+        allowed: Tensor,
+        length: int,
+        *,
+        repeats: bool = False,
+    ) -> Written:
+        """See `Greedy`; ``width`` lists for each user, some of probability 0 if there are fewer."""
+        width = min(self.width, model.num_items)
+        state, cache = model.start(memory)
+        users = torch.arange(len(allowed), device=allowed.device)[:, None]
+        tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
+        totals = torch.zeros(len(allowed), 1, device=allowed.device)
+        greedy = torch.zeros_like(users)  # which of the hypotheses is the greedy one
+        for step in range(length):
+            scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
+            best = scores.topk(width)
+            children = (totals[:, :, None] + best.values).flatten(1)
+            kept = children.topk(min(width, children.shape[1])).indices
+            greedy_child = greedy * width
+            lost = ~(kept == greedy_child).any(dim=1)
+            kept[lost, -1] = greedy_child[lost, 0]
+            greedy = (kept == greedy_child).int().argmax(dim=1, keepdim=True)
+            parents = kept // width
+            chosen = best.indices.flatten(1).gather(1, kept)
+            totals = children.gather(1, kept)
+            tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
+            if step + 1 < length:
+                cache.select(parents)
+                state = model.step(chosen, cache)
+        order = totals.argsort(dim=1, descending=True, stable=True)
+        return Written(tokens[users, order], totals.gather(1, order))
+
+
+Strategy = Greedy | Sampling | Beam
+
+
+def _one_by_one(
+    model: SequenceToSequence,
+    memory: Memory,
+    allowed: Tensor,
+    length: int,
+    repeats: bool,
+    pick: Callable[[Tensor], Tensor],
+) -> Written:
+    """One hypothesis for each user; pick: log-probabilities [B, 1, I + 1] to tokens [B, 1]."""
+    state, cache = model.start(memory)
+    tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
+    total = torch.zeros(len(allowed), 1, device=allowed.device)
+    for step in range(length):
+        scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
+        chosen = pick(scores)
+        total += scores.gather(2, chosen[:, :, None])[..., 0]
+        tokens = torch.cat([tokens, chosen[:, :, None]], dim=2)
+        if step + 1 < length:
+            state = model.step(chosen, cache)
+    return Written(tokens, total)
+
+
+def _next_log_probabilities(
+    model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
+) -> Tensor:
+    """Float32 [B, W, I + 1] of the next token, from states [B, W, D] and tokens [B, W, t]."""
+    candidates = model.head.candidate_side(model.items.weight)
+    scores = model.head.logits((state,), candidates).float()
+    scores.masked_fill_(~allowed[:, None], -math.inf)
+    if not repeats:
+        scores.scatter_(2, tokens, -math.inf)
+    scores[..., _PAD] = -math.inf
+    # Where nothing is left, PAD is certain: its log-probability is 0 and the list ends there.
+    scores[..., _PAD].masked_fill_(scores.amax(dim=-1) == -math.inf, 0)
+    return torch.log_softmax(scores, dim=-1)

@@ -1,0 +1,173 @@
+"""The cache changes nothing, beam search never loses to greedy, nothing is written twice."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from recsys.config import SequenceToSequenceConfig
+from recsys.errors import InputError
+from recsys.model.decoder import Memory
+from recsys.model.generation import Beam, Greedy, Sampling, Strategy
+from recsys.model.recommender import build_model
+from recsys.model.sequence_to_sequence import SequenceToSequence
+
+ITEMS = 9
+
+
+def make_model(seed: int, **settings: object) -> SequenceToSequence:
+    torch.manual_seed(seed)
+    config = SequenceToSequenceConfig.model_validate(
+        {
+            "kind": "sequence_to_sequence",
+            "embedding_dim": 8,
+            "feed_forward_dim": 16,
+            "max_sequence_length": 6,
+            "max_generated": ITEMS + 3,
+            **settings,
+        }
+    )
+    model = build_model(config, ITEMS)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model.double().eval()
+
+
+def histories(model: SequenceToSequence, users: int = 4) -> Memory:
+    items = torch.randint(1, ITEMS + 1, (users, 6))
+    lengths = torch.randint(1, 7, (users,))
+    return model.remember(items * (torch.arange(6) < lengths[:, None]), lengths)
+
+
+def everything(users: int = 4) -> Tensor:
+    return torch.ones(users, ITEMS + 1, dtype=torch.bool)
+
+
+def log_probability(model: SequenceToSequence, memory: Memory, tokens: Tensor) -> Tensor:
+    """Of lists [B, n] without repeats, from whole, uncached passes through the decoder."""
+    logits = model.write(memory, tokens[:, :-1]) @ model.items.weight.T
+    total = torch.zeros(len(tokens), dtype=torch.float64)
+    for step in range(tokens.shape[1]):
+        scores = logits[:, step].clone()
+        scores[:, 0] = -math.inf
+        scores.scatter_(1, tokens[:, :step], -math.inf)
+        total += scores.log_softmax(-1).gather(1, tokens[:, step : step + 1])[:, 0]
+    return total
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["pre", "post"]), st.integers(1, 6))
+@settings(max_examples=30)
+def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: int) -> None:
+    model = make_model(seed, norm=norm, wide_heads=bool(seed % 2))
+    memory = histories(model)
+    found = Greedy()(model, memory, everything(), length)
+    tokens = torch.empty(4, 0, dtype=torch.int64)
+    for _ in range(length):
+        scores = model.write(memory, tokens)[:, -1] @ model.items.weight.T
+        scores[:, 0] = -math.inf
+        scores.scatter_(1, tokens, -math.inf)
+        tokens = torch.cat([tokens, scores.argmax(1, keepdim=True)], dim=1)
+    assert found.tokens[:, 0].tolist() == tokens.tolist()
+    expected = log_probability(model, memory, tokens)
+    assert torch.allclose(found.log_probabilities[:, 0].double(), expected, atol=1e-4)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 6))
+@settings(max_examples=40)
+def test_beam_search_never_loses_to_greedy(seed: int, width: int, length: int) -> None:
+    model = make_model(seed)
+    memory = histories(model)
+    greedy = Greedy()(model, memory, everything(), length)
+    beam = Beam(width)(model, memory, everything(), length)
+    assert (beam.log_probabilities[:, 0] >= greedy.log_probabilities[:, 0] - 1e-5).all()
+    assert (beam.log_probabilities.diff(dim=1) <= 0).all(), "the best list comes first"
+    for hypothesis in range(beam.tokens.shape[1]):  # the cache followed the hypotheses
+        expected = log_probability(model, memory, beam.tokens[:, hypothesis])
+        found = beam.log_probabilities[:, hypothesis].double()
+        assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
+    model = make_model(1)
+    memory = histories(model)
+    greedy = Greedy()(model, memory, everything(), 4)
+    assert Beam(1)(model, memory, everything(), 4).tokens.equal(greedy.tokens)
+    beam = Beam(ITEMS)(model, memory, everything(), 2)  # every first item is kept
+    first, second = torch.meshgrid(torch.arange(1, 10), torch.arange(1, 10), indexing="ij")
+    pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    for user in range(4):
+        one = Memory(memory.states[user : user + 1], memory.lengths[user : user + 1])
+        each = Memory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
+        scores = log_probability(model, each, pairs)
+        assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
+        top = scores.sort(descending=True).values[:ITEMS]
+        assert torch.allclose(beam.log_probabilities[user].double(), top, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "strategy", [Greedy(), Beam(3), Sampling(torch.Generator().manual_seed(0))]
+)
+def test_nothing_is_written_twice_nor_what_is_not_allowed(strategy: Strategy) -> None:
+    model = make_model(2)
+    memory = histories(model)
+    allowed = everything()
+    allowed[0, 3:] = False
+    written = strategy(model, memory, allowed, ITEMS)
+    lists = written.tokens[:, 0].tolist()
+    assert sorted(lists[0][:2]) == [1, 2]
+    assert lists[0][2:] == [0] * (ITEMS - 2), "where no item is left, PAD fills the end"
+    assert all(sorted(row) == list(range(1, ITEMS + 1)) for row in lists[1:])
+    assert written.log_probabilities[:, 0].isfinite().all()
+
+
+def test_repeats_are_written_on_request() -> None:
+    model = make_model(2)
+    allowed = torch.zeros(4, ITEMS + 1, dtype=torch.bool)
+    allowed[:, 5] = True
+    written = Greedy()(model, histories(model), allowed, 3, repeats=True)
+    assert written.tokens.tolist() == [[[5, 5, 5]]] * 4
+    assert not written.log_probabilities.any(), "the only item is certain"
+
+
+def test_samples_follow_the_probabilities() -> None:
+    model = make_model(3)
+    memory = histories(model, users=1)
+    many = Memory(memory.states.expand(20_000, -1, -1), memory.lengths.expand(20_000))
+    logits = (model.start(memory)[0][0, 0] @ model.items.weight.T)[1:].detach()
+    generator = torch.Generator().manual_seed(0)
+
+    def shares(**how: float) -> Tensor:
+        sampling = Sampling(generator, **how)  # type: ignore[arg-type]
+        tokens = sampling(model, many, everything(20_000), 1).tokens.flatten()
+        return torch.bincount(tokens, minlength=ITEMS + 1)[1:] / 20_000
+
+    plain = logits.softmax(0)
+    assert torch.allclose(shares().double(), plain, atol=0.02)
+    assert torch.allclose(shares(temperature=3.0).double(), (logits / 3).softmax(0), atol=0.02)
+    order = plain.argsort(descending=True)
+    two = torch.zeros_like(plain)
+    two[order[:2]] = plain[order[:2]]
+    assert torch.allclose(shares(top_k=2).double(), two / two.sum(), atol=0.02)
+    nucleus = plain[order[:2]].sum().item() + 1e-6  # the third item is needed to reach it
+    three = torch.zeros_like(plain)
+    three[order[:3]] = plain[order[:3]]
+    assert torch.allclose(shares(top_p=nucleus).double(), three / three.sum(), atol=0.02)
+    assert shares(top_p=1e-9)[order[0]] == 1, "one item always stays"
+
+
+@pytest.mark.parametrize(
+    "how", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+)
+def test_impossible_sampling_is_refused(how: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(how))):
+        Sampling(torch.Generator(), **how)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="beam width 0"):
+        Beam(0)
