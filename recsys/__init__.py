@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from recsys.api import compare, fit, load
     from recsys.config import Experiment, load_experiment
     from recsys.data.prepared import PreparedDataset, prepare
+    from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.scoring.recommender import Recommender
 
 _HOMES = {
+    "Beam": "recsys.model.generation",
     "Experiment": "recsys.config",
+    "Greedy": "recsys.model.generation",
     "PreparedDataset": "recsys.data.prepared",
     "Recommender": "recsys.scoring.recommender",
+    "Sampling": "recsys.model.generation",
     "compare": "recsys.api",
     "fit": "recsys.api",
     "load": "recsys.api",
@@ -35,10 +39,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Beam",
     "Experiment",
+    "Greedy",
     "InputError",
     "PreparedDataset",
     "Recommender",
+    "Sampling",
     "compare",
     "fit",
     "load",

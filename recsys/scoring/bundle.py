@@ -154,6 +154,11 @@ class ModelBundle:
         return Vocabulary(self.item_table["item_id"])
 
     @property
+    def name_columns(self) -> list[str]:
+        """Columns of the item table that tell a person what an item is: name, title or none."""
+        return [name for name in ("name", "title") if name in self.item_table.columns]
+
+    @property
     def popularity(self) -> NDArray[np.float32]:
         """Interactions the model was trained on, by item [I]; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)

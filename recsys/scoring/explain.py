@@ -18,9 +18,6 @@ from recsys.model.recommender import SequenceRecommender
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inputs import id_series, known_tokens
 
-_NAMES = ("name", "title")
-"""Columns of the item table that tell a person what an item is."""
-
 
 def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFrame:
     """What each purchase of a history adds to the score of an item.
@@ -59,9 +56,8 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     tokens = tokens[positions]
     contributions, dot_product = _parts(model, head, torch.from_numpy(tokens), candidate)
     size = np.abs(contributions).sum()
-    names = [name for name in _NAMES if name in bundle.item_table.columns]
     return (
-        bundle.item_table.select("item_id", *names)[tokens - 1]
+        bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
         .with_columns(
             pl.Series("contribution", contributions),
             pl.Series("share", contributions / size if size else contributions),

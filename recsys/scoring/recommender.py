@@ -28,6 +28,7 @@ from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
 from recsys.scoring.generate import generate
 from recsys.scoring.inputs import RawHistories, UserHistories, known_tokens
+from recsys.scoring.inspect import AttentionMap, inspect
 
 Frame = Any
 """A data frame of the caller's kind: pandas for pandas, and so on; polars where none was given."""
@@ -202,6 +203,12 @@ class Recommender:
     def explain(self, history: Sequence[Any], item: Any) -> pl.DataFrame:
         """What each purchase of a history adds to the score of an item: see `explain`."""
         return explain(self.bundle, history, item)
+
+    def inspect(
+        self, history: Sequence[Any], *, items: Sequence[Any] = (), n: int | None = None
+    ) -> list[AttentionMap]:
+        """Where each block and head of the model looks for a history: see `inspect`."""
+        return inspect(self.bundle, history, items=items, n=n)
 
     def _seen(self, seen: Seen | None) -> Seen:
         """The policy asked for, or that of training."""

@@ -1,13 +1,18 @@
+"""Batches: every pair once, cuts inside the histories, like lengths, seeds and epochs."""
+
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import TrainingBatches
+from recsys.data.batches import ContinuationBatches, SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
@@ -59,3 +64,124 @@ def test_like_lengths_meet() -> None:
     batches = TrainingBatches(Histories.from_lists(rows), 200, 2_000, seed=0)
     computed = sum(batch.items.numel() for batch in batches)
     assert batches.num_tokens / computed > 0.85
+
+
+def numbered(lengths: list[int]) -> Histories:
+    """Purchases 1, 2, 3, … through all histories: a token tells whose it is and where it stands."""
+    ends = np.cumsum([1, *lengths])
+    spans = itertools.pairwise(ends.tolist())
+    return Histories.from_lists([range(start, end) for start, end in spans])
+
+
+def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
+    """The real inputs and targets of each row."""
+    rows = zip(batch.items.tolist(), batch.lengths.tolist(), batch.targets.tolist(), strict=True)
+    found = []
+    for items, length, targets in rows:
+        count = sum(target > 0 for target in targets)
+        assert not any(items[length:])
+        assert not any(targets[count:])
+        found.append((items[:length], targets[:count]))
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=20),
+    st.integers(1, 10),
+    st.integers(1, 8),
+    st.integers(1, 60),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_cuts_lie_inside_the_histories_within_the_budget(
+    lengths: list[int], width: int, most: int, budget: int, seed: int, anywhere: bool
+) -> None:
+    """Inputs end right before the targets; as long as the history and the limits let them be."""
+    histories = numbered(lengths)
+    inner = np.setdiff1d(np.arange(sum(lengths)), histories.offsets)
+    places = inner if anywhere else inner[np.random.default_rng(seed).random(len(inner)) < 0.2]
+    batches = ContinuationBatches(
+        histories, width, most, budget, seed, None if anywhere else places
+    )
+    tokens, planned = batches.num_tokens, len(batches)
+    epoch = list(batches)
+    assert len(epoch) == planned
+    counts = Counter[int]()
+    for batch in epoch:
+        assert len(batch.items) == 1 or batch.items.numel() + batch.targets.numel() <= budget
+        for inputs, targets in cuts(batch):
+            user = int(np.searchsorted(histories.offsets, inputs[0] - 1, side="right")) - 1
+            first, end = histories.offsets[user] + 1, histories.offsets[user + 1] + 1
+            cut = targets[0]
+            assert first < cut < end
+            assert cut - 1 in places
+            assert inputs == list(range(max(first, cut - width), cut))
+            assert targets == list(range(cut, min(end, cut + most)))
+            counts[user] += 1
+            tokens -= len(inputs) + len(targets)
+    assert tokens == 0
+    can_be_cut = set(np.searchsorted(histories.offsets, places, side="right") - 1)
+    assert counts == {user: math.ceil((lengths[user] - 1) / width) for user in can_be_cut}
+    assert batches.num_sequences == counts.total()
+
+
+def test_every_cut_is_as_likely_and_other_epochs_cut_elsewhere() -> None:
+    """A history of five can be cut in four places; 500 of them 8 times: each 1000 ± 27."""
+    batches = ContinuationBatches(numbered([5] * 500), 10, 2, 1_000, seed=0)
+    epochs = [[pair for batch in batches for pair in cuts(batch)] for _ in range(8)]
+    places = Counter((targets[0] - 1) % 5 for epoch in epochs for _, targets in epoch)
+    assert sorted(places) == [1, 2, 3, 4]
+    assert all(abs(count - 1_000) < 5 * 27.4 for count in places.values())
+    same = {targets[0] for _, targets in epochs[0]} & {targets[0] for _, targets in epochs[1]}
+    assert 75 < len(same) < 175  # by chance a quarter
+
+
+def test_every_place_that_is_named_is_as_likely() -> None:
+    """Two places of a history, one of another, none of the third."""
+    histories = Histories.from_lists([[1, 2, 3, 4, 5], [6, 7, 8], [9, 9]])
+    places = np.array([1, 4, 6])
+    batches = ContinuationBatches(histories, 10, 9, 100, seed=0, places=places)
+    found = Counter[int]()
+    for _ in range(1_000):
+        found.update(targets[0] for batch in batches for _, targets in cuts(batch))
+    assert set(found) == {2, 5, 7}
+    assert found[7] == found[2] + found[5] == 1_000
+    assert abs(found[2] - 500) < 5 * 16
+
+
+def test_an_epoch_of_continuations_reads_about_all_there_is() -> None:
+    """As many inputs as purchases, but for the cuts that fall early: at 1 to 19 of 201 here."""
+    batches = ContinuationBatches(numbered([201] * 300), 20, 5, 1_000, seed=0)
+    inputs = sum(int(batch.lengths.sum()) for batch in batches)
+    expected = 300 * 10 * (20 - sum(20 - cut for cut in range(1, 20)) / 200)
+    assert inputs == pytest.approx(expected, rel=0.01)
+    assert 0.9 < inputs / (300 * 200) < 1
+
+
+def test_continuations_repeat_with_their_seed() -> None:
+    histories = numbered(np.random.default_rng(0).integers(2, 30, size=200).tolist())
+    one, two, other = (ContinuationBatches(histories, 8, 4, 200, seed) for seed in (3, 3, 4))
+    for _ in range(2):
+        ours, theirs = list(one), list(two)
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a.items, b.items)
+            assert torch.equal(a.targets, b.targets)
+    first = ContinuationBatches(histories, 8, 4, 200, seed=3)
+    assert {str(cuts(batch)) for batch in first} != {str(cuts(batch)) for batch in other}
+
+
+def test_like_lengths_of_continuations_meet() -> None:
+    lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
+    batches = ContinuationBatches(numbered(lengths.tolist()), 50, 5, 2_000, seed=0)
+    tokens = batches.num_tokens
+    computed = sum(batch.items.numel() + batch.targets.numel() for batch in batches)
+    assert tokens / computed > 0.85
+
+
+def test_continuations_are_cut_where_they_may_be() -> None:
+    """Two histories of 6, of which only the first has places, before its third and fifth item."""
+    batches = ContinuationBatches(numbered([6, 6]), 2, 3, 100, seed=0, places=np.array([2, 4]))
+    found = {str(pair) for _ in range(30) for batch in batches for pair in cuts(batch)}
+    assert found == {"([1, 2], [3, 4, 5])", "([3, 4], [5, 6])"}

@@ -6,8 +6,8 @@ import pytest
 
 from recsys.config import (
     DotProduct,
-    NextItemConfig,
     Experiment,
+    NextItemConfig,
     dump_experiment,
     flatten,
     load_experiment,

@@ -1,11 +1,8 @@
-"""Attention maps: the right weights under the right names, on a page that needs nothing else."""
+"""Attention maps: the right weights under the right names."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.cli import main
 from recsys.config import Experiment, FactorisationMachineConfig, SequenceToSequenceConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.heads import TargetAttentionHead
 from recsys.model.recommender import SequenceRecommender, build_model
-from recsys.report.attention import attention_page, write_attention_report
-from recsys.report.heat_map import draw_heat_map
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inspect import AttentionMap, inspect, record_attention
 from recsys.scoring.recommender import Recommender
@@ -67,43 +62,6 @@ def softmax(scores: Tensor) -> Tensor:
     return scores.exp() / scores.exp().sum()
 
 
-def make_map(rows: list[str], columns: list[str]) -> AttentionMap:
-    weights = np.zeros((1, len(rows), len(columns)), dtype=np.float32)
-    weights[..., 0] = 0.75
-    weights[..., -1] += 0.25
-    return AttentionMap("target", weights, rows, columns, ["head 1"])
-
-
-class Page(HTMLParser):
-    """What a browser would find in the tables, and the tags and attributes of it all."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: dict[str, set[str]] = {}
-        self.cells: list[str] = []
-        self._inside: str | None = None
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            self.attributes.setdefault(name, set()).add(value or "")
-        self._inside = tag
-        if tag in {"td", "th"}:
-            self.cells.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = None
-
-    def handle_data(self, data: str) -> None:
-        if self._inside in {"td", "th"}:
-            self.cells[-1] += data
-
-
-# --- Weights -------------------------------------------------------------------------------------
-
-
 def test_an_encoder_map_is_the_formula(tiny_bundle: ModelBundle) -> None:
     model = tiny_bundle.model
     assert isinstance(model, SequenceRecommender)
@@ -111,20 +69,38 @@ def test_an_encoder_map_is_the_formula(tiny_bundle: ModelBundle) -> None:
     assert (attention.name, attention.causal) == ("encoder-block-1", True)
     assert attention.rows == attention.columns == ["1 Top hat", "2 Snow boots", "3 Top hat"]
 
-    block = model.encoder.blocks[0]
-    layer = block.attention
-    assert isinstance(layer, MultiHeadAttention)
     with torch.inference_mode():
-        places = model.encoder.positions(torch.tensor([2, 1, 0]))
-        x = model.items.weight[[3, 1, 3]] * 8**0.5 + places
-        norm = block.attention_norm
-        assert isinstance(norm, nn.LayerNorm)
+        x = model.items.weight[[3, 1, 3]] * 8**0.5
+        x = x + model.encoder.positions(torch.tensor([2, 1, 0]))  # from the end
+    check_causal_map(attention, model.encoder.blocks[0], x)
+
+
+def test_a_decoder_map_is_the_formula_on_what_was_written(writing_bundle: ModelBundle) -> None:
+    model = writing_bundle.model
+    assert isinstance(model, SequenceToSequence)
+    written = Recommender(writing_bundle).generate([["hat"]], n=3)["item_id"].to_list()
+    decoder = inspect(writing_bundle, ["hat"], n=3)[1]
+    with torch.inference_mode():
+        x = torch.stack(
+            [model.begin, *model.items.weight[[1 + ITEMS.index(i) for i in written[:2]]]]
+        )
+        x = x * 8**0.5 + model.decoder.positions(torch.arange(3))
+    check_causal_map(decoder, model.decoder.blocks[0], x)
+
+
+def check_causal_map(attention: AttentionMap, block: nn.Module, x: Tensor) -> None:
+    """Against the formula on the first block's input [L, 8], for two heads of 4."""
+    layer, norm = block.attention, block.attention_norm
+    assert isinstance(layer, MultiHeadAttention)
+    assert isinstance(norm, nn.LayerNorm)
+    with torch.inference_mode():
         x = nn.functional.layer_norm(x, [8], norm.weight, norm.bias)
         projected = x @ layer.query_key_value.weight.T + layer.query_key_value.bias
+    assert attention.weights.shape == (2, len(x), len(x))
     for head in range(2):
         query = projected[:, 4 * head : 4 * head + 4]
         key = projected[:, 8 + 4 * head : 12 + 4 * head]
-        for row in range(3):
+        for row in range(len(x)):
             expected = softmax(key[: row + 1] @ query[row] / math.sqrt(4))
             found = attention.weights[head, row]
             assert found[: row + 1] == pytest.approx(expected.numpy(), abs=1e-5)
@@ -205,8 +181,9 @@ def test_a_writer_looks_at_what_it_wrote_and_at_what_it_read(
         assert one.weights.sum(axis=-1) == pytest.approx(1, abs=1e-5)
         assert one.causal == (one.kind == "decoder")
         assert one.causal <= (np.triu(one.weights, 1) == 0).all()
-    encoder = maps[0].weights
-    assert encoder.all(), "the encoder sees what comes later, too"
+    assert maps[0].weights.all(), "the encoder sees what comes later, too"
+    for one, first in zip(maps[1:], inspect(writing_bundle, history, n=1)[1:], strict=True):
+        assert one.weights[:, :1, :1] == pytest.approx(first.weights[:, :1, :1], abs=1e-5)
 
 
 def test_the_ten_best_are_the_candidates_unless_others_are_given(tiny_bundle: ModelBundle) -> None:
@@ -279,119 +256,3 @@ def test_what_cannot_be_looked_at_is_refused(
         inspect(tiny_bundle, ITEMS)
     with pytest.raises(InputError, match="nothing is left to write"):
         inspect(writing_bundle, ITEMS)
-
-
-# --- Pictures and the page -----------------------------------------------------------------------
-
-EVIL = '<script>alert("&")</script>'
-
-
-def test_the_page_holds_the_weights_and_needs_nothing_else() -> None:
-    attention = make_map(["1 jacket"], ["1 boots", "2 hat", "3 gloves"])
-    html = attention_page([attention], {"user": "ann", "recsys": "1.2.3"})
-    page = Page(html)
-    table = " ".join(page.cells)
-    assert "1 boots 2 hat 3 gloves 1 jacket .75  .25" in table
-    assert ">ann<" in html
-    assert ">1.2.3<" in html
-    assert all(link == "#target" for link in page.attributes["href"])
-    assert 'id="target"' in html
-    assert "src" not in page.attributes
-    assert not page.tags & {"script", "link", "img", "iframe", "object"}
-    for outside in ("http:", "https:", "//", "@import", "url("):
-        assert outside not in html
-
-
-def test_what_users_named_does_no_harm(tmp_path: Path) -> None:
-    names = [EVIL, "$x_$ \\frac{", "雪靴 👢", "x" * 500]
-    page = write_attention_report(tmp_path / "maps", [make_map(names, names)], {"user": EVIL})
-    html = page.read_text(encoding="utf-8")
-    assert "script" not in Page(html).tags
-    assert html.count("&lt;script&gt;alert(") == 3, "row, column and user"
-    assert {EVIL, "雪靴 👢", "$x_$ \\frac{"} <= set(Page(html).cells)
-    assert (tmp_path / "maps" / "target-head-1.png").stat().st_size > 5_000
-
-
-def test_a_heat_map_shows_each_weight_in_its_place() -> None:
-    figure = draw_heat_map(
-        np.array([[0.25, 0.75, 0], [1, 0, 0]]), ["a", "b"], ["c", "d", "e"], title="t"
-    )
-    axes, scale = figure.axes
-    numbers = {text.get_position(): text.get_text() for text in axes.texts if text.get_text()}
-    assert numbers == {(0, 0): ".25", (1, 0): ".75", (0, 1): "1"}
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["c", "d", "e"]
-    image = axes.images[0]
-    assert image.get_clim() == (0, 1), "one scale for all maps"
-    assert scale.get_ylabel() == "weight"
-
-
-def test_a_folder_is_replaced_by_its_own_kind_alone(tmp_path: Path) -> None:
-    maps = [make_map(["1 a"], ["1 b", "2 c"]), make_map(["1 a"], ["1 b"])]
-    out = tmp_path / "maps"
-    write_attention_report(out, maps[:1], {})
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert set(before) == {"attention.html", "manifest.json", "target-head-1.png"}
-    write_attention_report(out, maps[:1], {})
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    (out / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="mine.txt is not part of a folder of attention maps"):
-        write_attention_report(out, maps[1:], {})
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is left alone"):
-        write_attention_report(other, maps, {})
-    assert sorted(tmp_path.iterdir()) == [out, other]
-
-
-# --- The command ---------------------------------------------------------------------------------
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["recsys", "inspect", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return int(end.value.code or 0)
-
-
-def test_the_command_writes_maps_of_every_head(
-    tiny_bundle: ModelBundle,
-    tiny_dataset: PreparedDataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    place = ["--data", str(tiny_dataset.path), "--out", str(tmp_path / "maps")]
-    words = [str(tiny_bundle.path), "--user", "ann", *place, "--newest", "2", "--json"]
-    assert run(monkeypatch, *words, "--item", "hat", "--item", "socks") == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row == {"page": str(tmp_path / "maps/attention.html"), "pictures": 4}
-    assert {file.name for file in (tmp_path / "maps").iterdir()} == {
-        "attention.html",
-        "manifest.json",
-        "encoder-block-1-head-1.png",
-        "encoder-block-1-head-2.png",
-        "target-head-1.png",
-        "target-head-2.png",
-    }
-    html = Path(row["page"]).read_text(encoding="utf-8")
-    assert "4 purchases, the newest 3 read, 2 shown (the first column sums up those before)" in html
-    assert {"the 1 before", "3 Top hat", "4 jacket", "2 socks"} <= set(Page(html).cells)
-    for fact in (str(tiny_bundle.path), "next_item with target_attention", "ann"):
-        assert f"<dd>{fact}</dd>" in html
-
-
-def test_the_command_names_the_unknown(
-    writing_bundle: ModelBundle,
-    tiny_dataset: PreparedDataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    place = ["--data", str(tiny_dataset.path), "--out", str(tmp_path / "maps")]
-    assert run(monkeypatch, str(writing_bundle.path), "--user", "anne", *place) == 2
-    assert "error: user 'anne' is not in the dataset" in capsys.readouterr().err
-    assert not (tmp_path / "maps").exists()
-    assert run(monkeypatch, str(writing_bundle.path), "--user", "dan", *place, "-n", "2") == 0
-    assert len(list((tmp_path / "maps").glob("*.png"))) == 10

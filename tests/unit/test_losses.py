@@ -1,3 +1,5 @@
+"""The loss: by hand, against torch with label smoothing, whole and in chunks."""
+
 from __future__ import annotations
 
 import math
@@ -34,38 +36,98 @@ def test_the_target_is_never_left_out_and_padding_adds_nothing() -> None:
     assert not gradient[..., 0].any()
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 6), st.integers(2, 9), st.integers(0, 2**16))
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(2, 9),
+    st.integers(0, 2**16),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
 def test_cross_entropy_equals_torch_with_gradients(
-    batch: int, length: int, items: int, seed: int
+    batch: int, length: int, items: int, seed: int, smoothing: float
 ) -> None:
+    """With label smoothing and without; position by position, over the items that are left."""
     torch.manual_seed(seed)
     logits = torch.randn(batch, length, items + 1, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, items + 1, (batch, length))
     history = torch.randint(0, items + 1, (batch, length))
-    hidden = torch.zeros(batch, length, items + 1, dtype=torch.bool)
+    expected = torch.zeros((), dtype=torch.float64) + 0 * logits.sum()
     for b in range(batch):
         for t in range(length):
-            hidden[b, t, history[b, : t + 1]] = True
-            hidden[b, t, targets[b, t]] = False
-    hidden[..., 0] = True
-    expected = F.cross_entropy(
-        logits.masked_fill(hidden, -torch.inf).flatten(0, 1),
-        targets.flatten(),
-        ignore_index=0,
-        reduction="sum",
-    )
-    found = cross_entropy(logits * 1, targets, seen_items(history))
-    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+            target = int(targets[b, t])
+            if target:
+                had = set(history[b, : t + 1].tolist()) - {target}
+                left = [item for item in range(1, items + 1) if item not in had]
+                expected = expected + F.cross_entropy(
+                    logits[b, t, left],
+                    torch.tensor(left.index(target)),
+                    label_smoothing=smoothing,
+                )
+    found = cross_entropy(logits * 1, targets, seen_items(history, length), smoothing)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-5)
     (one,) = torch.autograd.grad(found, logits)
     (other,) = torch.autograd.grad(expected, logits)
-    assert torch.allclose(one, other, atol=1e-9)
+    assert torch.allclose(one, other, rtol=0, atol=1e-7 if smoothing else 1e-12)
+
+
+def test_label_smoothing_is_that_of_torch_where_nothing_is_left_out() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 9, requires_grad=True)
+    targets = torch.randint(0, 9, (3, 5))
+    targets[0, 0] = 0
+    found = cross_entropy(logits * 1, targets, label_smoothing=0.2)
+    expected = F.cross_entropy(
+        logits[..., 1:].flatten(0, 1),
+        targets.flatten() - 1,
+        ignore_index=-1,
+        reduction="sum",
+        label_smoothing=0.2,
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    (one,) = torch.autograd.grad(found, logits)
+    (other,) = torch.autograd.grad(expected, logits)
+    assert torch.allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_label_smoothing_by_hand() -> None:
+    """Odds 1 : 2 : 5, target 3, ε = 0.3: 0.8 of log 8/5, 0.1 each of log 8/2 and log 8/1; and
+    without item 2, 0.85 of log 6/5 and 0.15 of log 6/1."""
+    logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0)]]])
+    targets = torch.tensor([[3]])
+    whole = cross_entropy(logits.clone(), targets, label_smoothing=0.3)
+    assert whole.item() == pytest.approx(
+        0.8 * math.log(8 / 5) + 0.1 * math.log(4) + 0.1 * math.log(8)
+    )
+    without = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 0]]]), 0.3)
+    assert without.item() == pytest.approx(0.85 * math.log(6 / 5) + 0.15 * math.log(6))
+    alone = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 1]]]), 0.3)
+    assert alone.item() == pytest.approx(0, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
+def test_seen_items_are_those_up_to_each_of_the_last_positions(
+    row: list[int], data: st.DataObject
+) -> None:
+    steps = data.draw(st.integers(1, len(row)))
+    found = seen_items(torch.tensor([row, row[::-1]]), steps)
+    assert found.shape == (2, steps, len(row))
+    for items, before in zip([row, row[::-1]], found.tolist(), strict=True):
+        for step in range(steps):
+            had = len(row) - steps + 1 + step
+            assert before[step] == items[:had] + [0] * (len(row) - had)
 
 
 @pytest.mark.parametrize("kind", ["dot product", "target attention"])
 @pytest.mark.parametrize("rows_per_chunk", [1, 2, 100])
-def test_chunks_change_nothing(kind: str, rows_per_chunk: int) -> None:
-    """The chunked loss and its gradients are those of the whole, for both heads."""
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("before", [0, 3])
+def test_chunks_change_nothing(
+    kind: str, rows_per_chunk: int, smoothing: float, before: int
+) -> None:
+    """The chunked loss and its gradients are those of the whole, for both heads; also where more
+    items were had than there are positions with targets."""
     torch.manual_seed(0)
     batch, length, items, dim = 5, 7, 11, 6
     head: DotProductHead | TargetAttentionHead = DotProductHead()
@@ -76,13 +138,19 @@ def test_chunks_change_nothing(kind: str, rows_per_chunk: int) -> None:
     states = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     table = torch.randn(items + 1, dim, dtype=torch.float64, requires_grad=True)
-    history = torch.randint(1, items + 1, (batch, length))
+    had = torch.randint(1, items + 1, (batch, before + length))
     targets = torch.randint(0, items + 1, (batch, length))
     sides = head.history_side(states, memory), head.candidate_side(table)
     count = int((targets > 0).sum())
-    whole = cross_entropy(head.logits(*sides), targets, seen_items(history)) / count
+    logits = head.logits(*sides)
+    whole = cross_entropy(logits, targets, seen_items(had, length), smoothing) / count
     chunked = chunked_cross_entropy(
-        head.logits, *sides, targets, history, chunk_elements=rows_per_chunk * length * (items + 1)
+        head.logits,
+        *sides,
+        targets,
+        had,
+        label_smoothing=smoothing,
+        chunk_elements=rows_per_chunk * length * (items + 1),
     )
     assert chunked.item() == pytest.approx(whole.item(), rel=1e-6)
     leaves = [states, table, *head.parameters()]

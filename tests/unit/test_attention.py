@@ -1,0 +1,299 @@
+"""Attention: by hand, against torch in values and gradients, and where nothing may be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.model.attention import (
+    AdditiveAttention,
+    MultiHeadAttention,
+    attend,
+    attention_weights,
+    causal_mask,
+    self_attention,
+)
+
+INPUTS = torch.tensor([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]], dtype=torch.float64)
+KEYS = INPUTS @ torch.tensor([[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]], dtype=torch.float64)
+QUERIES = INPUTS @ torch.tensor([[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]], dtype=torch.float64)
+VALUES = INPUTS @ torch.tensor([[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]], dtype=torch.float64)
+SCORES = [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
+
+sizes = st.integers(1, 6)
+seeds = st.integers(0, 2**16)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    odds = [math.exp(score) for score in scores]
+    return [odd / sum(odds) for odd in odds]
+
+
+def same_gradients(ours: Tensor, theirs: Tensor, leaves: list[Tensor]) -> bool:
+    """Of two outputs, along one random direction."""
+    direction = torch.randn_like(ours)
+    one = torch.autograd.grad((ours * direction).sum(), leaves)
+    other = torch.autograd.grad((theirs * direction).sum(), leaves)
+    return all(close(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_worked_example_begins_with_whole_numbers() -> None:
+    assert KEYS.tolist() == [[0, 1, 1], [4, 4, 0], [2, 3, 1]]
+    assert VALUES.tolist() == [[1, 2, 3], [2, 8, 0], [2, 6, 3]]
+    assert QUERIES.tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
+    logs = attention_weights(QUERIES, KEYS, scale=1.0).log()  # scores but for a constant a row
+    found = (logs - logs[:, :1]) + torch.tensor(SCORES)[:, :1]
+    assert close(found, torch.tensor(SCORES, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "first_weights", "first_output"),
+    [
+        # 1 / (1 + 2 e²), and half of the rest for each of the others
+        (1.0, [0.063379, 0.468311, 0.468311], [1.936621, 6.683105, 1.595069]),
+        # the same with e^(2/√3)
+        (None, [0.136126, 0.431937, 0.431937], [1.863874, 6.319371, 1.704189]),
+    ],
+)
+def test_the_worked_example_ends_with_these(
+    scale: float | None, first_weights: list[float], first_output: list[float], fused: bool
+) -> None:
+    weights = attention_weights(QUERIES, KEYS, scale=scale)
+    with torch.set_grad_enabled(not fused):
+        outputs = attend(QUERIES, KEYS, VALUES, scale=scale)
+    assert weights[0].tolist() == pytest.approx(first_weights, abs=1e-6)
+    assert outputs[0].tolist() == pytest.approx(first_output, abs=1e-6)
+    for row, scores in enumerate(SCORES):
+        exact = softmax([score * (scale or 1 / math.sqrt(3)) for score in scores])
+        assert weights[row].tolist() == pytest.approx(exact, abs=1e-12)
+        mean = [
+            sum(w * v[i] for w, v in zip(exact, VALUES.tolist(), strict=True)) for i in range(3)
+        ]
+        assert outputs[row].tolist() == pytest.approx(mean, abs=1e-12)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_self_attention_needs_no_parameters(fused: bool) -> None:
+    """The inputs of the worked example, by their own products: 2 0 2, 0 8 4, 2 4 4."""
+    with torch.set_grad_enabled(not fused):
+        found, masked = self_attention(INPUTS), self_attention(INPUTS, causal_mask(3))
+    for row, products in enumerate([[2, 0, 2], [0, 8, 4], [2, 4, 4]]):
+        mean = torch.tensor(softmax(products), dtype=torch.float64) @ INPUTS
+        assert close(found[row], mean)
+        before = torch.tensor(softmax(products[: row + 1]), dtype=torch.float64)
+        assert close(masked[row], before @ INPUTS[: row + 1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, sizes, sizes, sizes, st.booleans(), st.booleans(), st.sampled_from([None, 1.0, 0.3]))
+def test_attend_equals_torch(
+    seed: int, queries: int, keys: int, dim: int, causal: bool, masked: bool, scale: float | None
+) -> None:
+    """On a CPU both ways: written out, and with the fused kernel where no gradient is wanted."""
+    torch.manual_seed(seed)
+    keys = queries if causal else keys
+    query, key, value = normal(2, 3, queries, dim), normal(2, 3, keys, dim), normal(2, 3, keys, 4)
+    mask = torch.rand(2, 1, queries, keys) < 0.6
+    mask[..., 0] = True
+    whole = mask if masked else torch.ones_like(mask)
+    whole = whole & causal_mask(queries) if causal else whole
+    theirs = F.scaled_dot_product_attention(query, key, value, whole, scale=scale)
+    given_mask = mask if masked else None
+    ours = attend(query, key, value, given_mask, causal=causal, scale=scale)
+    assert close(ours, theirs)
+    assert same_gradients(ours, theirs, [query, key, value])
+    with torch.no_grad():
+        fused = attend(query, key, value, given_mask, causal=causal, scale=scale)
+        weights = attention_weights(query, key, given_mask, causal=causal, scale=scale)
+    assert close(fused, theirs)
+    assert close(weights @ value, theirs)
+    assert not weights[~whole.expand_as(weights)].any()
+
+
+def test_additive_attention_written_out() -> None:
+    torch.manual_seed(0)
+    attention = AdditiveAttention(query_dim=3, key_dim=5, hidden_dim=4).double()
+    query, key, value = normal(2, 4, 3), normal(2, 6, 5), normal(2, 6, 7)
+    mask = torch.rand(2, 4, 6) < 0.7
+    mask[..., 0] = True
+    outputs, weights = attention(query, key, value, mask), attention.weights(query, key, mask)
+    expected = torch.zeros(2, 4, 7, dtype=torch.float64)
+    for b in range(2):
+        for q in range(4):
+            seen = [k for k in range(6) if mask[b, q, k]]
+            scores = [
+                attention.score.weight[0]
+                @ torch.tanh(
+                    attention.query.weight @ query[b, q]
+                    + attention.key.weight @ key[b, k]
+                    + attention.key.bias
+                )
+                for k in seen
+            ]
+            exact = torch.stack(scores).softmax(0)
+            assert close(weights[b, q, seen], exact)
+            expected[b, q] = exact @ value[b, seen]
+    assert not weights[~mask].any()
+    assert close(outputs, expected)
+    assert same_gradients(outputs, expected, [query, key, value, *attention.parameters()])
+    everything = torch.ones(4, 6, dtype=torch.bool)
+    unmasked = attention(query, key, value)
+    assert close(unmasked, attention(query, key, value, everything))
+
+
+def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
+    """Sharing the very parameters."""
+    theirs = nn.MultiheadAttention(ours.width, ours.num_heads, batch_first=True)
+    theirs.in_proj_weight = ours.get_parameter("query_key_value.weight")
+    theirs.in_proj_bias = ours.get_parameter("query_key_value.bias")
+    theirs.out_proj.weight, theirs.out_proj.bias = ours.output.weight, ours.output.bias
+    return theirs
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=seeds,
+    heads=st.sampled_from([(8, 2), (6, 1), (6, 3), (4, 4)]),
+    shape=st.tuples(st.integers(1, 3), sizes, sizes),
+    way=st.sampled_from(["self", "causal", "cross"]),
+    padded=st.booleans(),
+    kind=st.sampled_from(["none", "one for all", "one per head"]),
+)
+def test_narrow_heads_equal_torch(
+    seed: int,
+    heads: tuple[int, int],
+    shape: tuple[int, int, int],
+    way: Literal["self", "causal", "cross"],
+    padded: bool,
+    kind: Literal["none", "one for all", "one per head"],
+) -> None:
+    """Outputs, weights of every head, and the gradients of both, to inputs and parameters."""
+    torch.manual_seed(seed)
+    (dim, num_heads), (batch, queries, keys) = heads, shape
+    ours = MultiHeadAttention(dim, num_heads).double()
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    x = normal(batch, queries, dim)
+    memory = normal(batch, keys, dim) if way == "cross" else x
+    keys = memory.shape[1]
+    # A row without any key is nan in torch: one key that may be seen keeps it from that.
+    always = 0 if way == "causal" else seed % keys
+    present = torch.rand(batch, keys) < (0.6 if padded else 2)
+    seen = torch.rand(batch, num_heads, queries, keys) < (2 if kind == "none" else 0.6)
+    present[:, always], seen[..., always] = True, True
+    if kind == "one for all":
+        seen = seen[:1, :1]
+    mask = None if kind == "none" and not padded else present[:, None, None] & seen
+    theirs_seen = seen & causal_mask(queries) if way == "causal" else seen
+    theirs_out, theirs_weights = torch_twin(ours)(
+        x,
+        memory,
+        memory,
+        key_padding_mask=~present,
+        attn_mask=~theirs_seen.expand(batch, num_heads, queries, keys).flatten(0, 1),
+        average_attn_weights=False,
+    )
+    arguments = (x, memory if way == "cross" else None, mask)
+    out = ours(*arguments, causal=way == "causal")
+    weights = ours.weights(*arguments, causal=way == "causal")
+    assert close(out, theirs_out)
+    assert close(weights, theirs_weights)
+    leaves = [x, *([memory] if way == "cross" else []), *ours.parameters()]
+    assert same_gradients(
+        torch.cat([out.flatten(), weights.flatten()]),
+        torch.cat([theirs_out.flatten(), theirs_weights.flatten()]),
+        leaves,
+    )
+    with torch.no_grad():
+        assert close(ours(*arguments, causal=way == "causal"), out)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(1, 4), sizes, sizes, st.booleans())
+def test_wide_heads_written_out(
+    seed: int, num_heads: int, queries: int, keys: int, cross: bool
+) -> None:
+    """Every head has projections of its own to all D features: out = b + Σ_h O_h head_h."""
+    torch.manual_seed(seed)
+    dim = 5
+    attention = MultiHeadAttention(dim, num_heads, wide=True).double()
+    x, memory = normal(2, queries, dim), normal(2, keys, dim)
+    source = memory if cross else x
+    mask = torch.rand(2, num_heads, queries, source.shape[1]) < 0.7
+    mask[..., 0] = True
+    weight, bias = attention.query_key_value.weight, attention.query_key_value.bias
+    width = num_heads * dim
+    assert weight.shape == (3 * width, dim)
+    expected: Tensor = attention.output.bias
+    for head in range(num_heads):
+        own = [
+            slice(part * width + head * dim, part * width + (head + 1) * dim) for part in (0, 1, 2)
+        ]
+        query = x @ weight[own[0]].T + bias[own[0]]
+        key, value = (source @ weight[part].T + bias[part] for part in own[1:])
+        scores = torch.einsum("bqd,bkd->bqk", query, key) / math.sqrt(dim)
+        weights = scores.masked_fill(~mask[:, head], -torch.inf).softmax(-1)
+        joined = attention.output.weight[:, head * dim : (head + 1) * dim]
+        expected = expected + weights @ value @ joined.T
+    found = attention(x, memory if cross else None, mask)
+    assert close(found, expected)
+    assert same_gradients(found, expected, [source, *attention.parameters()])
+
+
+def test_who_may_see_nothing_gets_nothing_and_breaks_nothing() -> None:
+    torch.manual_seed(0)
+    query, key, value = normal(2, 4, 3), normal(2, 4, 3), normal(2, 4, 3)
+    mask = torch.rand(2, 4, 4) < 0.5
+    mask[0, 1] = mask[1, 0] = False
+    blind = ~(mask & causal_mask(4)).any(-1)
+    assert blind[0, 1]
+    additive = AdditiveAttention(3, 3, 5).double()
+    outputs = {
+        "plain": attend(query, key, value, mask),
+        "causal": attend(query, key, value, mask, causal=True),
+        "additive": additive(query, key, value, mask),
+    }
+    for name, found in outputs.items():
+        hidden = blind if name == "causal" else ~mask.any(-1)
+        assert not found[hidden].any(), name
+        assert found[~hidden].all(), name
+        gradients = torch.autograd.grad(found.square().sum(), [query, key, value])
+        assert all(gradient.isfinite().all() for gradient in gradients), name
+        assert not gradients[0][hidden].any(), name
+    with torch.no_grad():
+        assert close(attend(query, key, value, mask), outputs["plain"])
+        fused = attend(query, key, value, mask, causal=True)
+        assert close(fused, outputs["causal"])
+
+
+def test_heads_that_see_nothing_leave_the_bias() -> None:
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(6, 2).double()
+    x = normal(2, 3, 6)
+    found = attention(x, mask=torch.zeros(2, 1, 1, 3, dtype=torch.bool))
+    assert torch.equal(found, attention.output.bias.expand(2, 3, 6))
+    gradients = torch.autograd.grad(found.square().sum(), [x, *attention.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_heads_must_divide_the_embedding_or_be_wide() -> None:
+    with pytest.raises(ValueError, match="3 does not divide 8"):
+        MultiHeadAttention(8, 3)
+    assert MultiHeadAttention(8, 3, wide=True)(torch.zeros(1, 2, 8)).shape == (1, 2, 8)

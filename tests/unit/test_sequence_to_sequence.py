@@ -1,0 +1,197 @@
+"""The sequence-to-sequence model: what its states depend on, what is tied, how it starts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from recsys.config import SequenceToSequenceConfig
+from recsys.model.positions import positions_from_end
+from recsys.model.recommender import build_model
+from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.training.losses import seen_items
+
+ITEMS = 20
+
+seeds = st.integers(0, 2**16)
+variants = st.fixed_dictionaries(
+    {
+        "norm": st.sampled_from(["pre", "post"]),
+        "activation": st.sampled_from(["gelu", "relu"]),
+        "positions": st.sampled_from(["learned", "sinusoidal"]),
+        "wide_heads": st.booleans(),
+        "num_encoder_blocks": st.integers(0, 2),
+        "num_decoder_blocks": st.integers(1, 2),
+    }
+)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+def make_config(**variant: object) -> SequenceToSequenceConfig:
+    return SequenceToSequenceConfig.model_validate(
+        {
+            "kind": "sequence_to_sequence",
+            "embedding_dim": 8,
+            "feed_forward_dim": 16,
+            "max_sequence_length": 12,
+            "max_generated": 8,
+            **variant,
+        }
+    )
+
+
+def fresh_model(**variant: object) -> SequenceToSequence:
+    model = build_model(make_config(**variant), ITEMS)
+    assert isinstance(model, SequenceToSequence)
+    return model
+
+
+def make_model(seed: int, **variant: object) -> SequenceToSequence:
+    """With large random weights, so that whatever is connected shows."""
+    torch.manual_seed(seed)
+    model = fresh_model(**variant).double().eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model
+
+
+def draw(rows: int, width: int) -> Tensor:
+    return torch.randint(1, ITEMS + 1, (rows, width))
+
+
+def changed(items: Tensor) -> Tensor:
+    """Every token another one."""
+    return items % ITEMS + 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, variants, st.integers(2, 8), st.data())
+def test_a_state_depends_on_all_that_was_written_before_and_on_nothing_after(
+    seed: int, variant: dict[str, object], written: int, data: st.DataObject
+) -> None:
+    model = make_model(seed, **variant)
+    items, lengths, targets = draw(2, 5), torch.tensor([5, 3]), draw(2, written)
+    place = data.draw(st.integers(0, written - 1))
+    others = targets.clone()
+    others[:, place] = changed(targets[:, place])
+    (before,), _ = model.teacher_forced(items, lengths, targets)
+    (after,), _ = model.teacher_forced(items, lengths, others)
+    assert before.shape == (2, written, 8)
+    assert torch.allclose(before[:, : place + 1], after[:, : place + 1], rtol=0, atol=1e-12)
+    differs = (before - after).abs().amax(-1) > 1e-9
+    assert differs[:, place + 1 :].all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, variants, st.integers(1, 6), st.integers(0, 6), st.integers(0, 3))
+def test_padding_and_company_change_nothing(
+    seed: int, variant: dict[str, object], length: int, extra: int, more: int
+) -> None:
+    """Neither a wider batch, nor other rows in it, nor longer targets beside one's own."""
+    model = make_model(seed, **variant)
+    items, targets = draw(2, length + extra), draw(2, 4 + more)
+    items[0, length:], targets[0, 4:] = 0, 0
+    (alone,), _ = model.teacher_forced(items[:1, :length], torch.tensor([length]), targets[:1, :4])
+    lengths = torch.tensor([length, length + extra])
+    (together,), _ = model.teacher_forced(items, lengths, targets)
+    assert close(together[0, :4], alone[0])
+    (first,) = model(items, lengths)
+    assert close(first[0, length - 1], alone[0, 0])
+    prefix = model.write(model.remember(items, lengths), targets[:, :2])
+    assert close(prefix[0], together[0, :3])
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, variants, st.integers(1, 6), st.data())
+def test_every_item_of_the_history_is_read_by_every_state(
+    seed: int, variant: dict[str, object], length: int, data: st.DataObject
+) -> None:
+    model = make_model(seed, **variant)
+    items, lengths, targets = draw(1, length), torch.tensor([length]), draw(1, 3)
+    place = data.draw(st.integers(0, length - 1))
+    others = items.clone()
+    others[:, place] = changed(items[:, place])
+    (before,), _ = model.teacher_forced(items, lengths, targets)
+    (after,), _ = model.teacher_forced(others, lengths, targets)
+    assert ((before - after).abs().amax(-1) > 1e-9).all()
+    if variant["num_encoder_blocks"]:  # and the encoder looks both ways
+        one, other = model.remember(items, lengths), model.remember(others, lengths)
+        assert ((one.states - other.states).abs().amax(-1) > 1e-9).all()
+
+
+def test_what_was_had_before_each_target() -> None:
+    model = make_model(0)
+    items, lengths = torch.tensor([[5, 3, 0], [6, 2, 4]]), torch.tensor([2, 3])
+    _, had = model.teacher_forced(items, lengths, torch.tensor([[7, 8, 9], [1, 7, 0]]))
+    rows = [[set(row) - {0} for row in sequence] for sequence in seen_items(had, 3).tolist()]
+    assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_items_are_scaled_and_dropout_comes_after_the_sum(positions: str) -> None:
+    """√D times the embedding, plus the position, goes into the dropout; of both stacks."""
+    model = make_model(0, positions=positions)
+    sums: list[Tensor] = []
+    for stack in (model.encoder, model.decoder):
+        stack.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
+    items, lengths, targets = torch.tensor([[4, 9, 2], [7, 1, 0]]), torch.tensor([3, 2]), draw(2, 3)
+    model.teacher_forced(items, lengths, targets)
+    scaled = model.items.weight * math.sqrt(8)
+    begin = (model.begin * math.sqrt(8)).expand(2, 1, 8)
+    read = scaled[items] + model.encoder.positions(positions_from_end(lengths, 3))
+    written = torch.cat([begin, scaled[targets[:, :2]]], dim=1)
+    assert close(sums[0], read)
+    assert close(sums[1], written + model.decoder.positions(torch.arange(3)))
+
+
+def test_reading_and_writing_share_one_table() -> None:
+    model = make_model(0)
+    tables = [weight for weight in model.parameters() if weight.shape[0] == ITEMS + 1]
+    assert len(tables) == 1
+    (candidates,) = model.head.candidate_side(model.items.weight)
+    assert candidates is tables[0]
+    items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
+    (states,), _ = model.teacher_forced(items, lengths, targets)
+    # Read: 1 and 2 in the history, 3 by the decoder; 4 is only scored, 5 is neither.
+    model.head.logits((states,), (candidates,))[..., 4].sum().backward()
+    assert tables[0].grad is not None
+    reached = [token for token in range(ITEMS + 1) if tables[0].grad[token].any()]
+    assert reached == [1, 2, 3, 4]
+
+
+def test_padding_stays_zero_whatever_is_learned() -> None:
+    model = make_model(0)
+    items, lengths = torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])
+    (states,), _ = model.teacher_forced(items, lengths, torch.tensor([[3, 0, 0], [1, 2, 6]]))
+    states.square().sum().backward()
+    assert model.items.weight.grad is not None
+    assert not model.items.weight.grad[0].any()
+    assert not fresh_model().items.weight[0].any()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_weights_start_as_xavier_has_them(wide: bool) -> None:
+    """Uniform in ±√(6 / (inputs + outputs)), for every matrix of the stacks."""
+    torch.manual_seed(0)
+    model = fresh_model(embedding_dim=48, feed_forward_dim=96, wide_heads=wide)
+    matrices = {
+        name: weight
+        for name, weight in model.named_parameters()
+        if ".blocks." in name and weight.dim() == 2
+    }
+    assert len(matrices) == 2 * 4 + 2 * 6  # two blocks each; attention: two, feed-forward: two
+    for name, weight in matrices.items():
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert 0.98 * bound < weight.abs().max() <= bound, name
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+        assert abs(weight.mean().item()) < 0.05 * bound, name
