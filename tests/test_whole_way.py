@@ -115,6 +115,32 @@ def test_the_whole_way(terminal: Terminal) -> None:
     assert "ndcg@10" in out
 
 
+def test_generate_writes_lists(terminal: Terminal) -> None:
+    model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
+    split = "data.split={kind: leave_last_out, targets: 3}"
+    (trained,) = terminal.json("train", "small.yaml", "--set", model, "--set", split)
+    assert 0 <= trained["next_recall_at_3"] <= 1
+    history = pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007")
+    history.write_csv("one.csv")
+    words = ("generate", trained["bundle"], "one.csv", "-n", "4")
+    greedy, beam = terminal.json(*words), terminal.json(*words, "--beam", "3")
+    assert [row["step"] for row in greedy] == [1, 2, 3, 4]
+    assert beam[0]["log_probability"] >= greedy[0]["log_probability"] - 1e-5
+    sample = ("--sample", "--top-k", "50", "--temperature", "0.7", "--seed", "3")
+    assert terminal.json(*words, *sample) == terminal.json(*words, *sample)
+    history.head(3).select(item_id="sku").write_csv("few.csv")
+    few = terminal.json(*words, "--candidates", "few.csv", "--repeats")
+    assert {row["item_id"] for row in few} <= set(history["sku"].head(3))
+    for wrong, message in (
+        (("--beam", "2", "--sample"), "--beam or --sample, not both"),
+        (("--top-p", "0.5"), "need --sample"),
+        (("-n", "7"), "this model writes 1 to 6 purchases"),
+    ):
+        status, out, err = terminal(*words, *wrong)
+        assert (status, out) == (2, "")
+        assert message in err
+
+
 def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {
