@@ -98,13 +98,11 @@ class ContinuationBatches:
     of `TrainingBatches`.
 
     Args:
-        histories: training histories; those that cannot be cut are left out.
+        histories: training histories; those with fewer than two items are left out.
         max_sequence_length: the newest so many items before a cut are inputs.
         max_targets: the first so many items after a cut are targets.
         batch_tokens: inputs and targets per batch, padding included.
         seed: with the epoch number it decides cuts and order.
-        places: where a history may be cut: indices of ``histories.items``, ascending, each of the
-            first item after a cut; None: anywhere.
     """
 
     def __init__(
@@ -114,13 +112,8 @@ class ContinuationBatches:
         max_targets: int,
         batch_tokens: int,
         seed: int,
-        places: NDArray[np.int64] | None = None,
     ) -> None:
-        if places is None:
-            places = np.setdiff1d(np.arange(len(histories.items)), histories.offsets)
-        self._histories = histories
-        self._places = places
-        self._first_place = np.searchsorted(places, histories.offsets)
+        self._histories = histories.take(np.flatnonzero(histories.lengths >= 2))
         self._max_sequence_length = max_sequence_length
         self._max_targets = max_targets
         self._batch_tokens = batch_tokens
@@ -163,15 +156,14 @@ class ContinuationBatches:
     def _cut(self, rng: np.random.Generator) -> tuple[Histories, Histories]:
         users = np.repeat(np.arange(len(self._histories)), self._cuts_per_history())
         starts, ends = self._histories.offsets[users], self._histories.offsets[users + 1]
-        cuts = self._places[rng.integers(self._first_place[users], self._first_place[users + 1])]
+        cuts = rng.integers(starts + 1, ends)
         oldest = np.maximum(starts, cuts - self._max_sequence_length)
         last = np.minimum(ends, cuts + self._max_targets)
         items = self._histories.items
         return Histories.from_spans(items, oldest, cuts), Histories.from_spans(items, cuts, last)
 
     def _cuts_per_history(self) -> NDArray[np.int64]:
-        wanted = -(-(self._histories.lengths - 1) // self._max_sequence_length)
-        return np.where(np.diff(self._first_place) > 0, wanted, 0)
+        return -(-(self._histories.lengths - 1) // self._max_sequence_length)
 
 
 def _plan(

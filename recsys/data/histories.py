@@ -45,7 +45,7 @@ class Histories:
         cls, items: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Histories:
         """The histories ``items[starts[b]:ends[b]]``, copied end to end, without PAD tokens."""
-        picked = np.asarray(items)[spans(starts, ends - starts)]
+        picked = np.asarray(items)[_spans(starts, ends - starts)]
         known = picked != PAD
         if known.all():
             return cls(picked, _offsets(ends - starts))
@@ -95,7 +95,7 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """The indices start, start + 1, … of each span, end to end."""
     offsets = _offsets(lengths)
     return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from recsys.config import DataConfig
 from recsys.data.encoding import encode_log
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.histories import PAD, Histories, spans
+from recsys.data.histories import PAD, Histories
 from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sources import load_source
@@ -149,18 +149,6 @@ class PreparedDataset:
         """What is known of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
         return Histories.from_spans(self.items, starts, starts + self.cuts[:, _START[before]])
-
-    def basket_starts(self, before: Part) -> NDArray[np.int64]:
-        """Where a basket begins that is not the user's first: indices of the items of `histories`.
-
-        A basket is what a user bought at one time.
-        """
-        starts = self.offsets[:-1]
-        ends = starts + self.cuts[:, _START[before]]
-        rows = spans(starts, ends - starts)
-        times, users = self.timestamps[rows], np.repeat(np.arange(len(starts)), ends - starts)
-        later = (users[1:] == users[:-1]) & (times[1:] != times[:-1])
-        return 1 + np.flatnonzero(later)
 
     def holdout(self, part: Part) -> Holdout:
         """The targets of a part of the split one by one, in user order, oldest first."""

@@ -10,18 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from recsys.config import (
     Experiment,
-    LeaveLastBasketOut,
     SequenceToSequenceConfig,
     TrackingConfig,
     flatten,
 )
 from recsys.data.files import new_folder
-from recsys.data.prepared import Holdout, Part, PreparedDataset
+from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.lists import evaluate_lists, list_length
@@ -145,7 +141,6 @@ def _train_and_refit(
         valid_part,
         experiment.training.max_epochs,
         lambda epoch, figures: tracker.log_figures(figures, epoch),
-        _places(dataset, "valid"),
     )
     trained_until: TrainedUntil = "train"
     interrupted = curve.interrupted
@@ -153,11 +148,9 @@ def _train_and_refit(
         epochs, _ = curve.validated()
         logger.info("refit on all but the test targets, %d epochs", epochs)
         again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
-        histories, places = dataset.histories("test"), _places(dataset, "test")
+        histories = dataset.histories("test")
         try:
-            model, _ = train(
-                again, dataset.num_items, histories, None, epochs, lambda *_: None, places
-            )
+            model, _ = train(again, dataset.num_items, histories, None, epochs, lambda *_: None)
             trained_until = "valid"
         except KeyboardInterrupt:
             interrupted = True
@@ -166,12 +159,6 @@ def _train_and_refit(
     if interrupted:
         tracker.tag("interrupted", "true")
     return _Fitted(model, trained_until, curve)
-
-
-def _places(dataset: PreparedDataset, before: Part) -> NDArray[np.int64] | None:
-    """Where training may cut histories in two: as the split does."""
-    baskets = isinstance(dataset.config.split, LeaveLastBasketOut)
-    return dataset.basket_starts(before) if baskets else None
 
 
 def _list_source(model: Model, length: int) -> ModelScorer | SequenceGenerator:

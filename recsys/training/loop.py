@@ -9,10 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerStatus
 
 from recsys.config import Experiment, SequenceToSequenceConfig
@@ -39,7 +37,6 @@ def train(
     validation: Holdout | None,
     epochs: int,
     report: Report,
-    places: NDArray[np.int64] | None = None,
 ) -> tuple[Model, Curve]:
     """Train a fresh model on the histories.
 
@@ -50,7 +47,6 @@ def train(
         validation: targets that choose the best epoch and stop early; None: train to the end.
         epochs: the most passes over the histories.
         report: called after each epoch with its number and figures.
-        places: where a sequence-to-sequence model may cut histories: see `ContinuationBatches`.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -61,7 +57,7 @@ def train(
         InputError: no history has two items.
         KeyboardInterrupt: by Ctrl-C before the first epoch has ended, or without validation.
     """
-    batches = _batches(experiment, histories, places)
+    batches = _batches(experiment, histories)
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
@@ -69,13 +65,11 @@ def train(
         return _fit(experiment, num_items, batches, validation, epochs, report)
 
 
-def _batches(
-    experiment: Experiment, histories: Histories, places: NDArray[np.int64] | None
-) -> Batches:
+def _batches(experiment: Experiment, histories: Histories) -> Batches:
     model, tokens, seed = experiment.model, experiment.training.batch_tokens, experiment.seed
     length = model.max_sequence_length
     if isinstance(model, SequenceToSequenceConfig):
-        return ContinuationBatches(histories, length, model.max_generated, tokens, seed, places)
+        return ContinuationBatches(histories, length, model.max_generated, tokens, seed)
     return TrainingBatches(histories, length, tokens, seed)
 
 

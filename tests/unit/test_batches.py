@@ -92,18 +92,13 @@ def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
     st.integers(1, 8),
     st.integers(1, 60),
     st.integers(0, 99),
-    st.booleans(),
 )
 def test_cuts_lie_inside_the_histories_within_the_budget(
-    lengths: list[int], width: int, most: int, budget: int, seed: int, anywhere: bool
+    lengths: list[int], width: int, most: int, budget: int, seed: int
 ) -> None:
     """Inputs end right before the targets; as long as the history and the limits let them be."""
     histories = numbered(lengths)
-    inner = np.setdiff1d(np.arange(sum(lengths)), histories.offsets)
-    places = inner if anywhere else inner[np.random.default_rng(seed).random(len(inner)) < 0.2]
-    batches = ContinuationBatches(
-        histories, width, most, budget, seed, None if anywhere else places
-    )
+    batches = ContinuationBatches(histories, width, most, budget, seed)
     tokens, planned = batches.num_tokens, len(batches)
     epoch = list(batches)
     assert len(epoch) == planned
@@ -115,14 +110,14 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
             first, end = histories.offsets[user] + 1, histories.offsets[user + 1] + 1
             cut = targets[0]
             assert first < cut < end
-            assert cut - 1 in places
             assert inputs == list(range(max(first, cut - width), cut))
             assert targets == list(range(cut, min(end, cut + most)))
             counts[user] += 1
             tokens -= len(inputs) + len(targets)
     assert tokens == 0
-    can_be_cut = set(np.searchsorted(histories.offsets, places, side="right") - 1)
-    assert counts == {user: math.ceil((lengths[user] - 1) / width) for user in can_be_cut}
+    assert counts == {
+        user: math.ceil((length - 1) / width) for user, length in enumerate(lengths) if length > 1
+    }
     assert batches.num_sequences == counts.total()
 
 
@@ -135,19 +130,6 @@ def test_every_cut_is_as_likely_and_other_epochs_cut_elsewhere() -> None:
     assert all(abs(count - 1_000) < 5 * 27.4 for count in places.values())
     same = {targets[0] for _, targets in epochs[0]} & {targets[0] for _, targets in epochs[1]}
     assert 75 < len(same) < 175  # by chance a quarter
-
-
-def test_every_place_that_is_named_is_as_likely() -> None:
-    """Two places of a history, one of another, none of the third."""
-    histories = Histories.from_lists([[1, 2, 3, 4, 5], [6, 7, 8], [9, 9]])
-    places = np.array([1, 4, 6])
-    batches = ContinuationBatches(histories, 10, 9, 100, seed=0, places=places)
-    found = Counter[int]()
-    for _ in range(1_000):
-        found.update(targets[0] for batch in batches for _, targets in cuts(batch))
-    assert set(found) == {2, 5, 7}
-    assert found[7] == found[2] + found[5] == 1_000
-    assert abs(found[2] - 500) < 5 * 16
 
 
 def test_an_epoch_of_continuations_reads_about_all_there_is() -> None:
@@ -178,10 +160,3 @@ def test_like_lengths_of_continuations_meet() -> None:
     tokens = batches.num_tokens
     computed = sum(batch.items.numel() + batch.targets.numel() for batch in batches)
     assert tokens / computed > 0.85
-
-
-def test_continuations_are_cut_where_they_may_be() -> None:
-    """Two histories of 6, of which only the first has places, before its third and fifth item."""
-    batches = ContinuationBatches(numbered([6, 6]), 2, 3, 100, seed=0, places=np.array([2, 4]))
-    found = {str(pair) for _ in range(30) for batch in batches for pair in cuts(batch)}
-    assert found == {"([1, 2], [3, 4, 5])", "([3, 4], [5, 6])"}

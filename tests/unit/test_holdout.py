@@ -45,15 +45,6 @@ def test_continuations_are_the_last_baskets_of_users(tmp_path: Path) -> None:
     assert (valid.dropped, test.dropped) == (0, 2)
 
 
-def test_basket_starts_are_where_the_time_changes_within_a_user(tmp_path: Path) -> None:
-    dataset = prepare(BASKETS, DataConfig(split=LeaveLastBasketOut()), tmp_path / "out")
-    # Before validation: a has one purchase, b one, c a basket of two, d one: nothing starts.
-    assert dataset.basket_starts("valid").tolist() == []
-    # Before the test: a | 5 at 1, 3 and 5 at 2 | b 3 | c 7 and 3 | d 7
-    assert dataset.histories("test").offsets.tolist() == [0, 3, 4, 6, 7]
-    assert dataset.basket_starts("test").tolist() == [1]
-
-
 def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> None:
     dataset = prepare(BASKETS, DataConfig(split=LeaveLastOut(targets=2)), tmp_path / "out")
     assert dataset.item_table["item_id"].to_list() == [3, 5, 7, 9]
