@@ -55,7 +55,14 @@ def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
         ValueError: the tables are empty.
     """
     _refuse_unlike(a, b)
-    differences = _values(a, metric) - _values(b, metric)
+    return paired_difference(_values(a, metric), _values(b, metric), seed)
+
+
+def paired_difference(
+    ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int = 0
+) -> PairedResult:
+    """`paired_test` of two values for each of Q targets or users [Q]."""
+    differences = ours - theirs
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
     (interval,) = bootstrap_means(values[None], counts, generator, RESAMPLES)

@@ -1,0 +1,131 @@
+"""Lists of the next purchases on real logs: what is written, ranked and counted, side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from recsys.config import EvaluationConfig, load_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.evaluation.lists import evaluate_lists
+from recsys.evaluation.metrics import bootstrap_means
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.sequence_generator import SequenceGenerator
+from recsys.evaluation.significance import holm, paired_difference
+from recsys.model.generation import Beam
+from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.scoring.bundle import ModelBundle
+from recsys.training.baseline import BASELINES, baselines_of
+from recsys.training.fit import fit
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SEEDS = (0, 1, 2)
+RIVAL = (
+    "model={kind: next_item, embedding_dim: 64, num_heads: 2, feed_forward_dim: 256, "
+    "max_sequence_length: 100, dropout: %s, head: {kind: dot_product}}"
+)
+
+Figures = dict[str, NDArray[np.float64]]
+"""By name: of every user [Q], or of every seed and user [S, Q]."""
+
+
+def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figures]:
+    """Test figures of every user by how the list was made."""
+    bundle = ModelBundle.open(folder)
+    model, length = bundle.model, bundle.experiment.model.max_sequence_length
+    seen = bundle.experiment.evaluation.seen
+    ranking = ModelScorer(model, length)
+    sources: dict[str, ModelScorer | SequenceGenerator]
+    if not isinstance(model, SequenceToSequence):
+        sources = {"dot product, n best": ranking}
+    else:
+        sources = {
+            "written, greedy": SequenceGenerator(model, length),
+            "written, beam of 4": SequenceGenerator(model, length, Beam(4)),
+            "the same model's n best first steps": ranking,
+        }
+    tables = {name: evaluate_lists(made, dataset, "test", seen) for name, made in sources.items()}
+    return {name: table.figures() for name, table in tables.items() if table is not None}
+
+
+def figures_of_baselines(
+    dataset: PreparedDataset, evaluation: EvaluationConfig, names: Sequence[str]
+) -> dict[str, Figures]:
+    found = {}
+    for name in names:
+        scorer = BASELINES[name](dataset.histories("valid"), dataset)
+        table = evaluate_lists(scorer, dataset, "test", evaluation.seen)
+        assert table is not None
+        found[name] = table.figures()
+    return found
+
+
+def show(found: Mapping[str, Sequence[Figures]]) -> pl.DataFrame:
+    """Means over seeds with 95% intervals over users, the spread of seeds; p against the first."""
+    rows = []
+    first: dict[str, NDArray[np.float64]] = {}
+    tested: dict[str, list[float]] = {}
+    for name, seeds in found.items():
+        row: dict[str, object] = {"list": name}
+        for metric in seeds[0]:
+            each = np.stack([figures[metric] for figures in seeds])
+            users = each.mean(axis=0)
+            values, counts = np.unique(users, return_counts=True)
+            (interval,) = bootstrap_means(values[None], counts, np.random.default_rng(0))
+            spread = each.mean(axis=1).std(ddof=1) if len(seeds) > 1 else 0.0
+            row[metric] = f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
+            row[metric] = f"{row[metric]} ±{spread:.4f}"
+            if metric not in first:
+                first[metric] = users
+            else:
+                p = paired_difference(users, first[metric]).p_value
+                tested.setdefault(metric, []).append(p)
+        rows.append(row)
+    frame = pl.DataFrame(rows)
+    for metric, ps in tested.items():
+        frame = frame.with_columns(pl.Series(f"p {metric}", [None, *holm(ps)]))
+    return frame
+
+
+@pytest.mark.benchmark
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("config", "rival_dropout"),
+    [
+        ("ml-1m-next-purchases", 0.2),
+        ("amazon-beauty-next-purchases", 0.5),
+        ("online-retail-ii-next-basket", 0.2),
+    ],
+)
+def test_lists_of_next_purchases(
+    config: str,
+    rival_dropout: float,
+    mirror: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Hours. BUNDLES names a folder of runs (CONFIG-s2s-s0/bundle, …) to look at instead."""
+    path = CONFIGS / f"{config}.yaml"
+    experiment = load_experiment(path, [f"data.mirror={mirror}"])
+    dataset = prepare(experiment.data.source, experiment.data, tmp_path / "data")
+    folder = Path(os.environ.get("BUNDLES", tmp_path))
+    found: dict[str, list[Figures]] = {}
+    for kind, change in (("s2s", ()), ("dot", (RIVAL % rival_dropout,))):
+        for seed in SEEDS:
+            run = folder / f"{config}-{kind}-s{seed}"
+            if not run.exists():
+                store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
+                fit(load_experiment(path, [*change, f"seed={seed}", store]), dataset, run)
+            for name, figures in figures_of_bundle(run / "bundle", dataset).items():
+                found.setdefault(name, []).append(figures)
+    names = baselines_of(experiment)
+    for name, figures in figures_of_baselines(dataset, experiment.evaluation, names).items():
+        found[name] = [figures]
+    with capsys.disabled(), pl.Config(tbl_cols=-1, tbl_rows=-1, fmt_str_lengths=80):
+        print(f"\n{config}\n{show(found)}")
