@@ -63,12 +63,12 @@ class SequenceToSequence(nn.Module):
         """What is foretold of the targets [B, n] when each is written after the true ones before.
 
         Returns:
-            The history side [B, n, D]; and the item tokens [B, S + n] whose first S + 1 + t are
-            had before target t (one of them is the PAD that stands for the beginning).
+            The history side [B, n, D]; and the item tokens [B, S + n - 1] whose first S + t are had
+            before target t.
         """
         written = targets[:, :-1]
         side = (self.write(self.remember(items, lengths), written),)
-        return side, torch.cat([items, torch.zeros_like(items[:, :1]), written], dim=1)
+        return side, torch.cat([items, written], dim=1)
 
     def write(self, memory: Memory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the written tokens [B, t]."""
