@@ -110,7 +110,9 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
 
 def _caption(comparison: Comparison) -> str:
     """The protocol, what the runs were fitted on, and how to read the figures."""
-    text = f"{comparison.dataset}, {comparison.targets:,} targets: {comparison.protocol}."
+    users, targets = comparison.users, comparison.targets
+    of = f" of {users:,} users" if users != targets else ""
+    text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
     for part in sorted({row.trained_until for row in comparison.rows}):
         fitted = ", ".join(row.name for row in comparison.rows if row.trained_until == part)
         text += f" Fitted on {_FITTED_ON.get(part, part)}: {fitted}."

@@ -13,10 +13,11 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from recsys.config import DotProduct, Experiment
+from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.console import comparison_table
 from recsys.data.prepared import prepare
 from recsys.data.shop import Shop, make_shop
+from recsys.errors import InputError
 from recsys.evaluation.compare import compare
 from recsys.evaluation.shop_truth import Explain, TopK, explanation_accuracy, rule_recovery
 from recsys.scoring.recommender import Recommender
@@ -32,19 +33,23 @@ def demo(experiment: Experiment, console: Console) -> None:
             dot-product head.
         console: what it is told on.
     """
+    model = experiment.model
+    if not isinstance(model, NextItemConfig) or not isinstance(model.head, TargetAttention):
+        raise InputError(f"the demo explains target attention: it cannot show {model.family}")
     shop = make_shop()
     console.rule("1. The shop")
     _show_shop(shop, console)
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
-    console.rule("2. Training (seven models, progress on standard error)")
+    baselines = baselines_of(experiment)
+    console.rule(f"2. Training ({len(baselines) + 2} models, progress on standard error)")
     ablation = experiment.model_copy(
         update={
             "name": f"{experiment.name}-dot",
-            "model": experiment.model.model_copy(update={"head": DotProduct()}),
+            "model": model.model_copy(update={"head": DotProduct()}),
         }
     )
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment)]
+    runs = [fit_baseline(name, experiment, dataset) for name in baselines]
     dot_product = fit(ablation, dataset)
     attention = fit(experiment, dataset)
 

@@ -39,6 +39,7 @@ def written(model: Recommender) -> TopK:
             .agg("item_id")["item_id"]
             .to_list()
         )
+        assert len(lists) == len(histories), "none is left without a list"
         return lists
 
     return next_items

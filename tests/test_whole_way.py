@@ -169,6 +169,10 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
         (["train", "small.yaml", "--data", "nowhere"], "nowhere: not a prepared dataset"),
         (["run", "small.yaml", "--set", "data.source=nothing.csv"], "nothing.csv: neither"),
         (["recommend", "nowhere", "--user", "C1"], "nowhere"),
+        (
+            ["demo", "small.yaml", "--set", "model={kind: sequence_to_sequence}"],
+            "the demo explains target attention: it cannot show sequence_to_sequence",
+        ),
         (["prepare", "purchases.csv", "--out", "out"], "no column 'user_id'"),
         (["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"], "with --data"),
         (["train", "small.yaml", "--set", "model.num_heads=3"], "must divide embedding_dim"),

@@ -38,9 +38,9 @@ class MatrixFactorisationSettings:
 
     def __post_init__(self) -> None:
         if self.dim < 1:
-            raise ValueError("dim must be at least 1")
+            raise ValueError(f"dim must be at least 1, not {self.dim}")
         if not 0 < self.fade <= 1:
-            raise ValueError("fade must be above 0 and at most 1")
+            raise ValueError(f"fade must be above 0 and at most 1, not {self.fade}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -85,16 +85,16 @@ def train_model(
 def run_experiment(
     config: Config, overrides: Set = None, uri: Uri = None, as_json: Json = False
 ) -> None:
-    """The whole way: prepare, fit baselines, train, evaluate, compare."""
+    """The whole way: prepare, train, evaluate, fit the baselines, compare."""
     from recsys.evaluation.compare import compare
     from recsys.training.baseline import baselines_of, fit_baseline
     from recsys.training.fit import fit
 
     experiment = read_experiment(config, overrides, uri)
     dataset = find_dataset(experiment, None)
+    model = fit(experiment, dataset).run_id  # first: it is the one that may refuse the config
     runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment)]
-    runs.append(fit(experiment, dataset).run_id)
-    show_comparison(compare(runs[::-1], experiment.tracking), as_json)
+    show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
 
 
 @app.command("evaluate")
@@ -108,7 +108,7 @@ def evaluate_bundle(
     """Exact ranks of a bundle's model over the full catalogue: recall, NDCG, MRR, intervals."""
     import torch
 
-    from recsys.evaluation.metrics import summarise
+    from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
     from recsys.scoring.bundle import ModelBundle
@@ -130,7 +130,7 @@ def evaluate_bundle(
     table = evaluate(scorer, dataset.holdout(part), part, experiment.evaluation.seen)
     if out is not None:
         table.save(out)
-    figures = summarise(table.ranks, experiment.evaluation.cutoffs)
+    figures = table.summary(metric_names(experiment.evaluation.cutoffs))
     show_rows(
         [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
     )

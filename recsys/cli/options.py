@@ -13,7 +13,8 @@ from recsys.config import DataConfig, Experiment, load_experiment, parse_experim
 from recsys.data.prepared import PreparedDataset, prepare
 
 app = typer.Typer(
-    help="Sequential recommendation: from an interaction log to ranked items, figures and reasons.",
+    help="Sequential recommendation: from an interaction log to ranked items, lists of next "
+    "purchases, figures and reasons.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -30,9 +31,7 @@ Uri = Annotated[
 ]
 Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
 Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
-Data = Annotated[
-    Path | None, typer.Option(help="A prepared dataset; without it the config's source is used.")
-]
+Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
 Out = Annotated[Path | None, typer.Option(help="File to write (.parquet or .csv).")]
 
 

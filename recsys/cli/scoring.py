@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -58,23 +58,46 @@ def generate_items(
     histories: Histories = None,
     user: Users = None,
     data: Data = None,
-    n: Annotated[int, typer.Option("-n", help="Purchases per user.")] = 5,
+    n: Annotated[
+        int, typer.Option("-n", help="Purchases per user, up to model.max_generated.")
+    ] = 5,
     beam: Annotated[
-        int | None, typer.Option(help="Beam search of this width; without it the likeliest item.")
+        int | None,
+        typer.Option(
+            help="Go on with so many lists at each step and give the likeliest one; "
+            "without it, the likeliest item at each step."
+        ),
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw items at random.")] = False,
-    temperature: Annotated[float, typer.Option(help="Of --sample.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest items.")] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw each item at random, as probable as it is.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="With --sample: below 1 favours likely items, above 1 others.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option(help="With --sample: draw from the k likeliest items only.")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest items with this probability.")
+        float | None,
+        typer.Option(
+            help="With --sample: draw from the fewest items that together have this probability."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of --sample.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="With --sample: other seeds, other draws.")
+    ] = 0,
     candidates: Annotated[
         Path | None, typer.Option(help="Table with item_id: only these may be generated.")
     ] = None,
     repeats: Annotated[
-        bool, typer.Option("--repeats", help="An item may be generated more than once.")
+        bool, typer.Option("--repeats", help="An item may be generated more than once in a list.")
     ] = False,
+    seen: Annotated[
+        Literal["filter", "allow"] | None,
+        typer.Option(
+            help="Leave out the items of the history, or not; as in training if not given."
+        ),
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +121,13 @@ def generate_items(
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = _open(bundle, data, user)
     answer = recommender.generate(
-        histories, users=users, n=n, strategy=strategy, candidates=allowed, repeats=repeats
+        histories,
+        users=users,
+        n=n,
+        strategy=strategy,
+        candidates=allowed,
+        seen=seen,
+        repeats=repeats,
     )
     show_frame(answer, out, as_json)
 
@@ -137,7 +166,7 @@ def inspect_attention(
         int | None, typer.Option("-n", help="Purchases a sequence_to_sequence model writes [5].")
     ] = None,
     newest: Annotated[
-        int, typer.Option(min=1, max=500, help="Purchases to show; those before are summed up.")
+        int, typer.Option(min=1, max=200, help="Purchases to show; those before are summed up.")
     ] = 30,
     as_json: Json = False,
 ) -> None:

@@ -46,13 +46,15 @@ class LeaveLastBasketOut(Section):
         return self.kind
 
 
-def _kind_alone(section: object) -> object:
-    """``split: leave_last_out`` is short for ``split: {kind: leave_last_out}``."""
+def _with_kind(section: object) -> object:
+    """``leave_last_out`` is short for ``{kind: leave_last_out}``, the kind that needs no name."""
+    if isinstance(section, dict):
+        return {"kind": "leave_last_out", **section}
     return {"kind": section} if isinstance(section, str) else section
 
 
 Split = Annotated[
-    LeaveLastOut | LeaveLastBasketOut, Field(discriminator="kind"), BeforeValidator(_kind_alone)
+    LeaveLastOut | LeaveLastBasketOut, Field(discriminator="kind"), BeforeValidator(_with_kind)
 ]
 
 

@@ -26,7 +26,7 @@ class TrainingConfig(Section):
     """After the warm-up: hold the learning rate, then let it fall to a hundredth; or divide it by
     the square root of the step, as in 2017."""
     warmup_steps: int = Field(100, ge=0)
-    """Steps over which the learning rate rises to its full value."""
+    """Steps over which the learning rate rises to its full value; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate falls (hold_decay alone)."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)

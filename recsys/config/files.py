@@ -44,6 +44,8 @@ def parse_experiment(
         *parents, leaf = key.split(".")
         section: Any = tree
         for depth, parent in enumerate(parents):
+            if parent == "split" and isinstance(section.get(parent), str):
+                section[parent] = {"kind": section[parent]}  # written in short
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise InputError(
@@ -57,7 +59,7 @@ def parse_experiment(
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """The experiment as YAML, every field written out."""
+    """The experiment as YAML: every field; a split that is but its kind is written in short."""
     return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
 
 
@@ -105,7 +107,8 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             context = problem["ctx"]
             yield f"{path}: the kind must be {context['expected_tags']}, not {context['tag']!r}"
         else:
-            yield f"{path or 'config'}: {problem['msg'].lower()}, not {problem['input']!r}"
+            rule = problem["msg"].lower().removeprefix("value error, ")
+            yield f"{path or 'config'}: {rule}, not {problem['input']!r}"
 
 
 def _locate(location: Sequence[str]) -> tuple[str, type[Section] | None]:

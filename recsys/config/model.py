@@ -53,7 +53,7 @@ class TransformerConfig(Section):
     def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
         dim = info.data.get("embedding_dim", num_heads)
         if dim % num_heads and not info.data.get("wide_heads"):
-            raise ValueError(f"must divide embedding_dim, {dim}, or be wide_heads")
+            raise ValueError(f"must divide embedding_dim, {dim}, unless wide_heads is true")
         return num_heads
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side: figures and paired tests, all of them from the rank tables that runs keep."""
+"""Runs side by side: figures and paired tests, all from the tables of ranks and lists they keep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -18,17 +19,51 @@ from mlflow.exceptions import MlflowException
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics import Interval, bootstrap_means, metric_values
+from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.metrics import Interval, metric_values
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, holm, paired_test
 
 logger = logging.getLogger(__name__)
 
-_Ranked = tuple[Run, RankTable]
 _COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
 """What a run may have logged of its costs."""
 _COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
 """What follows a metric's name in the columns of a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """A run, and the tables of it that the metrics are computed from."""
+
+    run: Run
+    ranks: RankTable
+    lists: ContinuationTable | None
+
+    def figures(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """To the last digit those that the run logged."""
+        ranked = [name for name in metrics if not _is_of_lists(name)]
+        figures = self.ranks.summary(ranked) if ranked else {}
+        if len(ranked) < len(metrics):
+            figures |= self._listed().summary()
+        for name in metrics:
+            if name not in figures:
+                known = ", ".join(name for name in figures if _is_of_lists(name))
+                raise InputError(f"run {_label(self.run)}: metric {name!r}: must be one of {known}")
+        return {name: figures[name] for name in metrics}
+
+    def test(self, other: _Evaluated, metric: str) -> PairedResult:
+        """How much better this run is than the other."""
+        if _is_of_lists(metric):
+            return paired_test(self._listed(), other._listed(), metric)
+        return paired_test(self.ranks, other.ranks, metric)
+
+    def _listed(self) -> ContinuationTable:
+        if self.lists is None:
+            raise InputError(
+                f"run {_label(self.run)}: has no lists of next purchases, hence no metrics next_..."
+            )
+        return self.lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +91,10 @@ class Comparison:
     metrics: tuple[str, ...]
     dataset: str
     protocol: str
+    users: int
+    """How many users every figure is a mean over, U."""
     targets: int
-    """How many targets every figure is a mean over, Q."""
+    """How many targets these users have, Q."""
 
     def frame(self) -> pl.DataFrame:
         """One row per run, one flat column per number; null where there is none.
@@ -83,11 +120,12 @@ def compare(
     tracking: TrackingConfig,
     *,
     part: Part = "test",
-    metrics: Sequence[str] = ("recall_at_10", "ndcg_at_10"),
+    metrics: Sequence[str] | None = None,
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
-    Metrics, intervals and tests are computed from the runs' rank tables, not from logged figures.
+    Metrics, intervals and tests are computed from the tables that the runs keep, not from logged
+    figures.
 
     Args:
         runs: of the experiment ``tracking.experiment``: run ids, unambiguous beginnings of ids
@@ -96,57 +134,71 @@ def compare(
             of those that can be compared with the newest run of all.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
-        metrics: recall_at_K, ndcg_at_K or mrr; `Comparison.table` shows the test of the last.
+        metrics: of the ranks recall_at_K, ndcg_at_K or mrr; of the lists next_recall_at_n and the
+            other figures of `list_figures`, n being their length. None: recall and NDCG at 10 and,
+            where every run has lists, next_recall_at_n and next_ndcg_at_n. The table on a terminal
+            shows the test of the last.
 
     Raises:
-        InputError: the store, the experiment or a run is not there, a run has no rank table, there
-            is no such metric, or two runs differ in dataset, protocol or targets.
+        InputError: the store, the experiment or a run is not there, a run has no rank table or not
+            the lists that a metric is of, there is no such metric, or two runs differ in dataset,
+            protocol or targets.
     """
-    if not metrics:
+    if metrics is not None and not metrics:
         raise InputError("metrics: name at least one")
-    for metric in metrics:
-        metric_values(np.array([1]), metric)  # refuses unknown ones before the work
-    evaluated = _fetch(runs, tracking, part)
+    for metric in metrics or ():
+        if not _is_of_lists(metric):
+            metric_values(np.array([1]), metric)  # refuses unknown ones before the work
+    listed = metrics is None or any(map(_is_of_lists, metrics))
+    evaluated = _fetch(runs, tracking, part, listed)
+    metrics = _usual_metrics(evaluated) if metrics is None else metrics
+    figures = [one.figures(metrics) for one in evaluated]
     differences = _differences(evaluated, metrics)
     rows = [
         ComparedRun(
-            name=run.info.run_name,
-            run_id=run.info.run_id,
-            model=run.data.tags.get("model", "unknown"),
-            trained_until=run.data.tags.get("trained_until", "unknown"),
-            figures=_figures(table, metrics),
+            name=one.run.info.run_name,
+            run_id=one.run.info.run_id,
+            model=one.run.data.tags.get("model", "unknown"),
+            trained_until=one.run.data.tags.get("trained_until", "unknown"),
+            figures=means,
             differences=found,
-            costs={name: value for name, value in run.data.metrics.items() if name in _COSTS},
+            costs={name: value for name, value in one.run.data.metrics.items() if name in _COSTS},
         )
-        for (run, table), found in zip(evaluated, differences, strict=True)
+        for one, means, found in zip(evaluated, figures, differences, strict=True)
     ]
-    first, table = evaluated[0]
+    first, ranks = evaluated[0].run, evaluated[0].ranks
     dataset = first.data.tags.get("dataset", "unknown")
-    protocol = _in_words(table.protocol, first.data.tags.get("protocol.split", "unknown split"))
-    return Comparison(tuple(rows), tuple(metrics), dataset, protocol, len(table.frame))
+    protocol = _in_words(ranks.protocol, first.data.tags.get("protocol.split", "unknown split"))
+    users, targets = len(np.unique(ranks.users)), len(ranks.frame)
+    return Comparison(tuple(rows), tuple(metrics), dataset, protocol, users, targets)
 
 
-def _figures(table: RankTable, metrics: Sequence[str]) -> dict[str, Interval]:
-    """As `summarise` does, so that the figures are those the run logged."""
-    distinct, counts = np.unique(table.ranks, return_counts=True)
-    values = np.stack([metric_values(distinct, name) for name in metrics])
-    return dict(
-        zip(metrics, bootstrap_means(values, counts, np.random.default_rng(0)), strict=True)
-    )
+def _is_of_lists(metric: str) -> bool:
+    return metric.startswith("next_")
+
+
+def _usual_metrics(evaluated: Sequence[_Evaluated]) -> tuple[str, ...]:
+    usual = ("recall_at_10", "ndcg_at_10")
+    lengths = {one.lists.protocol.length if one.lists else None for one in evaluated}
+    if len(lengths) > 1 or None in lengths:
+        return usual
+    (n,) = lengths
+    return (*usual, f"next_recall_at_{n}", f"next_ndcg_at_{n}")
 
 
 def _differences(
-    evaluated: Sequence[_Ranked], metrics: Sequence[str]
+    evaluated: Sequence[_Evaluated], metrics: Sequence[str]
 ) -> list[dict[str, PairedResult]]:
     """Of every run to the first; per metric, the runs are one family for Holm's correction."""
-    (first, first_table), *others = evaluated
+    first, *others = evaluated
     differences: list[dict[str, PairedResult]] = []
-    for run, table in others:
-        _refuse_other_tags(first, run)
+    for other in others:
+        _refuse_other_tags(first.run, other.run)
         try:
-            differences.append({name: paired_test(table, first_table, name) for name in metrics})
+            differences.append({name: other.test(first, name) for name in metrics})
         except InputError as error:
-            raise InputError(f"runs {_label(run)} and {_label(first)}: {error}") from error
+            labels = f"{_label(other.run)} and {_label(first.run)}"
+            raise InputError(f"runs {labels}: {error}") from error
     for name in metrics:
         corrected = holm([found[name].p_value for found in differences])
         for found, p_value in zip(differences, corrected, strict=True):
@@ -164,8 +216,10 @@ def _refuse_other_tags(a: Run, b: Run) -> None:
         )
 
 
-def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_Ranked]:
-    """The runs asked for, in that order, with their rank tables."""
+def _fetch(
+    runs: Sequence[str], tracking: TrackingConfig, part: Part, listed: bool
+) -> list[_Evaluated]:
+    """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
@@ -177,7 +231,7 @@ def _fetch(runs: Sequence[str], tracking: TrackingConfig, part: Part) -> list[_R
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
-            return [(run, _rank_table(client, run, part)) for run in chosen]
+            return [_download(client, run, part, listed) for run in chosen]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
 
@@ -233,13 +287,18 @@ def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
     return by_id[0]
 
 
-def _rank_table(client: MlflowClient, run: Run, part: Part) -> RankTable:
-    name = f"ranks_{part}.parquet"
-    if name not in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}:
+def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> _Evaluated:
+    there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    name, lists = f"ranks_{part}.parquet", f"lists_{part}.parquet"
+    if name not in there:
         raise InputError(f"run {_label(run)}: has no rank table {name} (it is {run.info.status})")
     with tempfile.TemporaryDirectory() as folder:
+        fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
         try:
-            return RankTable.load(client.download_artifacts(run.info.run_id, name, folder))
+            ranks = RankTable.load(fetch(name))
+            if not listed or lists not in there:
+                return _Evaluated(run, ranks, None)
+            return _Evaluated(run, ranks, ContinuationTable.load(fetch(lists)))
         except InputError as error:
             raise InputError(f"run {_label(run)}: {error}") from error
 

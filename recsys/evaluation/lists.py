@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from recsys.config import LeaveLastOut
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.metrics import Interval
+from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import Seen, top_k
 from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.sequence_generator import SequenceGenerator
+from recsys.model.recommender import Model
+from recsys.model.sequence_to_sequence import SequenceToSequence
 
 BASKET_PLACES = 10
 """Length of the lists that are held against baskets, which differ in size."""
@@ -46,3 +52,44 @@ def evaluate_lists(
     else:
         lists, _ = top_k(source, continuations.histories, length, seen)
     return ContinuationTable.of(lists, continuations, part, dataset.num_items, seen)
+
+
+def evaluate_model_lists(
+    model: Model, max_sequence_length: int, dataset: PreparedDataset, part: Part, seen: Seen
+) -> dict[str, ContinuationTable]:
+    """The lists of a model, by name; none where one target per user leaves nothing to list.
+
+    - ``lists``: what the model writes purchase by purchase; of a model that cannot write, its best
+      items.
+    - ``lists_best``: of a model that writes, its best items for the very next purchase, the list
+      that there is without writing: what writing is worth shows against it.
+
+    Args:
+        model: fitted.
+        max_sequence_length: the newest items of a history that it reads.
+        dataset: whose split says how long the lists are.
+        part: of the split.
+        seen: whether items of the user's history are left out of the lists.
+
+    Raises:
+        InputError: the model cannot write lists of that length.
+    """
+    best = ModelScorer(model, max_sequence_length)
+    sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
+    if isinstance(model, SequenceToSequence):
+        sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
+    tables = {name: evaluate_lists(s, dataset, part, seen) for name, s in sources.items()}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def list_summary(tables: Mapping[str, ContinuationTable]) -> dict[str, Interval]:
+    """Figures of what `evaluate_model_lists` returns.
+
+    Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` stand
+    behind ``best_`` (``best_next_recall_at_5``).
+    """
+    return {
+        ("best_" if name == "lists_best" else "") + figure: interval
+        for name, table in tables.items()
+        for figure, interval in table.summary().items()
+    }

@@ -1,4 +1,9 @@
-"""Ranks to figures. One relevant item per user, so every metric is a function of its rank alone.
+"""Ranks to figures, averaged per user.
+
+Every target is ranked by itself, as the one relevant item, so the metric of a target is a function
+of its rank alone. A user may have several targets: the user's figure is the mean over them, and
+every mean, interval and test is one over users. Targets of one user are no independent
+observations: resampling them would give intervals that are too narrow.
 
 Pure numpy: no data frames, no torch.
 """
@@ -72,19 +77,51 @@ def metric_values(ranks: NDArray[np.int64], metric: str) -> NDArray[np.float64]:
     return (recall_at if name["kind"] == "recall" else ndcg_at)(ranks, int(name["k"]))
 
 
-def summarise(ranks: NDArray[np.int64], cutoffs: Sequence[int]) -> dict[str, Interval]:
-    """recall_at_K and ndcg_at_K for each cut-off K, and mrr, averaged over the targets.
+def metric_names(cutoffs: Sequence[int]) -> list[str]:
+    """recall_at_K and ndcg_at_K for each cut-off K, and mrr.
 
-    The intervals are percentile bootstraps over the targets, from one set of resamples and a fixed
+    >>> metric_names([5, 10])
+    ['recall_at_5', 'recall_at_10', 'ndcg_at_5', 'ndcg_at_10', 'mrr']
+    """
+    return [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
+
+
+def user_means(values: NDArray[np.float64], users: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Means of the values [Q] of each user [U], users ascending.
+
+    >>> user_means(np.array([1.0, 0.0, 0.5]), users=np.array([7, 7, 9]))
+    array([0.5, 0.5])
+    """
+    _, rows, counts = np.unique(users, return_inverse=True, return_counts=True)
+    return np.bincount(rows, values, len(counts)) / counts
+
+
+def summarise(
+    ranks: NDArray[np.int64], users: NDArray[np.int64], metrics: Sequence[str]
+) -> dict[str, Interval]:
+    """Metrics averaged over users: the mean over users of the mean over the targets of each.
+
+    The intervals are percentile bootstraps over the users, from one set of resamples and a fixed
     seed: the same ranks always give the same figures.
 
+    Args:
+        ranks: of the targets [Q].
+        users: whose they are [Q].
+        metrics: names that `metric_values` knows, e.g. those of `metric_names`.
+
     Raises:
+        InputError: there is no such metric.
         ValueError: there are no ranks.
     """
-    distinct, counts = np.unique(ranks, return_counts=True)
-    names = [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
-    values = np.stack([metric_values(distinct, name) for name in names])
-    return dict(zip(names, bootstrap_means(values, counts, np.random.default_rng(0)), strict=True))
+    _, counts = np.unique(users, return_counts=True)
+    if len(counts) == len(ranks):  # one target each: users of one rank are alike, groups are few
+        ranks, counts = np.unique(ranks, return_counts=True)
+        users = np.arange(len(ranks))
+    else:  # hardly two users have the same ranks: each is a group
+        counts = np.ones_like(counts)
+    values = np.stack([user_means(metric_values(ranks, name), users) for name in metrics])
+    intervals = bootstrap_means(values, counts, np.random.default_rng(0))
+    return dict(zip(metrics, intervals, strict=True))
 
 
 def bootstrap_means(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,19 +69,14 @@ class ModelScorer:
         width = self.num_items + 1 if candidates is None else candidates.shape[1]
         scores = torch.empty(len(histories), width, device=device)
         most_rows = max(1, ELEMENTS_PER_BATCH // (self.num_items + 1))
-        training = self._model.training
-        self._model.eval()
-        try:
-            with torch.autocast(device.type, enabled=False):
-                side = self._model.head.candidate_side(self._model.items.weight)
-                for rows in like_lengths(lengths, self._step.tokens, most_rows):
-                    part = self._catalogue_scores(recent.take(rows), side)
-                    if candidates is not None:
-                        tokens = torch.from_numpy(candidates[rows].astype(np.int64))
-                        part = part.gather(1, tokens.to(device))
-                    scores[torch.from_numpy(rows).to(device)] = part
-        finally:
-            self._model.train(training)
+        with evaluating(self._model):
+            side = self._model.head.candidate_side(self._model.items.weight)
+            for rows in like_lengths(lengths, self._step.tokens, most_rows):
+                part = self._catalogue_scores(recent.take(rows), side)
+                if candidates is not None:
+                    tokens = torch.from_numpy(candidates[rows].astype(np.int64))
+                    part = part.gather(1, tokens.to(device))
+                scores[torch.from_numpy(rows).to(device)] = part
         return scores
 
     def _catalogue_scores(self, histories: Histories, side: CandidateSide) -> Tensor:
@@ -96,6 +92,18 @@ class ModelScorer:
             scores[:, start : start + step] = self._model.head.newest(history, chunk, lengths)
         scores[:, PAD] = -torch.inf
         return scores
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """The model in evaluation mode and full precision, even in the midst of training."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.autocast(model.items.weight.device.type, enabled=False):
+            yield
+    finally:
+        model.train(training)
 
 
 def like_lengths(lengths: NDArray[np.int64], tokens: int, rows: int) -> Iterator[NDArray[np.int64]]:

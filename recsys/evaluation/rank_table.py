@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.prepared import Holdout, Part
+from recsys.evaluation.metrics import Interval, metric_values, summarise, user_means
 from recsys.evaluation.ranking import Seen, Ties, rank_targets
 from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.table_file import load_table, save_table
@@ -48,6 +50,24 @@ class RankTable:
         """The ranks [Q], as `recsys.evaluation.metrics` takes them."""
         ranks: NDArray[np.int64] = self.frame["rank"].to_numpy()
         return ranks
+
+    @property
+    def users(self) -> NDArray[np.int64]:
+        """Whose the targets are [Q]; the targets of a user need not stand together."""
+        users: NDArray[np.int64] = self.frame["user"].to_numpy()
+        return users
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """One metric of every user [U], users ascending: the mean over the user's targets.
+
+        Raises:
+            InputError: there is no such metric.
+        """
+        return user_means(metric_values(self.ranks, metric), self.users)
+
+    def summary(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """Metrics averaged over the users, with intervals over them; see `summarise`."""
+        return summarise(self.ranks, self.users, metrics)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file, whole or not at all; see `save_table`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import like_lengths
+from recsys.evaluation.model_scorer import evaluating, like_lengths
 from recsys.evaluation.ranking import Seen
 from recsys.evaluation.scorer import ELEMENTS_PER_BATCH
 from recsys.model.generation import Beam, Greedy, Strategy
@@ -69,22 +69,18 @@ class SequenceGenerator:
         scores = np.empty(len(histories), dtype=np.float32)
         width = self.strategy.width if isinstance(self.strategy, Beam) else 1
         most_rows = max(1, ELEMENTS_PER_BATCH // ((self.model.num_items + 1) * width))
-        device, training = self.model.items.weight.device, self.model.training
-        self.model.eval()
-        try:
-            with torch.autocast(device.type, enabled=False):
-                for rows in like_lengths(recent.lengths, _TOKENS, most_rows):
-                    allowed = self._allowed(histories.take(rows), seen, candidates)
-                    read = recent.take(rows)
-                    memory = self.model.remember(
-                        torch.from_numpy(read.padded()).to(device),
-                        torch.from_numpy(read.lengths).to(device),
-                    )
-                    written = self.strategy(self.model, memory, allowed, length, repeats=repeats)
-                    lists[rows] = written.tokens[:, 0].cpu().numpy()
-                    scores[rows] = written.log_probabilities[:, 0].cpu().numpy()
-        finally:
-            self.model.train(training)
+        device = self.model.items.weight.device
+        with evaluating(self.model):
+            for rows in like_lengths(recent.lengths, _TOKENS, most_rows):
+                allowed = self._allowed(histories.take(rows), seen, candidates)
+                read = recent.take(rows)
+                memory = self.model.remember(
+                    torch.from_numpy(read.padded()).to(device),
+                    torch.from_numpy(read.lengths).to(device),
+                )
+                written = self.strategy(self.model, memory, allowed, length, repeats=repeats)
+                lists[rows] = written.tokens[:, 0].cpu().numpy()
+                scores[rows] = written.log_probabilities[:, 0].cpu().numpy()
         return lists, scores
 
     def _allowed(

@@ -1,4 +1,4 @@
-"""Is one model better than another on the same targets, or is it luck?"""
+"""Is one model better than another for the same users, or is it luck?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.metrics import bootstrap_means, chunks, metric_values
+from recsys.evaluation.metrics import bootstrap_means, chunks
 from recsys.evaluation.rank_table import RankTable
 
 Table = TypeVar("Table", RankTable, ContinuationTable)
@@ -27,7 +27,7 @@ class PairedResult(NamedTuple):
     """How much better a is than b."""
 
     difference: float
-    """Mean of a's metric less b's, over the targets (of lists: over the users)."""
+    """Mean of a's metric less b's, over the users."""
     low: float
     """Lower end of the 95% percentile-bootstrap interval of the difference."""
     high: float
@@ -39,10 +39,10 @@ class PairedResult(NamedTuple):
 def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
     """Paired randomisation test of two tables of the same targets, with an interval.
 
-    If the two models were alike, the two values of each row (a target of rank tables, a user of
-    continuation tables) could as well be swapped: the test flips the signs of the differences at
-    random. (Smucker, Allan and Carterette, CIKM 2007, compare it
-    with the t-test, the bootstrap and rank tests.)
+    If the two models were alike, the two values of each user could as well be swapped: the test
+    flips the signs of the users' differences at random. (Smucker, Allan and Carterette, CIKM 2007,
+    compare it with the t-test, the bootstrap and rank tests.) A user of several targets has one
+    value, their mean: the targets of one user rise and fall together.
 
     Args:
         a: of one model.
@@ -55,13 +55,13 @@ def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
         ValueError: the tables are empty.
     """
     _refuse_unlike(a, b)
-    return paired_difference(_values(a, metric), _values(b, metric), seed)
+    return paired_difference(a.values(metric), b.values(metric), seed)
 
 
 def paired_difference(
     ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int = 0
 ) -> PairedResult:
-    """`paired_test` of two values for each of Q targets or users [Q]."""
+    """`paired_test` of two values for each of U users [U]."""
     differences = ours - theirs
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
@@ -100,12 +100,6 @@ def _sign_flip_p_value(
         as_large += int(np.count_nonzero(np.abs((2 * kept - counts) @ values) >= observed))
     # The observed signs are one of the ways to assign them: no p-value is 0.
     return (as_large + 1) / (RESAMPLES + 1)
-
-
-def _values(table: RankTable | ContinuationTable, metric: str) -> NDArray[np.float64]:
-    if isinstance(table, RankTable):
-        return metric_values(table.ranks, metric)
-    return table.values(metric)
 
 
 def _refuse_unlike(a: Table, b: Table) -> None:

@@ -13,7 +13,7 @@ from recsys.model.positions import positions_from_end
 
 
 class Encoder(nn.Module):
-    """Positions, dropout, a stack of blocks, a last norm.
+    """Positions, dropout, a stack of blocks, a last norm (as in `torch.nn.Transformer`).
 
     Args:
         positions: position numbers [B, L] to vectors [B, L, D].

@@ -55,7 +55,7 @@ class Greedy:
             repeats: an item may be written more than once.
         """
         return _one_by_one(
-            model, memory, allowed, length, repeats, lambda scores: scores.topk(1).indices[..., 0]
+            model, memory, allowed, length, repeats, lambda scores: scores.argmax(dim=-1)
         )
 
 
@@ -75,8 +75,8 @@ class Sampling:
     """Draw from the fewest items only that have so much of the probability together."""
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise InputError(f"temperature={self.temperature}: must be above 0")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"temperature={self.temperature}: must be above 0 and finite")
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k={self.top_k}: must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -96,14 +96,17 @@ class Sampling:
 
     def _draw(self, scores: Tensor) -> Tensor:
         """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
-        best, tokens = torch.softmax(scores / self.temperature, dim=-1).sort(
-            dim=-1, descending=True, stable=True
-        )
+        # Below the largest, so that a temperature near 0 makes no infinity of it.
+        cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
+        best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
         if self.top_k is not None:
             best[..., self.top_k :] = 0
         if self.top_p is not None:  # an item stays if those before it do not have that much yet
-            best[best.cumsum(dim=-1) - best >= self.top_p * best.sum(dim=-1, keepdim=True)] = 0
-        drawn = torch.multinomial(best.flatten(0, -2), 1, generator=self.generator)
+            before = best.cumsum(dim=-1) - best
+            enough = before >= self.top_p * best.sum(dim=-1, keepdim=True)
+            best[..., 1:].masked_fill_(enough[..., 1:], 0)
+        weights = best.flatten(0, -2).to(self.generator.device)
+        drawn = torch.multinomial(weights, 1, generator=self.generator).to(tokens.device)
         return tokens.gather(-1, drawn.view(*tokens.shape[:-1], 1))[..., 0]
 
 
@@ -139,15 +142,15 @@ class Beam:
         greedy = torch.zeros_like(users)  # which of the hypotheses is the greedy one
         for step in range(length):
             scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
-            best = scores.topk(width)
-            children = (totals[:, :, None] + best.values).flatten(1)
+            values, likeliest = _likeliest(scores, width)
+            children = (totals[:, :, None] + values).flatten(1)
             kept = children.topk(min(width, children.shape[1])).indices
             greedy_child = greedy * width
             lost = ~(kept == greedy_child).any(dim=1)
             kept[lost, -1] = greedy_child[lost, 0]
             greedy = (kept == greedy_child).int().argmax(dim=1, keepdim=True)
             parents = kept // width
-            chosen = best.indices.flatten(1).gather(1, kept)
+            chosen = likeliest.flatten(1).gather(1, kept)
             totals = children.gather(1, kept)
             tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
             if step + 1 < length:
@@ -158,6 +161,17 @@ class Beam:
 
 
 Strategy = Greedy | Sampling | Beam
+
+
+def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The largest scores [B, W, width] and their tokens; the first is the one that greedy takes."""
+    values, tokens = scores.topk(width)
+    first = scores.argmax(dim=-1, keepdim=True)
+    # Among equal scores topk may have put it elsewhere, or left it out: it comes to the front.
+    place = (tokens == first).int().argmax(dim=-1, keepdim=True)
+    tokens.scatter_(-1, place, tokens[..., :1].clone())
+    tokens[..., :1] = first
+    return values, tokens
 
 
 def _one_by_one(

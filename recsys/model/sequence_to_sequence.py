@@ -15,8 +15,9 @@ from recsys.model.heads import DotProductHead, HistorySide
 class SequenceToSequence(nn.Module):
     """Item tokens in, item tokens out.
 
-    Items have one embedding, tied: it is what encoder and decoder read, and what the decoder's
-    states are multiplied with. Row 0 (PAD) stays zero and is never written.
+    The stacks start by Xavier's rule, as published. Items have one embedding, tied: it is what
+    encoder and decoder read, and what the decoder's states are multiplied with. Row 0 (PAD) stays
+    zero and is never written.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """

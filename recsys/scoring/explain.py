@@ -46,7 +46,8 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     head = model.head
     if not isinstance(model, SequenceRecommender) or not isinstance(head, TargetAttentionHead):
         raise InputError(
-            f"{bundle.path}: only the scores of target attention have parts to explain"
+            f"{bundle.path}: only the scores of target attention have parts to explain, not those "
+            f"of {bundle.experiment.model.family}"
         )
     candidate = torch.from_numpy(known_tokens([item], vocabulary, "item", "catalogue"))
     tokens = vocabulary.encode(id_series(history, "history"))

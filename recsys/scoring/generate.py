@@ -52,12 +52,13 @@ def generate(
             "train one with model.kind=sequence_to_sequence"
         )
     generator = SequenceGenerator(model, bundle.experiment.model.max_sequence_length, strategy)
-    lists = np.tile(_most_popular(bundle, n, candidates), (len(asked.histories), 1))
-    scores = np.full(len(lists), np.nan, dtype=np.float32)
     rows = np.flatnonzero(asked.histories.lengths)
-    lists[rows], scores[rows] = generator.generate(
+    written, log_probabilities = generator.generate(
         asked.histories.take(rows), n, seen, candidates=candidates, repeats=repeats
     )
+    lists = np.tile(_most_popular(bundle, n, candidates), (len(asked.histories), 1))
+    scores = np.full(len(lists), np.nan, dtype=np.float32)
+    lists[rows], scores[rows] = written, log_probabilities
     users, steps = np.nonzero(lists != PAD)
     return pl.DataFrame(
         {

@@ -106,7 +106,7 @@ def inspect(
         A map of each block of the encoder; then two of each block of the decoder; then that of
         target attention. Purchases are labelled with their place in the history (from 1) and the
         item's name or title if the item table has them, else its id; what is written with its
-        step; candidates with their rank.
+        step; candidates with their place in the ranking, or among the given ones.
 
     Raises:
         InputError: the model has no attention, or not the kind that items or n are for; an item is

@@ -36,7 +36,7 @@ Frame = Any
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
-    """Recommends, scores and explains with a trained model.
+    """Recommends, scores, generates, explains and inspects with a trained model.
 
     Users need not have been seen in training: their history is all the model reads. A history
     without any item of the catalogue is answered from popularity, and marked so.
@@ -187,6 +187,8 @@ class Recommender:
         seen = self._seen(seen)
         tokens = None
         if candidates is not None:
+            if not len(candidates):
+                raise InputError("candidates: name at least one item")
             tokens = known_tokens(candidates, self.bundle.vocabulary, "candidate item", "catalogue")
         asked = self.read_histories(histories, users)
         answer = generate(

@@ -16,7 +16,7 @@ from recsys.config import Experiment, flatten
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.lists import evaluate_lists
-from recsys.evaluation.metrics import summarise
+from recsys.evaluation.metrics import metric_names
 from recsys.evaluation.rank_table import evaluate
 from recsys.evaluation.scorer import Scorer
 from recsys.training.tracking import track
@@ -83,7 +83,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
                 lists.save(Path(folder, "lists_test.parquet"))
             for path in sorted(Path(folder).iterdir()):
                 tracker.log_path(path)
-        figures = summarise(ranks.ranks, experiment.evaluation.cutoffs)
+        figures = ranks.summary(metric_names(experiment.evaluation.cutoffs))
         tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
         tracker.log_figures({"fit_seconds": seconds})
     return tracker.run_id

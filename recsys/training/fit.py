@@ -20,13 +20,11 @@ from recsys.data.files import new_folder
 from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.lists import evaluate_lists, list_length
-from recsys.evaluation.metrics import Interval, summarise
+from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
+from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.recommender import Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle, TrainedUntil
 from recsys.training.callbacks import Curve
 from recsys.training.curve import draw_learning_curve
@@ -38,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 _OUTPUTS = {
     *("bundle", "learning_curve.png"),
-    *("ranks_valid.parquet", "ranks_test.parquet", "lists_test.parquet"),
+    *("ranks_valid.parquet", "ranks_test.parquet"),
+    *("lists_test.parquet", "lists_best_test.parquet"),
 }
 """What there may be in the folder of a run."""
 
@@ -59,7 +58,8 @@ class Run:
     """Validation figures of the best epoch."""
     test: dict[str, Interval]
     """Test figures of the bundle; those of its lists too where the split holds out several
-    purchases per user."""
+    purchases per user (``next_...``; of a model that writes, ``best_next_...`` too: see
+    `recsys.evaluation.lists.list_summary`)."""
     seconds: float
     """Of training, validation and refit included."""
 
@@ -102,7 +102,7 @@ def fit(
         fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
         seconds = time.perf_counter() - started
         test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
-        lists = evaluate_lists(_list_source(fitted.model, length), dataset, "test", seen)
+        lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
         best_epoch, valid = fitted.curve.validated()
         costs = {
             "best_epoch": best_epoch,
@@ -110,13 +110,15 @@ def fit(
             "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
             **peak_memory_mib(),
         }
-        tables = {"ranks_valid": valid, "ranks_test": test, "lists_test": lists}
+        tables: dict[str, RankTable | ContinuationTable]
+        tables = {"ranks_valid": valid, "ranks_test": test}
+        tables |= {f"{name}_test": table for name, table in lists.items()}
         _write(out, experiment, dataset, fitted, tables)
         for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
             tracker.log_path(path)
-        cutoffs = experiment.evaluation.cutoffs
-        valid_figures = summarise(valid.ranks, cutoffs)
-        test_figures = summarise(test.ranks, cutoffs) | (lists.summary() if lists else {})
+        names = metric_names(experiment.evaluation.cutoffs)
+        valid_figures = valid.summary(names)
+        test_figures = test.summary(names) | list_summary(lists)
         tracker.log_intervals("valid", valid_figures)
         tracker.log_intervals("test", test_figures)
         tracker.log_figures(costs)
@@ -161,19 +163,12 @@ def _train_and_refit(
     return _Fitted(model, trained_until, curve)
 
 
-def _list_source(model: Model, length: int) -> ModelScorer | SequenceGenerator:
-    """What lists of next purchases come from: a model that writes does, another has best items."""
-    if isinstance(model, SequenceToSequence):
-        return SequenceGenerator(model, length)
-    return ModelScorer(model, length)
-
-
 def _write(
     out: Path,
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: _Fitted,
-    tables: Mapping[str, RankTable | ContinuationTable | None],
+    tables: Mapping[str, RankTable | ContinuationTable],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(
@@ -185,8 +180,7 @@ def _write(
             git_commit(),
         )
         for name, table in tables.items():
-            if table is not None:
-                table.save(folder / f"{name}.parquet")
+            table.save(folder / f"{name}.parquet")
         draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
 
 

@@ -14,9 +14,11 @@ from rich.console import Console
 
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
+from recsys.data.histories import Histories
+from recsys.data.prepared import Continuations
 from recsys.errors import InputError
 from recsys.evaluation.compare import Comparison, compare
-from recsys.evaluation.metrics import summarise
+from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.significance import PairedResult, holm, paired_test
 
@@ -41,6 +43,19 @@ def ranked(ranks: Sequence[int], **protocol: object) -> RankTable:
     )
     fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
     return RankTable(frame, Protocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
+
+
+def listed(lists: Sequence[Sequence[int]]) -> ContinuationTable:
+    """Lists for users who all bought items 1 and 2."""
+    continuations = Continuations(
+        users=np.arange(len(lists)),
+        histories=Histories.from_lists([[9]] * len(lists)),
+        targets=Histories.from_lists([[1, 2]] * len(lists)),
+        dropped=0,
+    )
+    return ContinuationTable.of(
+        np.array(lists, dtype=np.int32), continuations, "test", 2_000, "filter"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +86,7 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
     def write(
         name: str,
         table: RankTable | None,
+        lists: ContinuationTable | None = None,
         *,
         status: str = "FINISHED",
         costs: dict[str, float] | None = None,
@@ -85,6 +101,10 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
         if table is not None:
             path = tmp_path / f"ranks_{table.protocol.part}.parquet"
             table.save(path)
+            client.log_artifact(run_id, str(path))
+        if lists is not None:
+            path = tmp_path / f"lists_{lists.protocol.part}.parquet"
+            lists.save(path)
             client.log_artifact(run_id, str(path))
         for cost, value in (costs or {}).items():
             client.log_metric(run_id, cost, value)
@@ -130,7 +150,9 @@ def test_figures_come_from_the_rank_tables(
     assert attention.figures["recall_at_10"].mean == 1.0
     assert attention.figures["ndcg_at_10"].mean == pytest.approx((3 + 1 / 3) / 4)
     # To the last digit what a run logs.
-    assert popularity.figures["ndcg_at_10"] == summarise(np.array(POPULARITY), (10,))["ndcg_at_10"]
+    assert (
+        popularity.figures["ndcg_at_10"] == ranked(POPULARITY).summary(["ndcg_at_10"])["ndcg_at_10"]
+    )
     assert comparison.targets == 40
     assert comparison.dataset == "shop"
     assert comparison.protocol == (
@@ -240,6 +262,42 @@ def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str,
     assert "1,000,000" in attention
     text = " ".join(" ".join(lines).split())
     assert "shop, 40 targets: leave_last_out, test part" in text
+
+
+def test_runs_with_lists_are_compared_by_them_too(tracking: TrackingConfig, write: Write) -> None:
+    write("old", ranked(POPULARITY))
+    write("half", ranked(POPULARITY), listed([[1, 7], [8, 7]] * 20))
+    write("whole", ranked(ATTENTION), listed([[1, 2], [2, 7]] * 20))
+    comparison = compare(["half", "whole"], tracking)
+    assert comparison.metrics == (
+        "recall_at_10",
+        "ndcg_at_10",
+        "next_recall_at_2",
+        "next_ndcg_at_2",
+    )
+    half, whole = comparison.rows
+    assert half.figures["next_recall_at_2"].mean == 0.25
+    assert whole.figures["next_recall_at_2"].mean == 0.75
+    assert whole.differences["next_recall_at_2"].difference == 0.5
+    assert whole.differences["next_recall_at_2"].p_value < 0.01
+    assert "next_ndcg@2" in printed(comparison)
+    asked = compare(["half", "whole"], tracking, metrics=["next_f1_at_2", "mrr"])
+    assert list(asked.rows[0].figures) == ["next_f1_at_2", "mrr"]
+    # Not every run has lists: what all have, or a word about the one that lacks them.
+    assert compare([], tracking).metrics == ("recall_at_10", "ndcg_at_10")
+    with pytest.raises(InputError, match=r"^run old \(\w{8}\): has no lists of next purchases"):
+        compare([], tracking, metrics=["next_f1_at_2"])
+    with pytest.raises(InputError, match="'next_f1_at_5': must be one of next_recall_at_2, next_"):
+        compare(["half"], tracking, metrics=["next_f1_at_5"])
+
+
+def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: Write) -> None:
+    ranks = ranked([1, 20, 20])
+    write("a", RankTable(ranks.frame.with_columns(user=pl.Series([0, 0, 1])), ranks.protocol))
+    comparison = compare([], tracking)
+    assert (comparison.users, comparison.targets) == (2, 3)
+    assert comparison.rows[0].figures["recall_at_10"].mean == 0.25  # not one of three
+    assert "3 targets of 2 users" in " ".join(printed(comparison).split())
 
 
 def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:

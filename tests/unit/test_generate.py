@@ -113,11 +113,13 @@ def test_the_first_step_is_the_first_of_the_ranking(writer: Recommender) -> None
 def test_what_cannot_be_generated_is_refused(
     writer: Recommender, tiny_bundle: ModelBundle, tmp_path: Path
 ) -> None:
-    for n in (0, 6):
+    for n in (-1, 0, 6):
         with pytest.raises(InputError, match=f"n={n}: this model writes 1 to 5 purchases"):
             writer.generate([["hat"]], n=n)
     with pytest.raises(InputError, match="candidate item 'hatt'.*did you mean 'hat'"):
         writer.generate([["hat"]], candidates=["hatt"])
+    with pytest.raises(InputError, match="candidates: name at least one item"):
+        writer.generate([["hat"]], candidates=[])
     with pytest.raises(InputError, match="kind next_item generates nothing"):
         Recommender(tiny_bundle).generate([["hat"]])
     with pytest.raises(InputError, match="only the scores of target attention"):

@@ -23,6 +23,8 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.lists import evaluate_lists, list_length
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.ranking import top_k
 from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle
@@ -132,6 +134,12 @@ def test_a_model_that_writes_is_judged_by_what_it_writes(tmp_path: Path) -> None
     written, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
     assert table.frame["generated"].to_list() == written.tolist()
     assert run.test["next_recall_at_2"] == table.summary()["next_recall_at_2"]
+    # Beside it stands the list that there is without writing.
+    best = ContinuationTable.load(tmp_path / "out" / "lists_best_test.parquet")
+    items, _ = top_k(ModelScorer(model, 6), histories, 2, "allow")
+    assert best.frame["generated"].to_list() == items.tolist()
+    metrics = logged(experiment, run.run_id)
+    assert metrics["test/best_next_recall_at_2"] == best.summary()["next_recall_at_2"].mean
 
 
 def test_a_model_that_cannot_write_enough_is_not_trained(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (
     bootstrap_means,
+    metric_names,
     metric_values,
     ndcg_at,
     recall_at,
     reciprocal_rank,
     summarise,
+    user_means,
 )
 
 RANKS = np.array([1, 2, 3, 11, 100])
@@ -62,7 +64,7 @@ def test_unknown_metrics_are_named(name: str) -> None:
 
 
 def test_summary_has_every_metric_with_its_mean() -> None:
-    summary = summarise(RANKS, (1, 10))
+    summary = summarise(RANKS, np.arange(5), metric_names((1, 10)))
     assert list(summary) == ["recall_at_1", "recall_at_10", "ndcg_at_1", "ndcg_at_10", "mrr"]
     for name, interval in summary.items():
         values = metric_values(RANKS, name)
@@ -72,23 +74,25 @@ def test_summary_has_every_metric_with_its_mean() -> None:
 
 def test_summary_of_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="no targets"):
-        summarise(np.array([], dtype=np.int64), (10,))
+        summarise(np.array([], dtype=np.int64), np.array([], dtype=np.int64), ["mrr"])
 
 
 def test_summary_of_equal_ranks_has_no_width() -> None:
-    assert summarise(np.full(50, 2), (10,))["recall_at_10"] == (1.0, 1.0, 1.0)
+    summary = summarise(np.full(50, 2), np.arange(50), ["recall_at_10"])
+    assert summary == {"recall_at_10": (1.0, 1.0, 1.0)}
 
 
 def test_summary_is_deterministic_and_blind_to_order() -> None:
     ranks = np.random.default_rng(1).integers(1, 500, 1_000)
-    assert summarise(ranks, (5, 10)) == summarise(np.sort(ranks), (5, 10))
+    users, names = np.arange(1_000), metric_names((5, 10))
+    assert summarise(ranks, users, names) == summarise(np.sort(ranks), users, names)
 
 
 def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     ranks = np.random.default_rng(2).geometric(0.02, 20_000)
     values = ndcg_at(ranks, 10)
     half = 1.959964 * values.std() / np.sqrt(len(values))
-    interval = summarise(ranks, (10,))["ndcg_at_10"]
+    interval = summarise(ranks, np.arange(len(ranks)), ["ndcg_at_10"])["ndcg_at_10"]
     assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
     assert interval.high == pytest.approx(values.mean() + half, abs=0.1 * half)
 
@@ -98,9 +102,27 @@ def test_interval_covers_the_truth_about_95_times_in_100() -> None:
     covered = 0
     for _ in range(200):
         ranks = generator.integers(1, 51, 400)  # recall@10 is 0.2 in truth
-        interval = summarise(ranks, (10,))["recall_at_10"]
+        interval = summarise(ranks, np.arange(400), ["recall_at_10"])["recall_at_10"]
         covered += interval.low <= 0.2 <= interval.high
     assert 180 <= covered <= 199
+
+
+def test_a_user_of_several_targets_counts_once() -> None:
+    ranks, users = np.array([1, 50, 50, 1, 50]), np.array([4, 9, 4, 7, 4])
+    assert user_means(recall_at(ranks, 10), users).tolist() == pytest.approx([1 / 3, 1, 0])
+    summary = summarise(ranks, users, ["recall_at_10"])
+    assert summary["recall_at_10"].mean == pytest.approx((1 / 3 + 1 + 0) / 3)
+
+
+def test_interval_of_targets_that_go_together_is_that_of_their_users() -> None:
+    # Five targets a user, all hits or all misses: 5,000 targets tell no more than 1,000 users.
+    hits = np.random.default_rng(4).integers(0, 2, 1_000)
+    ranks = np.where(hits, 1, 100)
+    alone = summarise(ranks, np.arange(1_000), ["recall_at_10"])["recall_at_10"]
+    users = np.repeat(np.arange(1_000), 5)
+    together = summarise(np.repeat(ranks, 5), users, ["recall_at_10"])["recall_at_10"]
+    assert together.mean == alone.mean
+    assert together.high - together.low == pytest.approx(alone.high - alone.low, rel=0.15)
 
 
 def test_bootstrap_in_pieces_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,20 @@ def test_a_planted_difference_is_found() -> None:
     assert opposite.p_value < 0.001
 
 
+def test_targets_of_one_user_are_one_observation() -> None:
+    generator = np.random.default_rng(5)
+    a, b = generator.integers(1, 15, 40), generator.integers(1, 15, 40)
+    alone = paired_test(table(a), table(b), "ndcg_at_10")
+
+    def fivefold(ranks: NDArray[np.int64]) -> RankTable:
+        frame = table(ranks).frame
+        return RankTable(pl.concat([frame] * 5), PROTOCOL)
+
+    together = paired_test(fivefold(a), fivefold(b), "ndcg_at_10")
+    assert together.difference == pytest.approx(alone.difference)
+    assert together.p_value == pytest.approx(alone.p_value, abs=0.02)
+
+
 def test_same_seed_same_result() -> None:
     a, b = table(np.array([1, 2, 9, 30] * 20)), table(np.array([2, 2, 5, 50] * 20))
     assert paired_test(a, b, "mrr", seed=3) == paired_test(a, b, "mrr", seed=3)
