@@ -128,5 +128,8 @@ def test_lists_of_next_purchases(
     names = baselines_of(experiment)
     for name, figures in figures_of_baselines(dataset, experiment.evaluation, names).items():
         found[name] = [figures]
-    with capsys.disabled(), pl.Config(tbl_cols=-1, tbl_rows=-1, fmt_str_lengths=80):
+    with (
+        capsys.disabled(),
+        pl.Config(tbl_cols=-1, tbl_rows=-1, tbl_width_chars=500, fmt_str_lengths=80),
+    ):
         print(f"\n{config}\n{show(found)}")

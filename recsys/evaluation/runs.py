@@ -1,0 +1,176 @@
+"""Runs of an MLflow store, found by id or name, with the tables of ranks and lists they keep."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from recsys.config import TrackingConfig
+from recsys.data.prepared import Part
+from recsys.errors import InputError
+from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.metrics import Interval
+from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.significance import PairedResult, paired_test
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRun:
+    """A run, and the tables of it that the metrics are computed from."""
+
+    run: Run
+    ranks: RankTable
+    lists: ContinuationTable | None
+
+    def figures(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """To the last digit those that the run logged."""
+        ranked = [name for name in metrics if not is_of_lists(name)]
+        figures = self.ranks.summary(ranked) if ranked else {}
+        if len(ranked) < len(metrics):
+            figures |= self._listed().summary()
+        for name in metrics:
+            if name not in figures:
+                known = ", ".join(name for name in figures if is_of_lists(name))
+                raise InputError(
+                    f"run {run_label(self.run)}: metric {name!r}: must be one of {known}"
+                )
+        return {name: figures[name] for name in metrics}
+
+    def test(self, other: EvaluatedRun, metric: str) -> PairedResult:
+        """How much better this run is than the other."""
+        if is_of_lists(metric):
+            return paired_test(self._listed(), other._listed(), metric)
+        return paired_test(self.ranks, other.ranks, metric)
+
+    def _listed(self) -> ContinuationTable:
+        if self.lists is None:
+            raise InputError(
+                f"run {run_label(self.run)}: has no lists of next purchases, "
+                "hence no metrics next_..."
+            )
+        return self.lists
+
+
+def is_of_lists(metric: str) -> bool:
+    """Is it a figure of lists of next purchases, and not one of ranks?"""
+    return metric.startswith("next_")
+
+
+def find_runs(
+    runs: Sequence[str], tracking: TrackingConfig, part: Part, listed: bool
+) -> list[EvaluatedRun]:
+    """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
+    database = tracking.database
+    if database is not None and not database.is_file():  # MLflow would make an empty one
+        raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
+    try:
+        client = MlflowClient(tracking.absolute_uri)
+        there = _runs_of(client, tracking)
+        newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
+        chosen = [_find(wanted, there, newest) for wanted in runs] or _alike(newest.values())
+        if not chosen:
+            raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
+        with _no_progress_bar():
+            return [_download(client, run, part, listed) for run in chosen]
+    except (MlflowException, OSError) as error:
+        raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
+
+
+def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
+    """Every run of the experiment, the oldest first (of more than 50,000, the newest so many)."""
+    experiment = client.get_experiment_by_name(tracking.experiment)
+    if experiment is None:
+        names = ", ".join(sorted(found.name for found in client.search_experiments()))
+        raise InputError(
+            f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
+        )
+    newest_first = ["attributes.start_time DESC"]
+    return client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first)[::-1]
+
+
+def _alike(runs: Collection[Run]) -> list[Run]:
+    """Those that can be compared with the newest of them."""
+    if not runs:
+        return []
+    newest = max(runs, key=lambda run: run.info.start_time)
+    alike = [run for run in runs if not differing_tags(newest, run)]
+    if len(alike) < len(runs):
+        logger.info(
+            "left out %d runs of other data or another protocol than %s, the newest",
+            len(runs) - len(alike),
+            run_label(newest),
+        )
+    return alike
+
+
+def differing_tags(a: Run, b: Run) -> list[str]:
+    """Those of data and protocol that the runs do not share."""
+    ours, theirs = a.data.tags, b.data.tags
+    protocol = sorted(t for t in ours.keys() | theirs.keys() if t.startswith("protocol."))
+    return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
+
+
+def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
+    """A run by its id, the newest finished by its name, or a run by the beginning of its id."""
+    by_id = [run for run in there if run.info.run_id.startswith(wanted)]
+    if wanted in newest and wanted not in (run.info.run_id for run in by_id):
+        return newest[wanted]
+    # Of four letters or more: a mistyped name must not pass for the one id that begins with "e".
+    if not by_id or len(wanted) < 4:
+        raise InputError(
+            f"run {wanted!r}: neither an id nor the name of a finished run; the newest there: "
+            + (", ".join(map(run_label, list(newest.values())[:-11:-1])) or "none")
+        )
+    if len(by_id) > 1:
+        ids = ", ".join(run.info.run_id for run in by_id)
+        raise InputError(f"run {wanted!r}: the ids of several runs begin so: {ids}")
+    return by_id[0]
+
+
+def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> EvaluatedRun:
+    there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    name, lists = f"ranks_{part}.parquet", f"lists_{part}.parquet"
+    if name not in there:
+        raise InputError(
+            f"run {run_label(run)}: has no rank table {name} (it is {run.info.status})"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
+        try:
+            ranks = RankTable.load(fetch(name))
+            if not listed or lists not in there:
+                return EvaluatedRun(run, ranks, None)
+            return EvaluatedRun(run, ranks, ContinuationTable.load(fetch(lists)))
+        except InputError as error:
+            raise InputError(f"run {run_label(run)}: {error}") from error
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """MLflow would draw one per file; it listens to the environment alone."""
+    variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
+    before = os.environ.get(variable)
+    os.environ[variable] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def run_label(run: Run) -> str:
+    """Its name and the beginning of its id, as messages name it."""
+    return f"{run.info.run_name} ({run.info.run_id[:8]})"
