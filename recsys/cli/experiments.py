@@ -140,16 +140,27 @@ def evaluate_bundle(
 def compare_runs(
     runs: Annotated[list[str] | None, typer.Argument(help="Run ids or names; all if none.")] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="E.g. recall_at_20, ndcg_at_5, mrr, next_f1_at_5; repeatable."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
+    ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Compare MLflow runs of one protocol: recall, NDCG, intervals, paired tests."""
-    from recsys.evaluation.compare import compare
+    from recsys.api import compare
 
     tracking = TrackingConfig(experiment=experiment)
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
-    show_comparison(compare(runs or [], tracking), as_json)
+    comparison = compare(runs or [], tracking, metrics=metric, report=report)
+    show_comparison(comparison, as_json)
+    if report is not None:
+        typer.echo(f"written: {report / 'comparison.html'}", err=True)
 
 
 @app.command("demo")

@@ -58,6 +58,8 @@ class Comparison:
     """How many users every figure is a mean over, U."""
     targets: int
     """How many targets these users have, Q."""
+    evaluated: tuple[EvaluatedRun, ...]
+    """The runs with the tables that the figures were computed from, in the order of the rows."""
 
     def frame(self) -> pl.DataFrame:
         """One row per run, one flat column per number; null where there is none.
@@ -132,8 +134,15 @@ def compare(
     first, ranks = evaluated[0].run, evaluated[0].ranks
     dataset = first.data.tags.get("dataset", "unknown")
     protocol = _in_words(ranks.protocol, first.data.tags.get("protocol.split", "unknown split"))
-    users, targets = len(np.unique(ranks.users)), len(ranks.frame)
-    return Comparison(tuple(rows), tuple(metrics), dataset, protocol, users, targets)
+    return Comparison(
+        rows=tuple(rows),
+        metrics=tuple(metrics),
+        dataset=dataset,
+        protocol=protocol,
+        users=len(np.unique(ranks.users)),
+        targets=len(ranks.frame),
+        evaluated=tuple(evaluated),
+    )
 
 
 def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:

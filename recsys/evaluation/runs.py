@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -85,6 +86,34 @@ def find_runs(
             return [_download(client, run, part, listed) for run in chosen]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
+
+
+def learning_curves(
+    runs: Sequence[EvaluatedRun], tracking: TrackingConfig
+) -> dict[str, dict[int, float]]:
+    """NDCG@10 on the validation targets by epoch, of the runs that logged it, by their ids."""
+    client = MlflowClient(tracking.absolute_uri)
+    curves = {}
+    for one in runs:
+        run_id = one.run.info.run_id
+        # Step 0 has the figure of the whole run; epochs count from 1.
+        points = client.get_metric_history(run_id, "valid/ndcg_at_10")
+        if curve := {point.step: point.value for point in points if point.step > 0}:
+            curves[run_id] = curve
+    return curves
+
+
+def keep_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
+    """Log the files of a comparison report with a run, as its artifacts under ``comparison``."""
+    client = MlflowClient(tracking.absolute_uri)
+    try:
+        with _no_progress_bar():
+            client.log_artifacts(run.run.info.run_id, str(folder), "comparison")
+    except (MlflowException, OSError) as error:
+        raise InputError(
+            f"tracking.uri {tracking.uri}: cannot keep {folder} with run {run_label(run.run)}: "
+            f"{error}"
+        ) from error
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
