@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 from rich.console import Console
+from rich.text import Text
 
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
@@ -131,7 +132,7 @@ def three(write: Write) -> tuple[str, str, str]:
 def printed(comparison: Comparison, width: int = 160) -> str:
     console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
-        console.print(comparison_table(comparison, 160))
+        console.print(comparison_table(comparison, width))
     return capture.get()
 
 
@@ -298,6 +299,21 @@ def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: W
     assert (comparison.users, comparison.targets) == (2, 3)
     assert comparison.rows[0].figures["recall_at_10"].mean == 0.25  # not one of three
     assert "3 targets of 2 users" in " ".join(printed(comparison).split())
+
+
+@pytest.mark.parametrize("width", [160, 110, 80, 60])
+def test_table_fits_the_terminal(
+    tracking: TrackingConfig, three: tuple[str, str, str], width: int
+) -> None:
+    comparison = compare(three, tracking, metrics=["recall_at_10", "mrr", "ndcg_at_10"])
+    text = printed(comparison, width)
+    lines = [Text.from_ansi(line).plain for line in text.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    for row in comparison.rows:
+        assert any(line.strip().startswith(row.name) for line in lines)
+        assert f"{row.figures['mrr'].mean:.4f}".replace("0.", ".") in text
+    assert ("±" in text) == (width <= 80)
 
 
 def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:
