@@ -22,8 +22,8 @@ def test_ranking_with_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     pythons = {"ours": sys.executable, "ours, with lists": sys.executable}
     peers = Path(os.environ.get("PEERS", "peers"))
     for peer in ("rectools", "replay"):
-        if (python := peers / peer / "bin" / "python").is_file():
-            pythons[peer] = str(python)
+        if (interpreter := peers / peer / "bin" / "python").is_file():
+            pythons[peer] = str(interpreter)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in pythons}
     for _ in range(ROUNDS):
         for side, python in pythons.items():
