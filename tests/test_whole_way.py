@@ -211,3 +211,23 @@ def test_help_teaches(terminal: Terminal) -> None:
     for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "score", "explain",
                     "compare", "demo"):  # fmt: skip
         assert command in out
+
+
+def test_prepare_counts_warnings_and_audit_names_them(terminal: Terminal) -> None:
+    split = "data.split={kind: global_time}"
+    status, out, _ = terminal("prepare", "small.yaml", "--out", "data/mine")
+    assert status == 0
+    assert "for the warnings: recsys audit data/mine" in out
+    (prepared,) = terminal.json("prepare", "small.yaml", "--out", "data/mine")
+    columns = ("--user", "customer", "--item", "sku", "--time", "bought_at")
+    for words in (["data/mine"], ["small.yaml"], ["purchases.csv", *columns]):
+        allow = ("--set", "evaluation.seen=allow")
+        findings = terminal.json("audit", *words, *allow)
+        found = {finding["name"]: finding["severity"] for finding in findings}
+        assert found["future_training"] == "warn"
+        assert list(found.values()).count("warn") == prepared["warnings"]
+    (by_time, *_) = terminal.json("audit", "small.yaml", "--set", split)
+    assert (by_time["name"], by_time["severity"]) == ("future_training", "info")
+    status, _, err = terminal("audit", "data/mine", "--set", split)
+    assert status == 2
+    assert "data/mine: is prepared: its own settings count" in err

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config import Columns, DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 
 app = typer.Typer(
@@ -43,6 +44,29 @@ def read_experiment(
     if uri is not None:
         changes.append(f"tracking.uri={uri}")
     return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
+
+
+Log = Annotated[
+    str, typer.Argument(help="A log (CSV, TSV, Parquet, JSONL), a dataset, or a config (YAML).")
+]
+User = Annotated[str | None, typer.Option(help="Column of user ids [user_id].")]
+Item = Annotated[str | None, typer.Option(help="Column of item ids [item_id].")]
+Time = Annotated[str | None, typer.Option(help="Column of times [timestamp].")]
+
+
+def read_preparation(
+    log: str, columns: Mapping[str, str | None], overrides: Sequence[str] | None
+) -> Experiment:
+    """An experiment on a log: that of a config, or the defaults with the log as their source."""
+    if Path(log).suffix in (".yaml", ".yml"):
+        experiment = read_experiment(Path(log), overrides)
+    else:
+        experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
+    data = experiment.data
+    if given := {role: name for role, name in columns.items() if name is not None}:
+        known = data.columns or Columns()
+        data = data.model_copy(update={"columns": known.model_copy(update=given)})
+    return experiment.model_copy(update={"data": data})
 
 
 def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:

@@ -264,7 +264,7 @@ DATASETS = (
         ),
         homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
         licence="CC BY 4.0",
-        interactions=1_067_371,
+        interactions=1_044_847,
         users=5_942,
         items=5_305,
         files=(_ONLINE_RETAIL_FILE,),
