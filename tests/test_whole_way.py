@@ -213,12 +213,14 @@ def test_help_teaches(terminal: Terminal) -> None:
         assert command in out
 
 
-def test_prepare_counts_warnings_and_audit_names_them(terminal: Terminal) -> None:
+def test_prepare_counts_warnings_and_audit_names_them(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
     split = "data.split={kind: global_time}"
-    status, out, _ = terminal("prepare", "small.yaml", "--out", "data/mine")
-    assert status == 0
-    assert "for the warnings: recsys audit data/mine" in out
     (prepared,) = terminal.json("prepare", "small.yaml", "--out", "data/mine")
+    assert prepared["warnings"] > 0
+    assert "the audit warns of future_training" in caplog.text
+    assert "recsys audit data/mine" in caplog.text
     columns = ("--user", "customer", "--item", "sku", "--time", "bought_at")
     for words in (["data/mine"], ["small.yaml"], ["purchases.csv", *columns]):
         allow = ("--set", "evaluation.seen=allow")

@@ -22,6 +22,7 @@ from recsys.cli.options import (
     Uri,
     User,
     app,
+    count_warnings,
     find_dataset,
     read_experiment,
     read_preparation,
@@ -66,11 +67,8 @@ def prepare_data(
     columns = {"user_id": user, "item_id": item, "timestamp": time}
     experiment = read_preparation(source, columns, overrides)
     dataset = prepare(experiment.data.source, experiment.data, out)
-    findings = audit(dataset, experiment.evaluation.seen)
-    warnings = sum(finding.severity == "warn" for finding in findings)
+    warnings = count_warnings(dataset, experiment)
     show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
-    if warnings and not as_json:
-        print(f"for the warnings: recsys audit {out}")
 
 
 @app.command("audit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,10 @@ from typing import Annotated
 import typer
 
 from recsys.config import Columns, DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     help="Sequential recommendation: from an interaction log to ranked items, lists of next "
@@ -69,6 +73,16 @@ def read_preparation(
     return experiment.model_copy(update={"data": data})
 
 
+def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
+    """How many findings of the audit are warnings; where there are any, they are named."""
+    findings = audit(dataset, experiment.evaluation.seen)
+    warned = [finding.name for finding in findings if finding.severity == "warn"]
+    if warned:
+        names = ", ".join(warned)
+        logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)
+    return len(warned)
+
+
 def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     """The prepared dataset given, or that of the config's source, prepared unless it is there."""
     if data is not None:
@@ -80,4 +94,6 @@ def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     ):  # other settings or another folder: another dataset
         settings = config.model_dump_json(exclude={"mirror"})
         name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
-    return prepare(config.source, config, Path("data") / name)
+    dataset = prepare(config.source, config, Path("data") / name)
+    count_warnings(dataset, experiment)
+    return dataset
