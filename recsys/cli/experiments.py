@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,15 +14,22 @@ from recsys.cli.options import (
     Bundle,
     Config,
     Data,
+    Item,
     Json,
+    Log,
     Set,
+    Time,
     Uri,
+    User,
     app,
+    count_warnings,
     find_dataset,
     read_experiment,
+    read_preparation,
 )
-from recsys.config import Columns, TrackingConfig
+from recsys.config import DataConfig, TrackingConfig
 from recsys.console import show_comparison, show_rows
+from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
@@ -46,24 +55,46 @@ def list_data(as_json: Json = False) -> None:
 
 @app.command("prepare")
 def prepare_data(
-    source: Annotated[str, typer.Argument(help="A log (CSV, TSV, Parquet, JSONL) or a dataset.")],
+    source: Log,
     out: Annotated[Path, typer.Option(help="Folder of the prepared dataset.")],
-    user: Annotated[str | None, typer.Option(help="Column of user ids [user_id].")] = None,
-    item: Annotated[str | None, typer.Option(help="Column of item ids [item_id].")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of times [timestamp].")] = None,
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
-    experiment = read_experiment(None, overrides)
-    given = {"user_id": user, "item_id": item, "timestamp": time}
-    columns = {name: column for name, column in given.items() if column is not None}
-    config = experiment.data.model_copy(update={"source": source})
-    if columns:
-        known = config.columns or Columns()
-        config = config.model_copy(update={"columns": known.model_copy(update=columns)})
-    dataset = prepare(source, config, out)
-    show_rows([{"dataset": str(out), **dataset.manifest.counts}], as_json)
+    columns = {"user_id": user, "item_id": item, "timestamp": time}
+    experiment = read_preparation(source, columns, overrides)
+    dataset = prepare(experiment.data.source, experiment.data, out)
+    warnings = count_warnings(dataset, experiment)
+    show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
+
+
+@app.command("audit")
+def audit_data(
+    source: Annotated[
+        str, typer.Argument(help="A log, a dataset, a config, or a prepared dataset's folder.")
+    ],
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Look for leaks between the parts of a split: what is found, how much of it, what it means."""
+    columns = {"user_id": user, "item_id": item, "timestamp": time}
+    is_prepared = Path(source).is_dir()
+    experiment = read_preparation(source, columns, overrides)
+    if is_prepared and experiment.data != DataConfig(source=source):
+        raise InputError(f"{source}: is prepared: its own settings count; prepare it anew")
+    with tempfile.TemporaryDirectory() as folder:
+        if is_prepared:
+            dataset = PreparedDataset.open(source)
+        else:
+            dataset = prepare(experiment.data.source, experiment.data, Path(folder, "audited"))
+        findings = audit(dataset, experiment.evaluation.seen)
+    show_rows([asdict(finding) for finding in findings], as_json)
 
 
 @app.command("train")

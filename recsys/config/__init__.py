@@ -1,6 +1,6 @@
 """The experiment tree: every setting of a run, typed, with its reason."""
 
-from recsys.config.data import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config.data import Columns, DataConfig, DropRows
 from recsys.config.experiment import (
     EvaluationConfig,
     Experiment,
@@ -18,14 +18,30 @@ from recsys.config.model import (
     TransformerConfig,
 )
 from recsys.config.section import Section
+from recsys.config.split import (
+    Backtest,
+    ChosenTargets,
+    GlobalTime,
+    KnownHistory,
+    LeaveLastBasketOut,
+    LeaveLastOut,
+    Split,
+    UserHoldout,
+    time_value,
+)
 
 __all__ = [
+    "Backtest",
+    "ChosenTargets",
     "Columns",
     "DataConfig",
     "DotProduct",
+    "DropRows",
     "EvaluationConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GlobalTime",
+    "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
     "ModelConfig",
@@ -37,8 +53,10 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "TransformerConfig",
+    "UserHoldout",
     "dump_experiment",
     "flatten",
     "load_experiment",
     "parse_experiment",
+    "time_value",
 ]
