@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,11 +20,13 @@ from recsys.cli.options import (
     find_dataset,
     read_experiment,
 )
-from recsys.config import Columns, TrackingConfig
+from recsys.config import Columns, GivenItems, TrackingConfig
 from recsys.console import show_comparison, show_rows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 @app.command("data")
@@ -102,12 +105,23 @@ def evaluate_bundle(
     bundle: Bundle,
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
     part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    candidates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Items to rank among, in place of the config's: a table with user_id and item_id, "
+            "every user's targets among them."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Rank table to write (.parquet).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact ranks of a bundle's model over the full catalogue: recall, NDCG, MRR, intervals."""
+    """Exact ranks of a bundle's model, over the full catalogue unless its config says otherwise.
+
+    Shows recall, NDCG and MRR with their intervals.
+    """
     import torch
 
+    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
@@ -127,10 +141,16 @@ def evaluate_bundle(
     experiment = loaded.experiment
     model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
     scorer = ModelScorer(model, experiment.model.max_sequence_length)
-    table = evaluate(scorer, dataset.holdout(part), part, experiment.evaluation.seen)
+    config = experiment.evaluation
+    if candidates is not None:
+        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
+    among = choose_candidates(config, dataset, part)
+    table = evaluate(scorer, dataset.holdout(part), part, config.seen, candidates=among)
+    if is_sampled(table.protocol.candidates):
+        logger.warning(SAMPLED_WARNING)
     if out is not None:
         table.save(out)
-    figures = table.summary(metric_names(experiment.evaluation.cutoffs))
+    figures = table.summary(metric_names(config.cutoffs))
     show_rows(
         [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
     )

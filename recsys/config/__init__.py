@@ -1,12 +1,14 @@
 """The experiment tree: every setting of a run, typed, with its reason."""
 
 from recsys.config.data import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
-from recsys.config.experiment import (
+from recsys.config.evaluation import (
+    AllItems,
+    CandidatesConfig,
     EvaluationConfig,
-    Experiment,
-    TrackingConfig,
-    TrainingConfig,
+    GivenItems,
+    SampledItems,
 )
+from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.model import (
     DotProduct,
@@ -20,16 +22,20 @@ from recsys.config.model import (
 from recsys.config.section import Section
 
 __all__ = [
+    "AllItems",
+    "CandidatesConfig",
     "Columns",
     "DataConfig",
     "DotProduct",
     "EvaluationConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GivenItems",
     "LeaveLastBasketOut",
     "LeaveLastOut",
     "ModelConfig",
     "NextItemConfig",
+    "SampledItems",
     "Section",
     "SequenceToSequenceConfig",
     "Split",

@@ -12,6 +12,7 @@ from mlflow.entities import Run
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
+from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, metric_values
 from recsys.evaluation.rank_table import Protocol
 from recsys.evaluation.runs import (
@@ -97,7 +98,7 @@ def compare(
             of those that can be compared with the newest run of all.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
-        metrics: of the ranks recall_at_K, ndcg_at_K or mrr; of the lists next_recall_at_n and the
+        metrics: of the ranks those of `metric_values`; of the lists next_recall_at_n and the
             other figures of `list_figures`, n being their length. None: recall and NDCG at 10 and,
             where every run has lists, next_recall_at_n and next_ndcg_at_n. The table on a terminal
             shows the test of the last.
@@ -178,7 +179,8 @@ def _refuse_other_tags(a: Run, b: Run) -> None:
 def _in_words(protocol: Protocol, split: str) -> str:
     seen = {"filter": "seen items left out", "allow": "seen items ranked too"}[protocol.seen]
     ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
+    candidates = candidates_in_words(protocol.candidates, protocol.num_items)
     return (
-        f"{split}, {protocol.part} part, ranked over all {protocol.num_items:,} items, {seen}, "
+        f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
         f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
     )

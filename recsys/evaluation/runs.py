@@ -115,9 +115,16 @@ def _alike(runs: Collection[Run]) -> list[Run]:
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Those of data and protocol that the runs do not share."""
+    """Those of data and protocol that the runs do not share.
+
+    The fingerprint of the protocol only sums the others up, and runs of old lack it.
+    """
     ours, theirs = a.data.tags, b.data.tags
-    protocol = sorted(t for t in ours.keys() | theirs.keys() if t.startswith("protocol."))
+    protocol = sorted(
+        tag
+        for tag in ours.keys() | theirs.keys()
+        if tag.startswith("protocol.") and tag != "protocol.fingerprint"
+    )
     return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 

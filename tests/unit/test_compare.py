@@ -293,7 +293,8 @@ def test_runs_with_lists_are_compared_by_them_too(tracking: TrackingConfig, writ
 
 def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: Write) -> None:
     ranks = ranked([1, 20, 20])
-    write("a", RankTable(ranks.frame.with_columns(user=pl.Series([0, 0, 1])), ranks.protocol))
+    several = {"user": pl.Series([0, 0, 1]), "target": pl.Series([1, 2, 1], dtype=pl.Int32)}
+    write("a", RankTable(ranks.frame.with_columns(**several), ranks.protocol))
     comparison = compare([], tracking)
     assert (comparison.users, comparison.targets) == (2, 3)
     assert comparison.rows[0].figures["recall_at_10"].mean == 0.25  # not one of three
