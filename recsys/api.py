@@ -47,6 +47,7 @@ def compare(
     *,
     part: Part = "test",
     metrics: Sequence[str] = ("recall_at_10", "ndcg_at_10"),
+    across_protocols: bool = False,
 ) -> comparison.Comparison:
     """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
 
@@ -57,4 +58,6 @@ def compare(
     if tracking is None:
         tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
-    return comparison.compare(ids, tracking, part=part, metrics=metrics)
+    return comparison.compare(
+        ids, tracking, part=part, metrics=metrics, across_protocols=across_protocols
+    )

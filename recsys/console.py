@@ -94,7 +94,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
         table.add_column(head, no_wrap=True)
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-    for row in rows:
+    for place, row in enumerate(rows):
         cells = [Text(row.name)]
         if roomy:
             cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
@@ -102,7 +102,8 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
             text = f"{_decimals(mean)} [{_decimals(low)}, {_decimals(high)}]"
             cells.append(Text(text, style="bold" if several and mean == best[name] else ""))
         if several:
-            cells.append(_difference(row.differences.get(metrics[-1])))
+            untested = "not tested" if place else "baseline"
+            cells.append(_difference(row.differences.get(metrics[-1]), untested))
         cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
         table.add_row(*cells)
     return table
@@ -132,9 +133,9 @@ def _decimals(value: float, sign: str = "-") -> str:
     return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
-def _difference(result: PairedResult | None) -> Text:
+def _difference(result: PairedResult | None, untested: str) -> Text:
     if result is None:
-        return Text("baseline", style="dim")
+        return Text(untested, style="dim")
     mark = " *" if result.p_value < 0.05 else ""
     return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")
 

@@ -160,6 +160,9 @@ def evaluate_bundle(
 def compare_runs(
     runs: Annotated[list[str] | None, typer.Argument(help="Run ids or names; all if none.")] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
+    across_protocols: Annotated[
+        bool, typer.Option("--across-protocols", help="Show runs of different protocols too.")
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -169,7 +172,8 @@ def compare_runs(
     tracking = TrackingConfig(experiment=experiment)
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
-    show_comparison(compare(runs or [], tracking), as_json)
+    comparison = compare(runs or [], tracking, across_protocols=across_protocols)
+    show_comparison(comparison, as_json)
 
 
 @app.command("demo")

@@ -47,11 +47,21 @@ class EvaluatedRun:
                 )
         return {name: figures[name] for name in metrics}
 
-    def test(self, other: EvaluatedRun, metric: str) -> PairedResult:
-        """How much better this run is than the other."""
+    def shares_targets(self, other: EvaluatedRun) -> bool:
+        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
+        mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
+        columns = ["user", "target"]
+        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
+
+    def test(
+        self, other: EvaluatedRun, metric: str, across_protocols: bool = False
+    ) -> PairedResult:
+        """How much better this run is than the other; see `paired_test`."""
         if is_of_lists(metric):
-            return paired_test(self._listed(), other._listed(), metric)
-        return paired_test(self.ranks, other.ranks, metric)
+            return paired_test(
+                self._listed(), other._listed(), metric, across_protocols=across_protocols
+            )
+        return paired_test(self.ranks, other.ranks, metric, across_protocols=across_protocols)
 
     def _listed(self) -> ContinuationTable:
         if self.lists is None:
@@ -68,7 +78,11 @@ def is_of_lists(metric: str) -> bool:
 
 
 def find_runs(
-    runs: Sequence[str], tracking: TrackingConfig, part: Part, listed: bool
+    runs: Sequence[str],
+    tracking: TrackingConfig,
+    part: Part,
+    listed: bool,
+    across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
     """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
     database = tracking.database
@@ -78,7 +92,9 @@ def find_runs(
         client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        chosen = [_find(wanted, there, newest) for wanted in runs] or _alike(newest.values())
+        chosen = [_find(wanted, there, newest) for wanted in runs]
+        if not runs:
+            chosen = [*newest.values()] if across_protocols else _alike(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
