@@ -49,6 +49,7 @@ def compare(
     *,
     part: Part = "test",
     metrics: Sequence[str] | None = None,
+    across_protocols: bool = False,
     report: PathLike | None = None,
 ) -> comparison.Comparison:
     """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
@@ -59,6 +60,7 @@ def compare(
             store.
         part: which targets, ``test`` or ``valid``.
         metrics: None: the usual ones.
+        across_protocols: show runs of different protocols in one table.
         report: a folder to write the comparison to as a page, pictures, CSV and LaTeX; the first
             run keeps a copy of them among its artifacts, under ``comparison``.
     """
@@ -66,7 +68,9 @@ def compare(
     if tracking is None:
         tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
-    compared = comparison.compare(ids, tracking, part=part, metrics=metrics)
+    compared = comparison.compare(
+        ids, tracking, part=part, metrics=metrics, across_protocols=across_protocols
+    )
     if report is not None:
         curves = learning_curves(compared.evaluated, tracking)
         page = write_comparison_report(report, compared, curves)

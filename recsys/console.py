@@ -102,7 +102,7 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
         table.add_column(head, no_wrap=True)
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-    for row in rows:
+    for place, row in enumerate(rows):
         cells = [Text(row.name)]
         if full:
             cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
@@ -110,7 +110,8 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
             bold = several and figure.mean == best[name]
             cells.append(Text(cell(figure), style="bold" if bold else ""))
         if several:
-            cells.append(_difference(row.differences.get(metrics[-1])))
+            untested = "not tested" if place else "baseline"
+            cells.append(_difference(row.differences.get(metrics[-1]), untested))
         cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
         table.add_row(*cells)
     return table
@@ -152,9 +153,9 @@ def _decimals(value: float, sign: str = "-") -> str:
     return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
-def _difference(result: PairedResult | None) -> Text:
+def _difference(result: PairedResult | None, untested: str) -> Text:
     if result is None:
-        return Text("baseline", style="dim")
+        return Text(untested, style="dim")
     mark = " *" if result.p_value < 0.05 else ""
     return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")
 

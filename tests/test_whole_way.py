@@ -74,6 +74,19 @@ def test_the_whole_way(terminal: Terminal) -> None:
     figures = {row["metric"]: row["mean"] for row in rows}
     assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
 
+    bought = pl.read_csv("purchases.csv").select(user_id="customer", item_id="sku")
+    bought.write_csv("candidates.csv")
+    few = terminal.json(
+        "evaluate", trained["bundle"], "--data", "data/mine", "--candidates", "candidates.csv"
+    )
+    assert {row["metric"]: row["mean"] for row in few}["mrr"] > figures["mrr"]
+    bought.head(1).write_csv("candidates.csv")
+    status, _, err = terminal(
+        "evaluate", trained["bundle"], "--data", "data/mine", "--candidates", "candidates.csv"
+    )
+    assert status == 2
+    assert err.startswith("error: candidates.csv: item_id ")
+
     status, _, err = terminal(
         "evaluate", trained["bundle"], "--data", "data/mine", "--part", "valid"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -27,12 +28,14 @@ from recsys.cli.options import (
     read_experiment,
     read_preparation,
 )
-from recsys.config import DataConfig, TrackingConfig
+from recsys.config import DataConfig, GivenItems, TrackingConfig
 from recsys.console import show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 @app.command("data")
@@ -133,12 +136,23 @@ def evaluate_bundle(
     bundle: Bundle,
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
     part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    candidates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Items to rank among, in place of the config's: a table with user_id and item_id, "
+            "every user's targets among them."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Rank table to write (.parquet).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact ranks of a bundle's model over the full catalogue: recall, NDCG, MRR, intervals."""
+    """Exact ranks of a bundle's model, over the full catalogue unless its config says otherwise.
+
+    Shows recall, NDCG and MRR with their intervals.
+    """
     import torch
 
+    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
@@ -158,10 +172,16 @@ def evaluate_bundle(
     experiment = loaded.experiment
     model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
     scorer = ModelScorer(model, experiment.model.max_sequence_length)
-    table = evaluate(scorer, dataset.holdout(part), part, experiment.evaluation.seen)
+    config = experiment.evaluation
+    if candidates is not None:
+        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
+    among = choose_candidates(config, dataset, part)
+    table = evaluate(scorer, dataset.holdout(part), part, config.seen, candidates=among)
+    if is_sampled(table.protocol.candidates):
+        logger.warning(SAMPLED_WARNING)
     if out is not None:
         table.save(out)
-    figures = table.summary(metric_names(experiment.evaluation.cutoffs))
+    figures = table.summary(metric_names(config.cutoffs))
     show_rows(
         [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
     )
@@ -179,6 +199,9 @@ def compare_runs(
         Path | None,
         typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
     ] = None,
+    across_protocols: Annotated[
+        bool, typer.Option("--across-protocols", help="Show runs of different protocols too.")
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -188,7 +211,9 @@ def compare_runs(
     tracking = TrackingConfig(experiment=experiment)
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
-    comparison = compare(runs or [], tracking, metrics=metric, report=report)
+    comparison = compare(
+        runs or [], tracking, metrics=metric, across_protocols=across_protocols, report=report
+    )
     show_comparison(comparison, as_json)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)

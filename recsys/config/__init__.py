@@ -1,12 +1,14 @@
 """The experiment tree: every setting of a run, typed, with its reason."""
 
 from recsys.config.data import Columns, DataConfig, DropRows
-from recsys.config.experiment import (
+from recsys.config.evaluation import (
+    AllItems,
+    CandidatesConfig,
     EvaluationConfig,
-    Experiment,
-    TrackingConfig,
-    TrainingConfig,
+    GivenItems,
+    SampledItems,
 )
+from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.model import (
     DotProduct,
@@ -31,7 +33,9 @@ from recsys.config.split import (
 )
 
 __all__ = [
+    "AllItems",
     "Backtest",
+    "CandidatesConfig",
     "ChosenTargets",
     "Columns",
     "DataConfig",
@@ -40,12 +44,14 @@ __all__ = [
     "EvaluationConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GivenItems",
     "GlobalTime",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
     "ModelConfig",
     "NextItemConfig",
+    "SampledItems",
     "Section",
     "SequenceToSequenceConfig",
     "Split",

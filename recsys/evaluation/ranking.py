@@ -33,13 +33,14 @@ def rank_targets(
     targets: NDArray[np.int32],
     seen: Seen,
     ties: Ties = "against_target",
+    candidates: Histories | None = None,
 ) -> NDArray[np.int64]:
     """The exact rank, 1 = best, of each user's target among all items of the catalogue.
 
     Under ``against_target`` the rank is the number of items that score at least as high as the
     target, itself included, so a constant scorer ranks every target last. A target that can never
     be recommended ranks behind everything, I + 1, and no metric credits it: one the scorer gives
-    -inf, and under ``seen="filter"`` one the history already holds.
+    -inf, one outside its candidates, and under ``seen="filter"`` one the history already holds.
 
     Args:
         scorer: scores the catalogue of I items.
@@ -47,6 +48,8 @@ def rank_targets(
         targets: item tokens [Q], 1 to I.
         seen: whether items of the history are ranked.
         ties: the order of equal scores.
+        candidates: item tokens that each target is ranked among, its own with them, in any order;
+            None: the whole catalogue.
 
     Returns:
         Ranks [Q], 1 to I + 1.
@@ -66,6 +69,8 @@ def rank_targets(
     ranks = np.empty(len(targets), dtype=np.int64)
     for users in user_batches(len(targets), scorer.num_items):
         scores = _checked_scores(scorer, histories[users])
+        if candidates is not None:
+            scores = _candidates_alone(scores, candidates[users])
         target = torch.from_numpy(targets[users].astype(np.int64)).to(scores.device)
         bar = scores.gather(1, target[:, None])[:, 0]
         if ties == "against_target":
@@ -179,3 +184,15 @@ def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
     if np.isnan(largest):
         raise ValueError(f"{type(scorer).__name__}.score gave NaN")
     return scores
+
+
+def _candidates_alone(scores: torch.Tensor, candidates: Histories) -> torch.Tensor:
+    """The scores, -inf for all but the candidates.
+
+    The whole catalogue was scored: dearer than it must be, but ragged sets need no padding, and a
+    score is the same number under every protocol.
+    """
+    rows, tokens = torch.from_numpy(candidates.users), torch.from_numpy(candidates.items).long()
+    ranked = torch.zeros(scores.shape, dtype=torch.bool)
+    ranked[rows, tokens] = True
+    return scores.where(ranked.to(scores.device), -math.inf)

@@ -48,11 +48,21 @@ class EvaluatedRun:
                 )
         return {name: figures[name] for name in metrics}
 
-    def test(self, other: EvaluatedRun, metric: str) -> PairedResult:
-        """How much better this run is than the other."""
+    def shares_targets(self, other: EvaluatedRun) -> bool:
+        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
+        mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
+        columns = ["user", "target"]
+        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
+
+    def test(
+        self, other: EvaluatedRun, metric: str, across_protocols: bool = False
+    ) -> PairedResult:
+        """How much better this run is than the other; see `paired_test`."""
         if is_of_lists(metric):
-            return paired_test(self._listed(), other._listed(), metric)
-        return paired_test(self.ranks, other.ranks, metric)
+            return paired_test(
+                self._listed(), other._listed(), metric, across_protocols=across_protocols
+            )
+        return paired_test(self.ranks, other.ranks, metric, across_protocols=across_protocols)
 
     def _listed(self) -> ContinuationTable:
         if self.lists is None:
@@ -69,7 +79,11 @@ def is_of_lists(metric: str) -> bool:
 
 
 def find_runs(
-    runs: Sequence[str], tracking: TrackingConfig, part: Part, listed: bool
+    runs: Sequence[str],
+    tracking: TrackingConfig,
+    part: Part,
+    listed: bool,
+    across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
     """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
     database = tracking.database
@@ -79,7 +93,9 @@ def find_runs(
         client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        chosen = [_find(wanted, there, newest) for wanted in runs] or _alike(newest.values())
+        chosen = [_find(wanted, there, newest) for wanted in runs]
+        if not runs:
+            chosen = [*newest.values()] if across_protocols else _alike(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
@@ -144,9 +160,16 @@ def _alike(runs: Collection[Run]) -> list[Run]:
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Those of data and protocol that the runs do not share."""
+    """Those of data and protocol that the runs do not share.
+
+    The fingerprint of the protocol only sums the others up, and runs of old lack it.
+    """
     ours, theirs = a.data.tags, b.data.tags
-    protocol = sorted(t for t in ours.keys() | theirs.keys() if t.startswith("protocol."))
+    protocol = sorted(
+        tag
+        for tag in ours.keys() | theirs.keys()
+        if tag.startswith("protocol.") and tag != "protocol.fingerprint"
+    )
     return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 

@@ -15,6 +15,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.config import Experiment, flatten
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import metric_names
 from recsys.evaluation.rank_table import evaluate
@@ -70,12 +71,13 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     settings = {
         key: value for key, value in flatten(experiment).items() if key.startswith(_SETTINGS)
     }
-    with track(experiment, dataset, name, settings) as tracker:
+    candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_until", "valid" if refit else "train")
         started = time.perf_counter()
         scorer = BASELINES[name](dataset.histories("test" if refit else "valid"), dataset)
         seconds = time.perf_counter() - started
-        ranks = evaluate(scorer, dataset.holdout("test"), "test", seen)
+        ranks = evaluate(scorer, dataset.holdout("test"), "test", seen, candidates=candidates)
         lists = evaluate_lists(scorer, dataset, "test", seen)
         with tempfile.TemporaryDirectory() as folder:
             ranks.save(Path(folder, "ranks_test.parquet"))

@@ -19,6 +19,7 @@ from recsys.config import (
 from recsys.data.files import new_folder
 from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
@@ -88,7 +89,8 @@ def fit(
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, or ``out`` or the tracking store cannot be used.
+            many purchases as are held out, the candidates given lack a target, or ``out`` or the
+            tracking store cannot be used.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
@@ -96,12 +98,15 @@ def fit(
     valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
     _check_held_out(experiment, dataset, valid_part, test_part)
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    with track(experiment, dataset, experiment.model.family, flatten(experiment)) as tracker:
+    candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    family, settings = experiment.model.family, flatten(experiment)
+    with track(experiment, dataset, family, settings, candidates) as tracker:
         forget_peak()
         started = time.perf_counter()
         fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
         seconds = time.perf_counter() - started
-        test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
+        scorer = ModelScorer(fitted.model, length)
+        test = evaluate(scorer, test_part, "test", seen, candidates=candidates)
         lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
         best_epoch, valid = fitted.curve.validated()
         costs = {

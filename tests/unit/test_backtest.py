@@ -92,8 +92,9 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
     """User 0 is a and user 1 is b in both; c, user 2, is in the second table alone."""
 
     def table(users: list[int], ranks: list[int], num_items: int, dropped: int) -> RankTable:
+        lengths = [num_items] * len(users)  # those of another fold have grown
         frame = pl.DataFrame(
-            {"user": users, "target": [1] * len(users), "rank": ranks, "history_length": 3},
+            {"user": users, "target": ranks, "rank": ranks, "history_length": lengths},
             schema={
                 "user": pl.Int64,
                 "target": pl.Int32,
@@ -106,8 +107,8 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
     tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
     pooled = pool(tables, [dataset.user_ids for dataset in datasets])
     assert pooled.users.tolist() == [0, 1, 1, 0, 0, 2]
-    assert pooled.values("recall_at_1").tolist() == [2 / 3, 1 / 2, 0]
-    assert pooled.summary(["recall_at_1"])["recall_at_1"].mean == pytest.approx((2 / 3 + 1 / 2) / 3)
+    assert pooled.values("recall_at_1").tolist() == [3 / 4, 1 / 2, 0]
+    assert pooled.summary(["recall_at_1"])["recall_at_1"].mean == pytest.approx((3 / 4 + 1 / 2) / 3)
     assert (pooled.protocol.num_items, pooled.protocol.dropped) == (8, 3)
 
 

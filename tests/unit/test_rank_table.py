@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +39,7 @@ def test_one_row_per_target(table: RankTable) -> None:
     }
     assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
     assert table.ranks.tolist() == [2, 1, 1]
-    assert table.protocol == Protocol("test", 4, "filter", "against_target", 7)
+    assert table.protocol == Protocol("test", 4, "filter", "against_target", 7, "catalogue")
 
 
 def test_save_and_load_keep_everything(table: RankTable, tmp_path: Path) -> None:
@@ -89,4 +91,18 @@ def test_load_refuses_other_parquet_files(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pl.DataFrame({"user": [1]}).write_parquet(path)
     with pytest.raises(InputError, match=r"not a rank table: .*rank, .*target"):
+        RankTable.load(path)
+
+
+def test_tables_from_before_candidates_were_a_choice_still_load(
+    table: RankTable, tmp_path: Path
+) -> None:
+    path = tmp_path / "ranks.parquet"
+    old = asdict(table.protocol)
+    del old["candidates"]
+    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
+    assert RankTable.load(path).protocol == table.protocol
+    del old["seen"]
+    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
+    with pytest.raises(InputError, match="not a rank table: seen missing"):
         RankTable.load(path)
