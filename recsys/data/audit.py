@@ -146,12 +146,11 @@ def _filters_on_test_rows(rows: _Rows) -> Finding:
 
 
 def _duplicates_across_cuts(rows: _Rows) -> Finding:
-    """They tie in time, so that the later one stands in a later part."""
+    """Twins tie in time; items outside the catalogue are in the test part alone and have none."""
     times = rows.dataset.timestamps
     order = np.lexsort((rows.parts, times, rows.pairs))
     pairs, sorted_times, parts = rows.pairs[order], times[order], rows.parts[order]
     again = (pairs[1:] == pairs[:-1]) & (sorted_times[1:] == sorted_times[:-1])
-    again &= rows.dataset.items[order][1:] != PAD  # another item hides behind each of these
     group = np.concatenate([[0], np.cumsum(~again)])
     first = np.flatnonzero(np.concatenate([[True], ~again]))
     twins = parts > parts[first[group]]

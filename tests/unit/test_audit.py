@@ -68,6 +68,17 @@ def test_training_after_a_test_target(tmp_path: Path) -> None:
     assert audited(log, tmp_path)["future_training"].count == 0
 
 
+def test_training_at_the_time_of_a_test_target_is_not_later(tmp_path: Path) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": [1, 1, 1, 2, 2, 2],
+            "item_id": [1, 2, 3, 3, 1, 2],
+            "timestamp": [1, 2, 3, 3, 4, 5],
+        }
+    )
+    assert audited(log, tmp_path, split=LeaveLastOut())["future_training"].count == 0
+
+
 def test_held_out_users_know_the_future_too(tmp_path: Path) -> None:
     split = UserHoldout(valid_fraction=0.2, test_fraction=0.2)
     findings = audited(clean_log(), tmp_path, split=split)

@@ -117,6 +117,17 @@ def test_targets_and_histories_by_hand(
     assert test.dropped == (2 if targets == "every" else 1)
 
 
+def test_unknown_items_are_no_history(tmp_path: Path) -> None:
+    """User d bought but item 9, which is outside the catalogue, before item 1."""
+    log = pl.concat(
+        [LOG, pl.DataFrame([("d", 9, 6), ("d", 1, 7)], schema=LOG.schema, orient="row")]
+    )
+    split = GlobalTime(valid_from=4, test_from=6, targets="last", history="advancing")
+    test = prepare(log, DataConfig(split=split), tmp_path / "out").holdout("test")
+    assert test.users.tolist() == [0, 2]
+    assert test.without_history == 1
+
+
 def test_lists_are_of_everything_and_start_from_the_cut(tmp_path: Path) -> None:
     split = GlobalTime(valid_from=4, test_from=6, targets="last", history="advancing")
     together = prepare(LOG, DataConfig(split=split), tmp_path / "out").continuations("test")
