@@ -156,6 +156,7 @@ def evaluate_bundle(
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
+    from recsys.evaluation.segments import with_segments
     from recsys.scoring.bundle import ModelBundle
 
     if out is not None and out.suffix != ".parquet":
@@ -177,6 +178,7 @@ def evaluate_bundle(
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     among = choose_candidates(config, dataset, part)
     table = evaluate(scorer, dataset.holdout(part), part, config.seen, candidates=among)
+    table = with_segments(table, dataset)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)
     if out is not None:

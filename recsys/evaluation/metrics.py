@@ -93,11 +93,16 @@ def metric_values(
             "map_at_K, mrr_at_K or mrr"
         )
     kind, k = name["kind"] or "mrr", int(name["k"] or np.iinfo(np.int64).max)
-    if lists is None:
-        lists = np.arange(len(ranks))
+    return _list_values(kind, k, ranks, np.arange(len(ranks)) if lists is None else lists)
+
+
+def _list_values(
+    kind: str, k: int, ranks: NDArray[np.int64], lists: NDArray[np.int64]
+) -> NDArray[np.float64]:
     order = np.lexsort((ranks, lists))
     ranks = ranks[order]
     _, rows, sizes = np.unique(lists[order], return_inverse=True, return_counts=True)
+    # Which of its list's targets, from the best on, each one is: j.
     place = np.arange(1, len(ranks) + 1) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     hit = ranks <= k
     gained: NDArray[np.float64]

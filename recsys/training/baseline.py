@@ -16,9 +16,9 @@ from recsys.config import Experiment, flatten
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.candidates import choose_candidates
+from recsys.evaluation.held_out import evaluate_held_out
 from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import metric_names
-from recsys.evaluation.rank_table import evaluate
 from recsys.evaluation.scorer import Scorer
 from recsys.training.tracking import track
 
@@ -77,15 +77,17 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         started = time.perf_counter()
         scorer = BASELINES[name](dataset.histories("test" if refit else "valid"), dataset)
         seconds = time.perf_counter() - started
-        ranks = evaluate(scorer, dataset.holdout("test"), "test", seen, candidates=candidates)
+        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
         lists = evaluate_lists(scorer, dataset, "test", seen)
         with tempfile.TemporaryDirectory() as folder:
-            ranks.save(Path(folder, "ranks_test.parquet"))
+            test.ranks.save(Path(folder, "ranks_test.parquet"))
+            test.best.save(Path(folder, "topk_test.parquet"))
             if lists is not None:
                 lists.save(Path(folder, "lists_test.parquet"))
             for path in sorted(Path(folder).iterdir()):
                 tracker.log_path(path)
-        figures = ranks.summary(metric_names(experiment.evaluation.cutoffs))
+        figures = test.ranks.summary(metric_names(experiment.evaluation.cutoffs))
         tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
+        tracker.log_figures({f"test/{name}": value for name, value in test.figures.items()})
         tracker.log_figures({"fit_seconds": seconds})
     return tracker.run_id

@@ -21,10 +21,13 @@ from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.held_out import evaluate_held_out
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.segments import with_segments
+from recsys.evaluation.top_k_table import TopKTable
 from recsys.model.recommender import Model
 from recsys.scoring.bundle import ModelBundle, TrainedUntil
 from recsys.training.callbacks import Curve
@@ -37,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _OUTPUTS = {
     *("bundle", "learning_curve.png"),
-    *("ranks_valid.parquet", "ranks_test.parquet"),
+    *("ranks_valid.parquet", "ranks_test.parquet", "topk_test.parquet"),
     *("lists_test.parquet", "lists_best_test.parquet"),
 }
 """What there may be in the folder of a run."""
@@ -106,27 +109,26 @@ def fit(
         fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
         seconds = time.perf_counter() - started
         scorer = ModelScorer(fitted.model, length)
-        test = evaluate(scorer, test_part, "test", seen, candidates=candidates)
+        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
         lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
-        best_epoch, valid = fitted.curve.validated()
-        costs = {
-            "best_epoch": best_epoch,
-            "fit_seconds": seconds,
-            "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
-            **peak_memory_mib(),
-        }
-        tables: dict[str, RankTable | ContinuationTable]
-        tables = {"ranks_valid": valid, "ranks_test": test}
+        best_epoch, valid_ranks = fitted.curve.validated()
+        valid = with_segments(valid_ranks, dataset)
+        parameters = sum(weight.numel() for weight in fitted.model.parameters())
+        costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
+        costs |= peak_memory_mib()
+        tables: dict[str, RankTable | ContinuationTable | TopKTable]
+        tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
         tables |= {f"{name}_test": table for name, table in lists.items()}
         _write(out, experiment, dataset, fitted, tables)
         for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
             tracker.log_path(path)
         names = metric_names(experiment.evaluation.cutoffs)
         valid_figures = valid.summary(names)
-        test_figures = test.summary(names) | list_summary(lists)
+        test_figures = test.ranks.summary(names) | list_summary(lists)
         tracker.log_intervals("valid", valid_figures)
         tracker.log_intervals("test", test_figures)
-        tracker.log_figures(costs)
+        of_lists = {f"test/{name}": value for name, value in test.figures.items()}
+        tracker.log_figures(costs | of_lists)
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
@@ -173,7 +175,7 @@ def _write(
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: _Fitted,
-    tables: Mapping[str, RankTable | ContinuationTable],
+    tables: Mapping[str, RankTable | ContinuationTable | TopKTable],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(

@@ -1,0 +1,130 @@
+"""The same figures by kinds of targets and users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.histories import PAD
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.evaluation.rank_table import RankTable
+
+_HISTORY = {0: "0", 1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
+"""History lengths: where a bucket starts, and its name."""
+_COLD = 5
+"""Users with fewer items in their history are cold."""
+_QUARTERS = ("shortest quarter", "second quarter", "third quarter", "longest quarter")
+
+SEGMENTS = {
+    "history": "length of the history",
+    "customer": "cold (fewer than 5 items in the history) or warm",
+    "purchase": "repeat (the item is in the history) or new",
+    "popularity_decile": "tenth of the catalogue that the target is of, 1 the most popular",
+    "gap": "time from the last item of the history to the target, in quarters of the targets",
+}
+"""The columns that `with_segments` adds, in words."""
+
+
+def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
+    """The table with the columns of `SEGMENTS`, so that comparing by segment needs no data.
+
+    The gap is null where the history is empty. Popularity counts the interactions before the part
+    of the split; items of one popularity are ordered by item token.
+
+    Args:
+        table: the targets of a part of the split, in the order of the holdout.
+        dataset: what it was made of.
+
+    Raises:
+        ValueError: the table has other rows than the holdout.
+    """
+    users = table.users
+    items, targets = np.asarray(dataset.items), table.frame["target"].to_numpy()
+    lengths = table.frame["history_length"].to_numpy()
+    column = {"valid": 0, "test": 1}[table.protocol.part]
+    place = np.arange(len(items)) - np.repeat(dataset.offsets[:-1], np.diff(dataset.offsets))
+    start, end = (
+        np.repeat(dataset.cuts[:, c], np.diff(dataset.offsets)) for c in (column, column + 1)
+    )
+    rows = np.flatnonzero((place >= start) & (place < end) & (items != PAD))
+    if not np.array_equal(items[rows], targets):
+        raise ValueError(f"the table has other targets than the {table.protocol.part} part")
+    known = np.flatnonzero(items != PAD)
+    first = np.searchsorted(known, dataset.offsets[:-1])[users]  # known item of the user
+    width = dataset.num_items + 1
+    owner = np.repeat(np.arange(dataset.num_users), np.diff(dataset.offsets))[known]
+    pairs, earliest = np.unique(owner * width + items[known], return_index=True)
+    bought_at = earliest[np.searchsorted(pairs, users * width + targets)] - first
+    last = known[np.maximum(first + lengths - 1, 0)]
+    gaps = (dataset.timestamps[rows] - dataset.timestamps[last]).astype(np.float64)
+    gaps[lengths == 0] = np.nan
+    starts = np.fromiter(_HISTORY, dtype=np.int64)
+    history = np.searchsorted(starts, lengths, side="right") - 1
+    frame = table.frame.with_columns(
+        history=_labels(history, [*_HISTORY.values()]),
+        customer=_labels((lengths >= _COLD).astype(np.int64), ["cold", "warm"]),
+        purchase=_labels((bought_at < lengths).astype(np.int64), ["new", "repeat"]),
+        popularity_decile=pl.Series(_deciles(dataset, table)[targets]),
+        gap=_labels(_quarters(gaps), _QUARTERS),
+    )
+    return RankTable(frame, table.protocol)
+
+
+def by_segment(table: RankTable, column: str, metrics: Sequence[str]) -> pl.DataFrame:
+    """The metrics of the targets of each segment, averaged over the users that have any.
+
+    Args:
+        table: with segment columns.
+        column: one of them.
+        metrics: names that `metric_values` knows.
+
+    Returns:
+        One row per segment, in order: the column, users, targets, and for each metric ``M``:
+        ``M, M_low, M_high``, the 95% interval over users.
+
+    Raises:
+        InputError: there is no such column, or no such metric.
+    """
+    if column not in table.frame.columns:
+        raise InputError(
+            f"segment {column!r}: must be a column of the rank table: "
+            f"{', '.join(table.frame.columns[3:])}"
+        )
+    rows: list[dict[str, object]] = []
+    for (segment,), frame in table.frame.sort(column, nulls_last=True).group_by(
+        [column], maintain_order=True
+    ):
+        row = {"segment": segment, "users": frame["user"].n_unique(), "targets": len(frame)}
+        for name, interval in RankTable(frame, table.protocol).summary(metrics).items():
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None).rename({"segment": column})
+
+
+def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
+    """By item token [I + 1]: 1 for the most popular tenth of the catalogue to 10; 0 for PAD."""
+    bought = dataset.histories(table.protocol.part).items
+    counts = np.bincount(bought, minlength=dataset.num_items + 1)[1:]
+    deciles = np.zeros(dataset.num_items + 1, dtype=np.int8)
+    best_first = np.argsort(-counts, kind="stable")
+    deciles[1 + best_first] = 1 + np.arange(dataset.num_items) * 10 // dataset.num_items
+    return deciles
+
+
+def _quarters(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Which quarter each value is of, 0 to 3; -1 for NaN. Equal values are in the same one."""
+    there = ~np.isnan(values)
+    if not there.any():
+        return np.full(len(values), -1)
+    edges = np.quantile(values[there], [0.25, 0.5, 0.75])
+    return np.where(there, np.searchsorted(edges, values), -1)
+
+
+def _labels(numbers: NDArray[np.int64], labels: Sequence[str]) -> pl.Series:
+    """The numbers as labels that keep their order; null for -1."""
+    texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
+    return pl.Series(texts, dtype=pl.Enum(labels))
