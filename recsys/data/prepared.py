@@ -39,16 +39,20 @@ _FILES = {
 class Holdout:
     """The Q targets of one part of the split, each with the history it is to be foretold from.
 
-    A user with several targets has as many rows.
+    A user with several targets has as many rows, which share a history where the same is known.
     """
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q]."""
-    histories: Histories
-    """Of Q users, what is known before the target, items outside the catalogue left out: everything
-    before that part, or everything earlier than the target, as the split says."""
+    """The user's row in the dataset [Q], ascending."""
     targets: NDArray[np.int32]
     """Item tokens [Q], each at least 1."""
+    places: NDArray[np.int64]
+    """Where the targets are among the interactions of the dataset [Q], ascending."""
+    rows: NDArray[np.int64]
+    """Which of the histories comes before each target [Q], ascending."""
+    histories: Histories
+    """What is known before targets [H histories, H <= Q], items outside the catalogue left out:
+    everything before that part, or everything earlier than the target, as the split says."""
     dropped: int
     """Targets outside the catalogue: not among the Q, but counted."""
     without_history: int = 0
@@ -168,17 +172,21 @@ class PreparedDataset:
     def holdout(self, part: Part) -> Holdout:
         """The targets of a part of the split one by one, in user order, oldest first.
 
-        Each has a history of its own, which takes 4 bytes per item: those of the targets of a user
-        with n interactions in the part and as many before it are n² to 2n² items.
+        Histories take 4 bytes per item. Advancing ones differ: of a user with n targets and as many
+        interactions before them they are up to 2n² items.
         """
         places = self.places(part)
         inside = places[self.items[places.targets] != PAD]
         known = np.concatenate([[0], np.cumsum(self.items != PAD)])
         told = inside[known[inside.ends] > known[inside.starts]]
+        other = np.diff(told.users, prepend=-1) != 0
+        other |= np.diff(known[told.ends], prepend=-1) != 0
         return Holdout(
             users=told.users,
-            histories=Histories.from_spans(self.items, told.starts, told.ends),
             targets=self.items[told.targets],
+            places=told.targets,
+            rows=np.cumsum(other) - 1,
+            histories=Histories.from_spans(self.items, told.starts[other], told.ends[other]),
             dropped=len(places.users) - len(inside.users),
             without_history=len(inside.users) - len(told.users),
         )

@@ -16,7 +16,6 @@ from recsys.data.prepared import Holdout, Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.evaluation.metrics import list_numbers
 from recsys.evaluation.ranking import Seen
 from recsys.evaluation.scorer import user_batches
 
@@ -89,21 +88,18 @@ def sample_candidates(
         seen: under ``filter`` items of the history are not drawn.
     """
     holdout, num_items = dataset.holdout(part), dataset.num_items
-    numbers = list_numbers(holdout.users, holdout.histories.lengths)
-    _, first, rows = np.unique(numbers, return_index=True, return_inverse=True)
-    order = np.argsort(rows, kind="stable")
-    targets = Histories(holdout.targets[order], _offsets(np.bincount(rows)))
-    histories = holdout.histories.take(first)
+    histories, rows = holdout.histories, holdout.rows
+    targets = Histories(holdout.targets, _offsets(np.bincount(rows)))
     weights = np.ones(num_items + 1, dtype=np.float32)
     if config.by == "popularity":
         weights = np.bincount(dataset.histories(part).items, minlength=num_items + 1).astype("f4")
     weights[PAD] = 0
     generator = np.random.default_rng(config.seed)
     counts, items = [], []
-    for users in user_batches(len(first), num_items):
+    for users in user_batches(len(histories), num_items):
         # Items arrive after random waits, and the first ones are drawn: without replacement, in
         # proportion to the weights.
-        shape = (len(first[users]), num_items + 1)
+        shape = (len(histories[users]), num_items + 1)
         waits = generator.standard_exponential(shape, dtype=np.float32) / np.maximum(weights, 1)
         waits[:, weights == 0] = np.inf
         for left_out in (targets[users], histories[users])[: 2 if seen == "filter" else 1]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.metrics import list_numbers, user_means
+from recsys.evaluation.metrics import user_means
 from recsys.evaluation.scorer import user_batches
 from recsys.evaluation.top_k_table import TopKTable
 
@@ -122,10 +122,7 @@ def catalogue_figures(
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
-    holdout = dataset.holdout(table.protocol.part)
-    numbers = list_numbers(holdout.users, holdout.histories.lengths)
-    histories = holdout.histories.take(np.unique(numbers, return_index=True)[1])
-    usual = _mean_of_histories(histories, popularity)
+    usual = _mean_of_histories(dataset.holdout(table.protocol.part).histories, popularity)
     features = item_features(dataset.item_table)
     users, every = table.frame["user"].to_numpy(), table.items
 

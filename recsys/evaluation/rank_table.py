@@ -114,13 +114,14 @@ def evaluate(
     See `rank_targets`, and `recsys.evaluation.candidates` for how to come by candidates.
     """
     sets = None if candidates is None else candidates.sets
-    ranks = rank_targets(scorer, holdout.histories, holdout.targets, seen, ties, sets)
+    histories, rows = holdout.histories, holdout.rows
+    ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
     frame = pl.DataFrame(
         {
             "user": holdout.users,
             "target": holdout.targets,
             "rank": ranks,
-            "history_length": holdout.histories.lengths,
+            "history_length": histories.lengths[rows],
         },
         schema=_SCHEMA,
     )

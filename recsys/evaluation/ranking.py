@@ -34,8 +34,9 @@ def rank_targets(
     seen: Seen,
     ties: Ties = "against_target",
     candidates: Histories | None = None,
+    rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """The exact rank, 1 = best, of each user's target among all items of the catalogue.
+    """The exact rank, 1 = best, of each target among all items of the catalogue.
 
     Under ``against_target`` the rank is the number of items that score at least as high as the
     target, itself included, so a constant scorer ranks every target last. A target that can never
@@ -44,12 +45,13 @@ def rank_targets(
 
     Args:
         scorer: scores the catalogue of I items.
-        histories: full histories of Q users before their targets.
+        histories: full histories before the targets [H histories]; each is scored once.
         targets: item tokens [Q], 1 to I.
         seen: whether items of the history are ranked.
         ties: the order of equal scores.
         candidates: item tokens that each target is ranked among, its own with them, in any order;
             None: the whole catalogue.
+        rows: which history comes before each target [Q], ascending; None: its own.
 
     Returns:
         Ranks [Q], 1 to I + 1.
@@ -59,32 +61,59 @@ def rank_targets(
             break the promises of `Scorer`.
     """
     targets = np.asarray(targets)
-    if targets.shape != (len(histories),):
-        raise ValueError(f"{len(histories)} histories need as many targets, not {targets.shape}")
+    rows = np.arange(len(histories)) if rows is None else rows
+    if targets.shape != rows.shape:
+        raise ValueError(f"{len(rows)} histories need as many targets, not {targets.shape}")
     outside = (targets < 1) | (targets > scorer.num_items)
     if outside.any():
         raise ValueError(
             f"targets are item tokens from 1 to {scorer.num_items}, not {targets[outside][0]}"
         )
     ranks = np.empty(len(targets), dtype=np.int64)
-    for users in user_batches(len(targets), scorer.num_items):
-        scores = _checked_scores(scorer, histories[users])
-        if candidates is not None:
-            scores = _candidates_alone(scores, candidates[users])
-        target = torch.from_numpy(targets[users].astype(np.int64)).to(scores.device)
-        bar = scores.gather(1, target[:, None])[:, 0]
-        if ties == "against_target":
-            rank = _at_least(scores, bar)
-        else:
-            catalogue = torch.arange(scores.shape[1], device=scores.device)
-            rank = 1 + _precedes(scores, catalogue, bar[:, None], target[:, None], ties).sum(1)
-        # What is not ranked is taken off again: cheaper than a copy of the scores without it.
-        rows, tokens = _not_ranked(histories[users], seen, scores)
-        ahead = _precedes(scores[rows, tokens], tokens, bar[rows], target[rows], ties)
-        rank -= torch.bincount(rows[ahead], minlength=len(rank))
-        rank[bar == -math.inf] = scorer.num_items + 1
-        rank[rows[tokens == target[rows]]] = scorer.num_items + 1
-        ranks[users] = rank.cpu().numpy()
+    for batch in user_batches(len(histories), scorer.num_items):
+        scores = _checked_scores(scorer, histories[batch])
+        first, last = np.searchsorted(rows, [batch.start, batch.stop])
+        for start in range(first, last, len(scores)):  # no more rows at once than were scored
+            some = slice(start, min(last, start + len(scores)))
+            own = rows[some] - batch.start
+            alone = np.array_equal(own, np.arange(len(scores)))
+            ranks[some] = _ranks(
+                scores if alone else scores[torch.from_numpy(own).to(scores.device)],
+                targets[some],
+                histories.take(rows[some]),
+                None if candidates is None else candidates[some],
+                seen,
+                ties,
+            )
+    return ranks
+
+
+def _ranks(
+    scores: torch.Tensor,
+    targets: NDArray[np.int32],
+    histories: Histories,
+    candidates: Histories | None,
+    seen: Seen,
+    ties: Ties,
+) -> NDArray[np.int64]:
+    """See `rank_targets`; one row of scores, history and set of candidates for each target."""
+    if candidates is not None:
+        scores = _candidates_alone(scores, candidates)
+    target = torch.from_numpy(targets.astype(np.int64)).to(scores.device)
+    bar = scores.gather(1, target[:, None])[:, 0]
+    if ties == "against_target":
+        rank = _at_least(scores, bar)
+    else:
+        catalogue = torch.arange(scores.shape[1], device=scores.device)
+        rank = 1 + _precedes(scores, catalogue, bar[:, None], target[:, None], ties).sum(1)
+    # What is not ranked is taken off again: cheaper than a copy of the scores without it.
+    rows, tokens = _not_ranked(histories, seen, scores)
+    ahead = _precedes(scores[rows, tokens], tokens, bar[rows], target[rows], ties)
+    rank -= torch.bincount(rows[ahead], minlength=len(rank))
+    never = scores.shape[1]  # I + 1
+    rank[bar == -math.inf] = never
+    rank[rows[tokens == target[rows]]] = never
+    ranks: NDArray[np.int64] = rank.cpu().numpy()
     return ranks
 
 

@@ -9,11 +9,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable
 
-_HISTORY = {0: "0", 1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
+_HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
 """History lengths: where a bucket starts, and its name."""
 _COLD = 5
 """Users with fewer items in their history are cold."""
@@ -32,7 +32,7 @@ SEGMENTS = {
 def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
     """The table with the columns of `SEGMENTS`, so that comparing by segment needs no data.
 
-    The gap is null where the history is empty. Popularity counts the interactions before the part
+    Popularity counts the interactions before the part
     of the split; items of one popularity are ordered by item token.
 
     Args:
@@ -42,33 +42,23 @@ def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
     Raises:
         ValueError: the table has other rows than the holdout.
     """
-    users = table.users
-    items, targets = np.asarray(dataset.items), table.frame["target"].to_numpy()
-    lengths = table.frame["history_length"].to_numpy()
-    column = {"valid": 0, "test": 1}[table.protocol.part]
-    place = np.arange(len(items)) - np.repeat(dataset.offsets[:-1], np.diff(dataset.offsets))
-    start, end = (
-        np.repeat(dataset.cuts[:, c], np.diff(dataset.offsets)) for c in (column, column + 1)
-    )
-    rows = np.flatnonzero((place >= start) & (place < end) & (items != PAD))
-    if not np.array_equal(items[rows], targets):
+    holdout = dataset.holdout(table.protocol.part)
+    if table.frame["target"].to_list() != holdout.targets.tolist():
         raise ValueError(f"the table has other targets than the {table.protocol.part} part")
-    known = np.flatnonzero(items != PAD)
-    first = np.searchsorted(known, dataset.offsets[:-1])[users]  # known item of the user
+    histories, rows = holdout.histories, holdout.rows
+    lengths = histories.lengths[rows]
+    # One number per history and item makes questions of sets questions of numbers.
     width = dataset.num_items + 1
-    owner = np.repeat(np.arange(dataset.num_users), np.diff(dataset.offsets))[known]
-    pairs, earliest = np.unique(owner * width + items[known], return_index=True)
-    bought_at = earliest[np.searchsorted(pairs, users * width + targets)] - first
-    last = known[np.maximum(first + lengths - 1, 0)]
-    gaps = (dataset.timestamps[rows] - dataset.timestamps[last]).astype(np.float64)
-    gaps[lengths == 0] = np.nan
+    held = np.unique(histories.users * width + histories.items)
+    repeated = np.isin(rows * width + holdout.targets, held)
+    gaps = _gaps(dataset, holdout)
     starts = np.fromiter(_HISTORY, dtype=np.int64)
     history = np.searchsorted(starts, lengths, side="right") - 1
     frame = table.frame.with_columns(
         history=_labels(history, [*_HISTORY.values()]),
         customer=_labels((lengths >= _COLD).astype(np.int64), ["cold", "warm"]),
-        purchase=_labels((bought_at < lengths).astype(np.int64), ["new", "repeat"]),
-        popularity_decile=pl.Series(_deciles(dataset, table)[targets]),
+        purchase=_labels(repeated.astype(np.int64), ["new", "repeat"]),
+        popularity_decile=pl.Series(_deciles(dataset, table)[holdout.targets]),
         gap=_labels(_quarters(gaps), _QUARTERS),
     )
     return RankTable(frame, table.protocol)
@@ -95,14 +85,21 @@ def by_segment(table: RankTable, column: str, metrics: Sequence[str]) -> pl.Data
             f"{', '.join(table.frame.columns[3:])}"
         )
     rows: list[dict[str, object]] = []
-    for (segment,), frame in table.frame.sort(column, nulls_last=True).group_by(
-        [column], maintain_order=True
-    ):
+    for (segment,), frame in table.frame.sort(column).group_by([column], maintain_order=True):
         row = {"segment": segment, "users": frame["user"].n_unique(), "targets": len(frame)}
         for name, interval in RankTable(frame, table.protocol).summary(metrics).items():
             row |= dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None).rename({"segment": column})
+
+
+def _gaps(dataset: PreparedDataset, holdout: Holdout) -> NDArray[np.int64]:
+    """From the last known item before each target to the target [Q], in the log's unit of time."""
+    known = np.flatnonzero(dataset.items != PAD)
+    first = np.searchsorted(known, dataset.offsets[:-1])[holdout.users]  # known item of the user
+    last = known[first + holdout.histories.lengths[holdout.rows] - 1]
+    gaps: NDArray[np.int64] = dataset.timestamps[holdout.places] - dataset.timestamps[last]
+    return gaps
 
 
 def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
@@ -115,16 +112,11 @@ def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
     return deciles
 
 
-def _quarters(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Which quarter each value is of, 0 to 3; -1 for NaN. Equal values are in the same one."""
-    there = ~np.isnan(values)
-    if not there.any():
-        return np.full(len(values), -1)
-    edges = np.quantile(values[there], [0.25, 0.5, 0.75])
-    return np.where(there, np.searchsorted(edges, values), -1)
+def _quarters(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which quarter each value is of, 0 to 3. Equal values are in the same one."""
+    return np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
 
 
 def _labels(numbers: NDArray[np.int64], labels: Sequence[str]) -> pl.Series:
-    """The numbers as labels that keep their order; null for -1."""
-    texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
-    return pl.Series(texts, dtype=pl.Enum(labels))
+    """The numbers as labels that keep their order."""
+    return pl.Series([labels[number] for number in numbers.tolist()], dtype=pl.Enum(labels))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from recsys.data.prepared import Holdout, Part
 from recsys.evaluation.continuation import ListProtocol
-from recsys.evaluation.metrics import list_numbers
 from recsys.evaluation.ranking import Seen, top_k
 from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.table_file import load_table, save_table
@@ -69,14 +68,13 @@ def list_best(
         seen: whether items of the history are left out.
         length: places in each list, k; at most 100, and at most as many as the catalogue has items.
     """
-    lengths = holdout.histories.lengths
-    _, first = np.unique(list_numbers(holdout.users, lengths), return_index=True)
+    _, first = np.unique(holdout.rows, return_index=True)
     length = min(length, _MOST, scorer.num_items)
-    items, scores = top_k(scorer, holdout.histories.take(first), length, seen)
+    items, scores = top_k(scorer, holdout.histories, length, seen)
     frame = pl.DataFrame(
         {
             "user": holdout.users[first],
-            "history_length": lengths[first],
+            "history_length": holdout.histories.lengths,
             "items": pl.Series(items),
             "scores": pl.Series(scores),
         },

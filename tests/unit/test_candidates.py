@@ -15,7 +15,12 @@ from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledIte
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.candidates import choose_candidates, read_candidates, sample_candidates
+from recsys.evaluation.candidates import (
+    Candidates,
+    choose_candidates,
+    read_candidates,
+    sample_candidates,
+)
 from recsys.evaluation.compare import compare
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.evaluation.ranking import Seen, rank_targets
@@ -57,11 +62,9 @@ def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(dataset: Prepa
     holdout = dataset.holdout("test")
     scorer = Popularity(np.random.default_rng(1).random(dataset.num_items + 1))
     everything = Histories.from_lists([range(1, dataset.num_items + 1)] * len(holdout.targets))
-    arguments = (scorer, holdout.histories, holdout.targets, "filter", "item_id")
-    assert (
-        rank_targets(*arguments, candidates=everything).tolist()  # type: ignore[arg-type]
-        == rank_targets(*arguments).tolist()  # type: ignore[arg-type]
-    )
+    among = Candidates("everything", everything)
+    ranks = evaluate(scorer, holdout, "test", "filter", "item_id", among).ranks
+    assert ranks.tolist() == evaluate(scorer, holdout, "test", "filter", "item_id").ranks.tolist()
 
 
 @pytest.mark.parametrize("seen", ["filter", "allow"])
@@ -73,7 +76,7 @@ def test_samples_are_what_was_asked_for(dataset: PreparedDataset, seen: Seen) ->
     for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
         targets.setdefault(user, set()).add(target)
     drawn: dict[int, list[int]] = {}
-    histories = lists(holdout.histories)
+    histories = lists(holdout.histories.take(holdout.rows))
     seen_anyway = 0
     for row, (user, among) in enumerate(
         zip(holdout.users.tolist(), lists(candidates.sets), strict=True)

@@ -94,8 +94,10 @@ def holdout() -> Holdout:
     """Two targets of user 0 after one history, one of user 3 and one more of user 3 later."""
     return Holdout(
         users=np.array([0, 0, 3, 3]),
-        histories=Histories.from_lists([[1, 2], [1, 2], [3], [3, 1]]),
         targets=np.array([3, 4, 1, 2], dtype=np.int32),
+        places=np.array([2, 3, 5, 6]),
+        rows=np.array([0, 0, 1, 2]),
+        histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
         dropped=5,
     )
 

@@ -23,8 +23,10 @@ def table() -> RankTable:
     scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
     holdout = Holdout(
         users=np.array([0, 2, 5]),
-        histories=Histories.from_lists([[1], [2, 1, 3], []]),
         targets=np.array([3, 4, 1], dtype=np.int32),
+        places=np.array([1, 5, 9]),
+        rows=np.arange(3),
+        histories=Histories.from_lists([[1], [2, 1, 3], []]),
         dropped=7,
     )
     return evaluate(scorer, holdout, "test", "filter")

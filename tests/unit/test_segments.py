@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys.baselines.popularity import Popularity
-from recsys.config import DataConfig, LeaveLastOut
+from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable, evaluate
@@ -92,10 +92,24 @@ def test_figures_by_segment_are_those_of_its_targets(tmp_path: Path) -> None:
         with_segments(other, prepare(log, config, tmp_path / "data"))
 
 
-def test_the_first_targets_of_users_without_a_history_have_no_gap(dataset: PreparedDataset) -> None:
-    table = ranked(dataset)
-    none = table.frame.with_columns(history_length=pl.lit(0, pl.Int32))
-    frame = with_segments(RankTable(none, table.protocol), dataset).frame
-    assert frame["gap"].to_list() == [None] * 3
-    assert frame["history"].to_list() == ["0"] * 3
-    assert frame["purchase"].to_list() == ["new"] * 3
+@pytest.mark.parametrize(
+    ("chosen", "known", "rows"),
+    [
+        ("every", "frozen", [(3, "1-4", "new"), (1, "1-4", "repeat")]),
+        ("every", "advancing", [(3, "1-4", "new"), (1, "5-9", "repeat")]),
+        ("last", "advancing", [(1, "5-9", "repeat")]),
+    ],
+)
+def test_segments_follow_the_targets_of_the_split(
+    chosen: ChosenTargets, known: KnownHistory, rows: list[tuple[int, str, str]], tmp_path: Path
+) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": ["a"] * 6 + ["b"],
+            "item_id": [1, 2, 1, 2, 3, 1, 3],
+            "timestamp": [*range(6), 0],
+        }
+    )
+    split = GlobalTime(valid_from=2, test_from=4, targets=chosen, history=known)
+    frame = ranked(prepare(log, DataConfig(split=split), tmp_path / "data")).frame
+    assert frame.select("target", "history", "purchase").rows() == rows
