@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import pytrec_eval  # type: ignore[import-untyped]
+import pytrec_eval
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +42,7 @@ class Fixed:
 
     @property
     def num_items(self) -> int:
-        return self.scores.shape[1] - 1
+        return int(self.scores.shape[1]) - 1
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
