@@ -32,7 +32,8 @@ SEGMENTS = {
 def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
     """The table with the columns of `SEGMENTS`, so that comparing by segment needs no data.
 
-    The gap is null where the history is empty. Popularity counts the interactions before the part
+    The gap is null where the history is empty, and where all gaps are the same (times that are mere
+    sequence numbers). Popularity counts the interactions before the part
     of the split; items of one popularity are ordered by item token.
 
     Args:
@@ -116,9 +117,12 @@ def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
 
 
 def _quarters(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Which quarter each value is of, 0 to 3; -1 for NaN. Equal values are in the same one."""
+    """Which quarter each value is of, 0 to 3; -1 for NaN, and for all where all are the same.
+
+    Equal values are in the same quarter, so quarters differ in size.
+    """
     there = ~np.isnan(values)
-    if not there.any():
+    if len(np.unique(values[there])) < 2:
         return np.full(len(values), -1)
     edges = np.quantile(values[there], [0.25, 0.5, 0.75])
     return np.where(there, np.searchsorted(edges, values), -1)
