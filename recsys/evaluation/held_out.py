@@ -35,6 +35,6 @@ def evaluate_held_out(
     """Rank the targets among the candidates (None: all items), and list the best items of all."""
     holdout = dataset.holdout(part)
     ranks = evaluate(scorer, holdout, part, config.seen, candidates=candidates)
-    best = list_best(scorer, holdout, part, config.seen)
+    best = list_best(scorer, holdout, part, config.seen, max(config.cutoffs, default=1))
     figures = catalogue_figures(best, dataset, config.cutoffs)
     return HeldOut(with_segments(ranks, dataset), best, figures)

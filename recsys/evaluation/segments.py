@@ -32,8 +32,9 @@ SEGMENTS = {
 def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
     """The table with the columns of `SEGMENTS`, so that comparing by segment needs no data.
 
-    Popularity counts the interactions before the part
-    of the split; items of one popularity are ordered by item token.
+    The gap is null where all are the same (times that are mere sequence numbers). Popularity
+    counts the interactions before the part of the split; items of one popularity are ordered by
+    item token.
 
     Args:
         table: the targets of a part of the split, in the order of the holdout.
@@ -85,7 +86,9 @@ def by_segment(table: RankTable, column: str, metrics: Sequence[str]) -> pl.Data
             f"{', '.join(table.frame.columns[3:])}"
         )
     rows: list[dict[str, object]] = []
-    for (segment,), frame in table.frame.sort(column).group_by([column], maintain_order=True):
+    for (segment,), frame in table.frame.sort(column, nulls_last=True).group_by(
+        [column], maintain_order=True
+    ):
         row = {"segment": segment, "users": frame["user"].n_unique(), "targets": len(frame)}
         for name, interval in RankTable(frame, table.protocol).summary(metrics).items():
             row |= dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
@@ -113,10 +116,16 @@ def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
 
 
 def _quarters(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which quarter each value is of, 0 to 3. Equal values are in the same one."""
+    """Which quarter each value is of, 0 to 3; -1 for all where all are the same.
+
+    Equal values are in the same quarter, so quarters differ in size.
+    """
+    if len(np.unique(values)) < 2:
+        return np.full(len(values), -1)
     return np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
 
 
 def _labels(numbers: NDArray[np.int64], labels: Sequence[str]) -> pl.Series:
-    """The numbers as labels that keep their order."""
-    return pl.Series([labels[number] for number in numbers.tolist()], dtype=pl.Enum(labels))
+    """The numbers as labels that keep their order; null for -1."""
+    texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
+    return pl.Series(texts, dtype=pl.Enum(labels))

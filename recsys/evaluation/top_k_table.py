@@ -56,9 +56,7 @@ class TopKTable:
         return cls(*load_table(path, _NOUN, _SCHEMA, ListProtocol))
 
 
-def list_best(
-    scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, length: int = _MOST
-) -> TopKTable:
+def list_best(scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, length: int) -> TopKTable:
     """List the best items of the catalogue after every history of a holdout.
 
     Args:

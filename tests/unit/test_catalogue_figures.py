@@ -119,7 +119,7 @@ def test_one_list_for_every_history(tmp_path: Path) -> None:
     assert again.items.tolist() == [[3, 4, 0], [1, 2, 4], [2, 4, 0]]
     with pytest.raises(InputError, match="cannot read the top-k table"):
         TopKTable.load(tmp_path / "none.parquet")
-    assert list_best(scorer, holdout(), "test", "filter").protocol.length == 4  # the catalogue
+    assert list_best(scorer, holdout(), "test", "filter", 50).protocol.length == 4  # the catalogue
 
 
 def test_figures_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
@@ -127,7 +127,7 @@ def test_figures_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
     popularity = np.bincount(tiny_dataset.histories("test").items, minlength=6)[1:]
     assert popularity.tolist() == [5, 3, 3, 1, 1]
     targets = tiny_dataset.holdout("test")
-    table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow")
+    table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow", 50)
     figures = catalogue_figures(table, tiny_dataset, (1, 2, 50))
     names = ("coverage", "gini", "novelty", "popularity_lift")
     assert set(figures) == {f"{name}_at_{k}" for name in names for k in (1, 2)}

@@ -57,6 +57,10 @@ def test_items_outside_the_catalogue_are_no_history(tmp_path: Path) -> None:
     assert frame["purchase"].to_list() == ["repeat"]
 
 
+def test_equal_gaps_are_in_no_quarter(tiny_dataset: PreparedDataset) -> None:
+    assert ranked(tiny_dataset).frame["gap"].to_list() == [None] * 5
+
+
 def test_tables_keep_their_segments_in_order(dataset: PreparedDataset, tmp_path: Path) -> None:
     table = ranked(dataset)
     table.save(tmp_path / "ranks.parquet")
