@@ -42,6 +42,11 @@ class Tracker:
         with self._survive():
             self.client.set_tag(self.run_id, name, value)
 
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        """Dotted names and values that decided the result."""
+        with self._survive():
+            self.client.log_batch(self.run_id, params=_params(settings))
+
     def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
         """Numbers of one step."""
         now = int(time.time() * 1000)
@@ -113,14 +118,17 @@ def track(
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)
-    params = [Param(name, str(value)[:500]) for name, value in settings.items()]
-    client.log_batch(tracker.run_id, params=params)
+    client.log_batch(tracker.run_id, params=_params(settings))
     try:
         yield tracker
     except BaseException as error:
         tracker.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
     tracker.end("FINISHED")
+
+
+def _params(settings: Mapping[str, Any]) -> list[Param]:
+    return [Param(name, str(value)[:500]) for name, value in settings.items()]
 
 
 def git_commit() -> str | None:
