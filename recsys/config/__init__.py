@@ -11,6 +11,7 @@ from recsys.config.files import dump_experiment, flatten, load_experiment, parse
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
+    MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "FactorisationMachineConfig",
     "LeaveLastBasketOut",
     "LeaveLastOut",
+    "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
     "Section",

@@ -13,8 +13,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
 
-from recsys.config import Experiment, SequenceToSequenceConfig
-from recsys.data.batches import ContinuationBatches, TrainingBatches
+from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
+from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import Holdout
 from recsys.errors import InputError
@@ -27,7 +27,7 @@ from recsys.training.precision import choose_precision
 
 logger = logging.getLogger(__name__)
 
-Batches = TrainingBatches | ContinuationBatches
+Batches = TrainingBatches | MaskedBatches | ContinuationBatches
 
 
 def train(
@@ -70,7 +70,10 @@ def _batches(experiment: Experiment, histories: Histories) -> Batches:
     length = model.max_sequence_length
     if isinstance(model, SequenceToSequenceConfig):
         return ContinuationBatches(histories, length, model.max_generated, tokens, seed)
-    return TrainingBatches(histories, length, tokens, seed)
+    sequences = TrainingBatches(histories, length, tokens, seed)
+    if isinstance(model, MaskedItemConfig):
+        return MaskedBatches(sequences, model.mask_probability, seed)
+    return sequences
 
 
 def _fit(
