@@ -60,11 +60,12 @@ class EASE:
             )
         settings = settings or EASESettings()
         has = user_items(histories, num_items).astype(np.float32)
-        together = (has.T @ has).toarray()
+        together = (has.T @ has).toarray(order="C")
         together[np.diag_indices(num_items + 1)] += settings.l2
         factor = torch.linalg.cholesky(torch.from_numpy(together))
         inverse = torch.cholesky_inverse(factor, out=factor).numpy()
-        weights: NDArray[np.float32] = np.divide(inverse, -np.diag(inverse), out=together)
+        # Symmetric, and stored by columns: its transpose is what can be read row by row.
+        weights: NDArray[np.float32] = np.divide(inverse.T, -np.diag(inverse), out=together)
         np.fill_diagonal(weights, 0)
         return cls(weights, item_counts(histories, num_items))
 

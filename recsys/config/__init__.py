@@ -19,6 +19,7 @@ from recsys.config.model import (
     TransformerConfig,
 )
 from recsys.config.section import Section
+from recsys.config.suite import Suite, SuiteEntry, load_suite
 
 __all__ = [
     "Columns",
@@ -35,6 +36,8 @@ __all__ = [
     "Section",
     "SequenceToSequenceConfig",
     "Split",
+    "Suite",
+    "SuiteEntry",
     "TargetAttention",
     "TrackingConfig",
     "TrainingConfig",
@@ -42,5 +45,6 @@ __all__ = [
     "dump_experiment",
     "flatten",
     "load_experiment",
+    "load_suite",
     "parse_experiment",
 ]

@@ -6,6 +6,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from recsys.baselines.ease import MAX_ITEMS
 from recsys.baselines.tuned import BASELINES
@@ -31,8 +32,10 @@ def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
     return [name for name in BASELINES if name not in silent]
 
 
-_SETTINGS = ("seed", "data.", "evaluation.", "training.refit")
-"""What of an experiment decides the result of a baseline."""
+def baseline_settings(experiment: Experiment) -> dict[str, Any]:
+    """What of an experiment decides the result of a baseline, by dotted names."""
+    decisive = ("seed", "data.", "evaluation.", "training.refit")
+    return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
 
 
 def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> str:
@@ -54,10 +57,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
     refit, seen = experiment.training.refit, experiment.evaluation.seen
-    settings = {
-        key: value for key, value in flatten(experiment).items() if key.startswith(_SETTINGS)
-    }
-    with track(experiment, dataset, name, settings) as tracker:
+    with track(experiment, dataset, name, baseline_settings(experiment)) as tracker:
         tracker.tag("trained_until", "valid" if refit else "train")
         baseline, started = BASELINES[name], time.perf_counter()
         chosen = baseline.choose(dataset, seen)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.progress import Progress
+
 from recsys.config import (
     Experiment,
     SequenceToSequenceConfig,
@@ -72,7 +74,10 @@ class _Fitted:
 
 
 def fit(
-    experiment: Experiment, dataset: PreparedDataset, out: str | os.PathLike[str] | None = None
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, and keep everything.
 
@@ -85,6 +90,7 @@ def fit(
         out: folder for the bundle, the tables of ranks and lists and the learning curve
             (``runs/NAME`` if None); it appears when all is done, in place of that of an earlier
             run.
+        progress: the view that shows it; None: one of its own.
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
@@ -99,7 +105,7 @@ def fit(
     with track(experiment, dataset, experiment.model.family, flatten(experiment)) as tracker:
         forget_peak()
         started = time.perf_counter()
-        fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
+        fitted = _train_and_refit(experiment, dataset, valid_part, tracker, progress)
         seconds = time.perf_counter() - started
         test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
         lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
@@ -134,7 +140,11 @@ def fit(
 
 
 def _train_and_refit(
-    experiment: Experiment, dataset: PreparedDataset, valid_part: Holdout, tracker: Tracker
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    valid_part: Holdout,
+    tracker: Tracker,
+    progress: Progress | None,
 ) -> _Fitted:
     model, curve = train(
         experiment,
@@ -143,6 +153,7 @@ def _train_and_refit(
         valid_part,
         experiment.training.max_epochs,
         lambda epoch, figures: tracker.log_figures(figures, epoch),
+        progress,
     )
     trained_until: TrainedUntil = "train"
     interrupted = curve.interrupted
@@ -152,7 +163,9 @@ def _train_and_refit(
         again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
         histories = dataset.histories("test")
         try:
-            model, _ = train(again, dataset.num_items, histories, None, epochs, lambda *_: None)
+            model, _ = train(
+                again, dataset.num_items, histories, None, epochs, lambda *_: None, progress
+            )
             trained_until = "valid"
         except KeyboardInterrupt:
             interrupted = True

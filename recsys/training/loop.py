@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
+from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
@@ -37,6 +38,7 @@ def train(
     validation: Holdout | None,
     epochs: int,
     report: Report,
+    progress: Progress | None = None,
 ) -> tuple[Model, Curve]:
     """Train a fresh model on the histories.
 
@@ -47,6 +49,7 @@ def train(
         validation: targets that choose the best epoch and stop early; None: train to the end.
         epochs: the most passes over the histories.
         report: called after each epoch with its number and figures.
+        progress: the view that shows it; None: one of its own.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -62,7 +65,7 @@ def train(
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _fit(experiment, num_items, batches, validation, epochs, report)
+        return _fit(experiment, num_items, batches, validation, epochs, report, progress)
 
 
 def _batches(experiment: Experiment, histories: Histories) -> Batches:
@@ -83,6 +86,7 @@ def _fit(
     validation: Holdout | None,
     epochs: int,
     report: Report,
+    progress: Progress | None,
 ) -> tuple[Model, Curve]:
     config, length = experiment.training, experiment.model.max_sequence_length
     model = build_model(experiment.model, num_items)
@@ -102,7 +106,7 @@ def _fit(
         batches.num_tokens,
         report,
     )
-    progress = ProgressLine(experiment.name, schedule.total_steps, recorder)
+    line = ProgressLine(experiment.name, schedule.total_steps, recorder, progress)
     # Lightning logs tips and advertisements as news; what users need to know, we say.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     precision, reason = choose_precision(config.precision)
@@ -114,7 +118,7 @@ def _fit(
         devices=1,
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision=precision,
-        callbacks=[recorder, progress],
+        callbacks=[recorder, line],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
