@@ -41,7 +41,7 @@ def demo(experiment: Experiment, console: Console) -> None:
     _show_shop(shop, console)
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
-    baselines = baselines_of(experiment)
+    baselines = baselines_of(experiment, dataset)
     console.rule(f"2. Training ({len(baselines) + 2} models, progress on standard error)")
     ablation = experiment.model_copy(
         update={

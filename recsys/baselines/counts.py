@@ -48,6 +48,13 @@ def weighted_histories(
     return csr_array((weights, (histories.users, histories.items)), shape=shape)
 
 
+def user_items(histories: Histories, num_items: int) -> csr_array:
+    """Ones where a user has an item [B, I + 1], however often."""
+    matrix = weighted_histories(histories, np.ones(len(histories.items)), num_items)
+    matrix.data[:] = 1
+    return matrix
+
+
 def give_scores(
     catalogue: Callable[[Histories], NDArray[np.float64]],
     num_items: int,

@@ -70,6 +70,8 @@ AMAZON_BEAUTY = PCTMSettings(
 """For Amazon Beauty: one geometric decay over the whole history."""
 AMAZON_SPORTS = PCTMSettings(prior=15_000 / 18_357)
 """For Amazon Sports and Outdoors."""
+PUBLISHED = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AMAZON_SPORTS}
+"""By named dataset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

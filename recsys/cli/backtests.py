@@ -26,9 +26,9 @@ def run_backtest(
 
     The config's split is of kind backtest, e.g. --set "data.split={kind: backtest, folds: 4}".
     """
+    from recsys.baselines.tuned import BASELINES
     from recsys.evaluation.metrics import metric_names
     from recsys.training.backtest import MODEL, backtest
-    from recsys.training.baseline import BASELINES
 
     experiment = read_experiment(config, overrides, uri)
     names = of or [MODEL]

@@ -127,7 +127,7 @@ def run_experiment(
     experiment = read_experiment(config, overrides, uri)
     dataset = find_dataset(experiment, None)
     model = fit(experiment, dataset).run_id  # first: it is the one that may refuse the config
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment)]
+    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment, dataset)]
     show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
 
 

@@ -13,6 +13,7 @@ from recsys.config.files import dump_experiment, flatten, load_experiment, parse
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
+    MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -31,6 +32,7 @@ from recsys.config.split import (
     UserHoldout,
     time_value,
 )
+from recsys.config.suite import Suite, SuiteEntry, load_suite
 
 __all__ = [
     "AllItems",
@@ -49,12 +51,15 @@ __all__ = [
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
+    "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
     "SampledItems",
     "Section",
     "SequenceToSequenceConfig",
     "Split",
+    "Suite",
+    "SuiteEntry",
     "TargetAttention",
     "TrackingConfig",
     "TrainingConfig",
@@ -63,6 +68,7 @@ __all__ = [
     "dump_experiment",
     "flatten",
     "load_experiment",
+    "load_suite",
     "parse_experiment",
     "time_value",
 ]

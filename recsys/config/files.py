@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -15,6 +15,8 @@ from recsys.config.experiment import Experiment
 from recsys.config.section import Section
 from recsys.errors import InputError, did_you_mean
 
+AnySection = TypeVar("AnySection", bound=Section)
+
 
 def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
@@ -22,6 +24,19 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     Raises:
         InputError: the file cannot be read, or fields are unknown or wrong: all are named at once.
     """
+    return parse_experiment(_read_tree(path), overrides, origin=str(path))
+
+
+def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
+    """Read a section that has a YAML of its own.
+
+    Raises:
+        InputError: as `load_experiment`.
+    """
+    return _check(_read_tree(path), kind, str(path))
+
+
+def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         tree = _parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -30,7 +45,7 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
         raise InputError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, dict | None):
         raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
-    return parse_experiment(tree or {}, overrides, origin=str(path))
+    return tree or {}
 
 
 def parse_experiment(
@@ -52,10 +67,14 @@ def parse_experiment(
                     f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
                 )
         section[leaf] = _parse_yaml(value)
+    return _check(tree, Experiment, origin)
+
+
+def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySection:
     try:
-        return Experiment.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise InputError(f"{origin}: " + "; ".join(_complaints(error))) from error
+        raise InputError(f"{origin}: " + "; ".join(_complaints(error, kind))) from error
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -94,10 +113,10 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _complaints(error: ValidationError) -> Iterator[str]:
+def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
     """One line per wrong field: its full path, the rule, the value, and the nearest known name."""
     for problem in error.errors():
-        path, section = _locate([str(part) for part in problem["loc"]])
+        path, section = _locate([str(part) for part in problem["loc"]], root)
         if problem["type"] == "extra_forbidden":
             known = list(section.model_fields) if section else []
             wrong = path.rpartition(".")[2]
@@ -111,14 +130,14 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"{path or 'config'}: {rule}, not {problem['input']!r}"
 
 
-def _locate(location: Sequence[str]) -> tuple[str, type[Section] | None]:
+def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:
     """A dotted path as people write it, and the section that its last name stands in.
 
     pydantic puts the chosen kind of a union into the path: that leads on, but is no name of ours.
     """
     path: list[str] = []
-    section: type[Section] | None = Experiment
-    below: list[type[Section]] = [Experiment]
+    section: type[Section] | None = root
+    below: list[type[Section]] = [root]
     for part in location:
         if chosen := [option for option in below if part in _kinds(option)]:
             below = chosen

@@ -70,6 +70,20 @@ class NextItemConfig(TransformerConfig):
         return self.head.kind
 
 
+class MaskedItemConfig(TransformerConfig):
+    """An encoder that looks both ways and says which items are hidden: BERT4Rec."""
+
+    kind: Literal["masked_item"]
+    num_blocks: int = Field(2, ge=0)
+    mask_probability: float = Field(0.2, gt=0, le=1)
+    """Share of the items that training hides, others in every epoch; at least one of a sequence."""
+
+    @property
+    def family(self) -> str:
+        """What runs are told apart by."""
+        return self.kind
+
+
 class SequenceToSequenceConfig(TransformerConfig):
     """An encoder of the history and a decoder that writes the purchases after it, one by one."""
 
@@ -109,6 +123,7 @@ def _model_kind(model: object) -> str:
 
 ModelConfig = Annotated[
     Annotated[NextItemConfig, Tag("next_item")]
+    | Annotated[MaskedItemConfig, Tag("masked_item")]
     | Annotated[SequenceToSequenceConfig, Tag("sequence_to_sequence")]
     | Annotated[FactorisationMachineConfig, Tag("factorisation_machine")],
     Discriminator(_model_kind),

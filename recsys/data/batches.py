@@ -21,12 +21,12 @@ class SequenceBatch:
     """What one training step reads."""
 
     items: Tensor
-    """Input item tokens [B, L], int64, right-padded with PAD."""
+    """Input item tokens [B, L], int64, right-padded with PAD; PAD too where an item is hidden."""
     lengths: Tensor
     """Real tokens per row [B], int64."""
     targets: Tensor
     """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
-    [B, L], or the items that follow the last input [B, n]."""
+    [B, L], the items that follow the last input, or the hidden items [B, n]."""
 
 
 class TrainingBatches:
@@ -88,6 +88,54 @@ class TrainingBatches:
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
             )
+
+
+class MaskedBatches:
+    """An epoch of training sequences with some items hidden, others in every epoch.
+
+    Items are PAD where they are hidden; targets are the hidden ones, from the left. Of a sequence
+    of which chance hides nothing, the last item is hidden.
+
+    Args:
+        sequences: the whole sequences, in their batches; each is an item longer than there.
+        probability: that an item is hidden.
+        seed: with the epoch number it decides which.
+
+    >>> sequences = TrainingBatches(Histories.from_lists([[7, 8, 9]]), 5, 100, seed=0)
+    >>> (batch,) = MaskedBatches(sequences, probability=1e-9, seed=0)
+    >>> batch.items, batch.targets
+    (tensor([[7, 8, 0]]), tensor([[9]]))
+    """
+
+    def __init__(self, sequences: TrainingBatches, probability: float, seed: int) -> None:
+        self._sequences = sequences
+        self._probability = probability
+        self._seed = seed
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences in an epoch."""
+        return self._sequences.num_sequences
+
+    @property
+    def num_tokens(self) -> int:
+        """Items in an epoch, hidden ones too."""
+        return self._sequences.num_tokens + self._sequences.num_sequences
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[SequenceBatch]:
+        rng = np.random.default_rng([self._seed, self._sequences.epoch])
+        for batch in self._sequences:
+            whole = torch.cat([batch.items[:, :1], batch.targets], dim=1)
+            hidden = torch.from_numpy(rng.random(whole.shape) < self._probability)
+            hidden &= whole != PAD
+            rows = torch.arange(len(whole))
+            hidden[rows, batch.lengths] |= ~hidden.any(dim=1)
+            places = hidden.int().argsort(dim=1, descending=True, stable=True)
+            targets = (whole * hidden).gather(1, places)[:, : int(hidden.sum(1).max())]
+            yield SequenceBatch(whole * ~hidden, batch.lengths + 1, targets)
 
 
 class ContinuationBatches:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from recsys.config import (
     DotProduct,
     FactorisationMachineConfig,
+    MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -21,6 +22,7 @@ from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
+from recsys.model.masked import MaskedRecommender
 from recsys.model.positions import LearnedPositions, SinusoidalPositions
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
@@ -63,13 +65,15 @@ class SequenceRecommender(nn.Module):
         return self(items, lengths), items
 
 
-Model = SequenceRecommender | SequenceToSequence | FactorisationMachine
+Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
 (`forward`), and targets too where they are known (`teacher_forced`)."""
 
 
 @overload
 def build_model(config: NextItemConfig, num_items: int) -> SequenceRecommender: ...
+@overload
+def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
 @overload
 def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToSequence: ...
 @overload
@@ -89,6 +93,9 @@ def build_model(config: ModelConfig, num_items: int) -> Model:
         blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
         decoder = Decoder(_positions(config, longest), blocks, dim, config.dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
+    if isinstance(config, MaskedItemConfig):
+        encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
+        return MaskedRecommender(num_items, dim, encoder)
     encoder = _encoder(config, config.num_blocks, causal=True)
     return SequenceRecommender(num_items, dim, encoder, _head(config))
 
@@ -110,10 +117,12 @@ def _positions(config: TransformerConfig, longest: int) -> nn.Module:
     return kind(longest, config.embedding_dim)
 
 
-def _encoder(config: TransformerConfig, num_blocks: int, *, causal: bool) -> Encoder:
+def _encoder(
+    config: TransformerConfig, num_blocks: int, *, causal: bool, appended: int = 0
+) -> Encoder:
     settings = _block_settings(config)
     blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
-    positions = _positions(config, config.max_sequence_length)
+    positions = _positions(config, config.max_sequence_length + appended)
     return Encoder(positions, blocks, config.embedding_dim, config.dropout, causal=causal)
 
 

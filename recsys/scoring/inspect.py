@@ -23,6 +23,7 @@ from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.heads import TargetAttentionHead
+from recsys.model.masked import MaskedRecommender
 from recsys.model.recommender import SequenceRecommender
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle
@@ -130,6 +131,8 @@ def inspect(
         maps = _written(bundle, model, known, purchases, 5 if n is None else n)
     elif isinstance(model, FactorisationMachine):
         maps = []
+    elif isinstance(model, MaskedRecommender):
+        maps = _scored(bundle, model, known, [*purchases, "the next one"], candidates)
     else:
         maps = _scored(bundle, model, known, purchases, candidates)
     if not maps:
@@ -165,7 +168,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 @torch.inference_mode()
 def _scored(
     bundle: ModelBundle,
-    model: SequenceRecommender,
+    model: SequenceRecommender | MaskedRecommender,
     known: Histories,
     purchases: list[str],
     candidates: NDArray[np.int32] | None,

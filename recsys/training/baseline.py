@@ -4,57 +4,47 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from recsys.baselines.frequency import PersonalFrequency
-from recsys.baselines.markov import MarkovChain
-from recsys.baselines.matrix_factorisation import MatrixFactorisation
-from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.ease import MAX_ITEMS
+from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
-from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out
 from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import metric_names
-from recsys.evaluation.scorer import Scorer
 from recsys.training.tracking import track
 
-_PCTM_SETTINGS = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AMAZON_SPORTS}
-"""The published settings; PCTM's defaults elsewhere."""
 
-BASELINES: dict[str, Callable[[Histories, PreparedDataset], Scorer]] = {
-    "popularity": lambda log, data: Popularity.fit(log, data.num_items),
-    "personal_frequency": lambda log, data: PersonalFrequency.fit(log, data.num_items),
-    "markov": lambda log, data: MarkovChain.fit(log, data.num_items),
-    "pctm": lambda log, data: PCTM.fit(
-        log, data.num_items, _PCTM_SETTINGS.get(data.manifest.origin)
-    ),
-    "matrix_factorisation": lambda log, data: MatrixFactorisation.fit(log, data.num_items),
-}
-"""How each baseline is fitted to the histories of a dataset."""
+def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
+    """The names of the baselines that say something about the dataset under the protocol.
 
-
-def baselines_of(experiment: Experiment) -> list[str]:
-    """The names of the baselines that say something under the experiment's protocol.
-
-    Where seen items are left out, nothing remains of personal frequency but popularity.
+    Where seen items are left out, nothing remains of personal frequency and of repeating the last
+    but popularity; EASE does not take catalogues of any size.
     """
-    filters = experiment.evaluation.seen == "filter"
-    return [name for name in BASELINES if not (filters and name == "personal_frequency")]
+    silent = (
+        {"personal_frequency", "repeat_last"} if experiment.evaluation.seen == "filter" else set()
+    )
+    if dataset.num_items > MAX_ITEMS:
+        silent.add("ease")
+    return [name for name in BASELINES if name not in silent]
 
 
-_SETTINGS = ("seed", "data.", "evaluation.", "training.refit")
-"""What of an experiment decides the result of a baseline."""
+def baseline_settings(experiment: Experiment) -> dict[str, Any]:
+    """What of an experiment decides the result of a baseline, by dotted names."""
+    decisive = ("seed", "data.", "evaluation.", "training.refit")
+    return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
 
 
 def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> str:
-    """Fit a baseline, evaluate it on the test targets, and log the run.
+    """Tune and fit a baseline, evaluate it on the test targets, and log the run.
 
-    It is fitted on what the model of the experiment is trained on in the end: all but the test
-    targets with ``training.refit``, else all but validation and test targets.
+    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. Then it
+    is fitted on what the model of the experiment is trained on in the end: all but the test targets
+    with ``training.refit``, else all but validation and test targets.
 
     Args:
         name: a key of `BASELINES`.
@@ -68,15 +58,19 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
     refit, seen = experiment.training.refit, experiment.evaluation.seen
-    settings = {
-        key: value for key, value in flatten(experiment).items() if key.startswith(_SETTINGS)
-    }
+    settings = baseline_settings(experiment)
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
     with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_until", "valid" if refit else "train")
-        started = time.perf_counter()
-        scorer = BASELINES[name](dataset.histories("test" if refit else "valid"), dataset)
-        seconds = time.perf_counter() - started
+        baseline, started = BASELINES[name], time.perf_counter()
+        chosen = baseline.choose(dataset, seen)
+        if chosen is not None:
+            tracker.log_settings(
+                {f"baseline.{key}": value for key, value in asdict(chosen).items()}
+            )
+        tuned = time.perf_counter()
+        scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
+        seconds = {"tune_seconds": tuned - started, "fit_seconds": time.perf_counter() - tuned}
         test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
         lists = evaluate_lists(scorer, dataset, "test", seen)
         with tempfile.TemporaryDirectory() as folder:
@@ -89,5 +83,5 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         figures = test.ranks.summary(metric_names(experiment.evaluation.cutoffs))
         tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
         tracker.log_figures({f"test/{name}": value for name, value in test.figures.items()})
-        tracker.log_figures({"fit_seconds": seconds})
+        tracker.log_figures(seconds)
     return tracker.run_id

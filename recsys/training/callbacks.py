@@ -135,28 +135,46 @@ class EpochRecorder(pl.Callback):
             }
 
 
-class ProgressLine(pl.Callback):
-    """One bar over the whole training, or one line per epoch where there is no terminal."""
+def training_progress() -> Progress:
+    """Bars on standard error, ``figures`` behind each; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps, left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
-    def __init__(self, title: str, total_steps: int, recorder: EpochRecorder) -> None:
-        self._console = Console(stderr=True)
+
+class ProgressLine(pl.Callback):
+    """One bar over the whole training, or one line per epoch where there is no terminal.
+
+    Args:
+        title: what the bar is of.
+        total_steps: of the whole training.
+        recorder: has the figures.
+        progress: a view that is already shown, where the bar stands while the training lasts; None:
+            a view of its own.
+    """
+
+    def __init__(
+        self, title: str, total_steps: int, recorder: EpochRecorder, progress: Progress | None
+    ) -> None:
         self._title = title
         self._recorder = recorder
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("steps, left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        self._shared = progress is not None
+        self._progress = progress or training_progress()
+        self._console = self._progress.console
         self._task = self._progress.add_task(title, total=total_steps, figures="")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the bar."""
-        self._progress.start()
+        if not self._shared:
+            self._progress.start()
 
     def on_train_batch_end(
         self,
@@ -181,14 +199,20 @@ class ProgressLine(pl.Callback):
             self._console.print(f"{self._title}: {line}", soft_wrap=True, highlight=False)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the last state of the bar on the screen."""
-        self._progress.stop()
+        """Leave the last state of the bar on the screen, unless others stand there too."""
+        self._leave()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """The same when training is cut short."""
-        self._progress.stop()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._shared:
+            self._progress.remove_task(self._task)
+        else:
+            self._progress.stop()
 
 
 def _describe(epoch: int, curve: Curve) -> str:

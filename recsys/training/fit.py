@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.progress import Progress
+
 from recsys.config import (
     Experiment,
     SequenceToSequenceConfig,
@@ -17,7 +19,8 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
-from recsys.data.prepared import Holdout, PreparedDataset
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
@@ -76,7 +79,10 @@ class _Fitted:
 
 
 def fit(
-    experiment: Experiment, dataset: PreparedDataset, out: str | os.PathLike[str] | None = None
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, and keep everything.
 
@@ -89,6 +95,7 @@ def fit(
         out: folder for the bundle, the tables of ranks and lists and the learning curve
             (``runs/NAME`` if None); it appears when all is done, in place of that of an earlier
             run.
+        progress: the view that shows it; None: one of its own.
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
@@ -106,7 +113,7 @@ def fit(
     with track(experiment, dataset, family, settings, candidates) as tracker:
         forget_peak()
         started = time.perf_counter()
-        fitted = _train_and_refit(experiment, dataset, valid_part, tracker)
+        fitted = _train_and_refit(experiment, dataset, valid_part, tracker, progress)
         seconds = time.perf_counter() - started
         scorer = ModelScorer(fitted.model, length)
         test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
@@ -141,7 +148,11 @@ def fit(
 
 
 def _train_and_refit(
-    experiment: Experiment, dataset: PreparedDataset, valid_part: Holdout, tracker: Tracker
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    valid_part: Holdout,
+    tracker: Tracker,
+    progress: Progress | None,
 ) -> _Fitted:
     model, curve = train(
         experiment,
@@ -150,6 +161,7 @@ def _train_and_refit(
         valid_part,
         experiment.training.max_epochs,
         lambda epoch, figures: tracker.log_figures(figures, epoch),
+        progress,
     )
     trained_until: TrainedUntil = "train"
     interrupted = curve.interrupted
@@ -159,7 +171,9 @@ def _train_and_refit(
         again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
         histories = dataset.histories("test")
         try:
-            model, _ = train(again, dataset.num_items, histories, None, epochs, lambda *_: None)
+            model, _ = train(
+                again, dataset.num_items, histories, None, epochs, lambda *_: None, progress
+            )
             trained_until = "valid"
         except KeyboardInterrupt:
             interrupted = True

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
+from rich.progress import Progress
 
-from recsys.config import Experiment, SequenceToSequenceConfig
-from recsys.data.batches import ContinuationBatches, TrainingBatches
+from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
+from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout
+from recsys.data.holdout import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate
@@ -27,7 +28,7 @@ from recsys.training.precision import choose_precision
 
 logger = logging.getLogger(__name__)
 
-Batches = TrainingBatches | ContinuationBatches
+Batches = TrainingBatches | MaskedBatches | ContinuationBatches
 
 
 def train(
@@ -37,6 +38,7 @@ def train(
     validation: Holdout | None,
     epochs: int,
     report: Report,
+    progress: Progress | None = None,
 ) -> tuple[Model, Curve]:
     """Train a fresh model on the histories.
 
@@ -47,6 +49,7 @@ def train(
         validation: targets that choose the best epoch and stop early; None: train to the end.
         epochs: the most passes over the histories.
         report: called after each epoch with its number and figures.
+        progress: the view that shows it; None: one of its own.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -62,7 +65,7 @@ def train(
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _fit(experiment, num_items, batches, validation, epochs, report)
+        return _fit(experiment, num_items, batches, validation, epochs, report, progress)
 
 
 def _batches(experiment: Experiment, histories: Histories) -> Batches:
@@ -70,7 +73,10 @@ def _batches(experiment: Experiment, histories: Histories) -> Batches:
     length = model.max_sequence_length
     if isinstance(model, SequenceToSequenceConfig):
         return ContinuationBatches(histories, length, model.max_generated, tokens, seed)
-    return TrainingBatches(histories, length, tokens, seed)
+    sequences = TrainingBatches(histories, length, tokens, seed)
+    if isinstance(model, MaskedItemConfig):
+        return MaskedBatches(sequences, model.mask_probability, seed)
+    return sequences
 
 
 def _fit(
@@ -80,6 +86,7 @@ def _fit(
     validation: Holdout | None,
     epochs: int,
     report: Report,
+    progress: Progress | None,
 ) -> tuple[Model, Curve]:
     config, length = experiment.training, experiment.model.max_sequence_length
     model = build_model(experiment.model, num_items)
@@ -99,7 +106,7 @@ def _fit(
         batches.num_tokens,
         report,
     )
-    progress = ProgressLine(experiment.name, schedule.total_steps, recorder)
+    line = ProgressLine(experiment.name, schedule.total_steps, recorder, progress)
     # Lightning logs tips and advertisements as news; what users need to know, we say.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     precision, reason = choose_precision(config.precision)
@@ -111,7 +118,7 @@ def _fit(
         devices=1,
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision=precision,
-        callbacks=[recorder, progress],
+        callbacks=[recorder, line],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

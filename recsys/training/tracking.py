@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import subprocess
 import time
@@ -27,6 +29,8 @@ from recsys.evaluation.protocol import protocol_tags
 logger = logging.getLogger(__name__)
 
 _CONTACT_SECONDS = 10
+_FINGERPRINT = "config_fingerprint"
+"""The tag that tells runs apart that would give other results."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class Tracker:
         """A fact of the run that is no number."""
         with self._survive():
             self.client.set_tag(self.run_id, name, value)
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        """Dotted names and values that decided the result."""
+        with self._survive():
+            self.client.log_batch(self.run_id, params=_params(settings))
 
     def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
         """Numbers of one step."""
@@ -109,18 +118,46 @@ def track(
         "dataset": dataset.manifest.origin,
         "dataset_fingerprint": dataset.fingerprint,
         "git_commit": git_commit() or "unknown",
+        _FINGERPRINT: _fingerprint(dataset, model, settings),
         **protocol_tags(dataset, experiment.evaluation, candidates),
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)
-    params = [Param(name, str(value)[:500]) for name, value in settings.items()]
-    client.log_batch(tracker.run_id, params=params)
+    client.log_batch(tracker.run_id, params=_params(settings))
     try:
         yield tracker
     except BaseException as error:
         tracker.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
     tracker.end("FINISHED")
+
+
+def finished_run(
+    tracking: TrackingConfig, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+) -> str | None:
+    """The newest run that `track` would only repeat; None if there is none that came to its end.
+
+    It has the same data, model and settings, whatever its name, and no Ctrl-C cut it short.
+
+    Raises:
+        InputError: the tracking store cannot be reached.
+    """
+    client, experiment_id = _open_store(tracking)
+    wanted = f"tags.{_FINGERPRINT} = '{_fingerprint(dataset, model, settings)}'"
+    found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
+    return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
+
+
+def _fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
+    """SHA-256 of all that decides the result of a run, but the code."""
+    elsewhere = ("name", "data.", "tracking.")  # data: the dataset's own fingerprint says more
+    decisive = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
+    whole = json.dumps([dataset.fingerprint, model, decisive], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _params(settings: Mapping[str, Any]) -> list[Param]:
+    return [Param(name, str(value)[:500]) for name, value in settings.items()]
 
 
 def git_commit() -> str | None:

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from recsys.baselines.tuned import BASELINES
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.lists import evaluate_lists
@@ -21,7 +22,7 @@ from recsys.evaluation.significance import holm, paired_difference
 from recsys.model.generation import Beam
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle
-from recsys.training.baseline import BASELINES, baselines_of
+from recsys.training.baseline import baselines_of
 from recsys.training.fit import fit
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -60,7 +61,8 @@ def figures_of_baselines(
 ) -> dict[str, Figures]:
     found = {}
     for name in names:
-        scorer = BASELINES[name](dataset.histories("valid"), dataset)
+        baseline = BASELINES[name]
+        scorer = baseline.fit(dataset, "valid", baseline.choose(dataset, evaluation.seen))
         table = evaluate_lists(scorer, dataset, "test", evaluation.seen)
         assert table is not None
         found[name] = table.figures()
@@ -125,7 +127,7 @@ def test_lists_of_next_purchases(
                 fit(load_experiment(path, [*change, f"seed={seed}", store]), dataset, run)
             for name, figures in figures_of_bundle(run / "bundle", dataset).items():
                 found.setdefault(name, []).append(figures)
-    names = baselines_of(experiment)
+    names = baselines_of(experiment, dataset)
     for name, figures in figures_of_baselines(dataset, experiment.evaluation, names).items():
         found[name] = [figures]
     with (

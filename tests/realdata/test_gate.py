@@ -12,6 +12,7 @@ import pytest
 
 from recsys.baselines.markov import MarkovChain
 from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM, PCTMSettings
+from recsys.baselines.sequential_rules import PUBLISHED, SequentialRules
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.metrics import ndcg_at, recall_at
@@ -65,4 +66,19 @@ def test_pctm(dataset: PreparedDataset) -> None:
         "amazon-sports": (0.0368, 0.0618),
     }
     scorer = PCTM.fit(dataset.histories("test"), dataset.num_items, SETTINGS[dataset.path.name])
+    assert figures(scorer, dataset) == expected[dataset.path.name]
+
+
+def test_sequential_rules(dataset: PreparedDataset) -> None:
+    """Of the 200 rules kept per item of ML-1M, the last ones tie, and no order is said for those.
+
+    The published .1505 (.2577) lacks one hit that ours has: a user of 6,038.
+    """
+    expected = {
+        "ml-1m": (0.1506, 0.2579),
+        "amazon-beauty": (0.0605, 0.0956),
+        "amazon-sports": (0.0371, 0.0626),
+    }
+    settings = PUBLISHED[dataset.path.name]
+    scorer = SequentialRules.fit(dataset.histories("test"), dataset.num_items, settings)
     assert figures(scorer, dataset) == expected[dataset.path.name]

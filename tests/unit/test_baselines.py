@@ -11,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.baselines.counts import ages, transitions
+from recsys.baselines.ease import EASE, EASESettings
 from recsys.baselines.frequency import PersonalFrequency
+from recsys.baselines.item_knn import ItemKNN, ItemKNNSettings
 from recsys.baselines.markov import MarkovChain
 from recsys.baselines.matrix_factorisation import MatrixFactorisation
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.baselines.popularity import Popularity
+from recsys.baselines.repeat import RepeatLast
+from recsys.baselines.sequential_rules import SequentialRules, SequentialRulesSettings
 from recsys.data.histories import Histories
+from recsys.errors import InputError
 from recsys.evaluation import scorer as scorer_module
 from recsys.evaluation.ranking import top_k
 from recsys.evaluation.scorer import Scorer
@@ -25,12 +30,15 @@ LOG = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3, 1, 2]])
 FITS: list[Callable[[Histories, int], Scorer]] = [
     Popularity.fit,
     MarkovChain.fit,
+    SequentialRules.fit,
     PCTM.fit,
+    ItemKNN.fit,
+    EASE.fit,
     MatrixFactorisation.fit,
 ]
 """What knows nothing without a training log."""
 each_fitted_model = pytest.mark.parametrize("fit", FITS)
-each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit])
+each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit, RepeatLast.fit])
 logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
 
 
@@ -188,3 +196,100 @@ def test_fitting_on_nothing_scores_everything_alike(
 ) -> None:
     scores = fit(Histories.from_lists([]), 3).score(Histories.from_lists([[1], []]))
     assert bool((scores[:, 1:] == scores[:, 1:2]).all())
+
+
+def test_repeat_last_by_hand() -> None:
+    # Popularity: item 2 five times, 1 and 3 three times, 4 never.
+    scores = RepeatLast.fit(LOG, 4).score(Histories.from_lists([[4, 1, 4], [], [3, 1]]))
+    expected = [[2, 0.5, 0.3, 3], [0.3, 0.5, 0.3, 0], [2, 0.5, 1, 0]]
+    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
+
+
+@given(logs, logs)
+def test_without_seen_items_repeating_the_last_is_popularity(
+    log: list[list[int]], asked: list[list[int]]
+) -> None:
+    train, histories = Histories.from_lists(log), Histories.from_lists(asked)
+    popular, _ = top_k(Popularity.fit(train, 6), histories, 6, "filter")
+    repeated, _ = top_k(RepeatLast.fit(train, 6), histories, 6, "filter")
+    assert repeated.tolist() == popular.tolist()
+
+
+def test_sequential_rules_by_hand() -> None:
+    settings = SequentialRulesSettings(
+        window=2, distance="reciprocal", best=1, history_length=2, history_power=1.0
+    )
+    train = Histories.from_lists([[1, 2, 3], [1, 3], [2, 1]])
+    # R[1]: 2 once at distance 1, 3 at distances 2 and 1: 1 and 3/2; R[2]: 3 and 1, once each, of
+    # which the smaller stays. So 1 -> 3 with 3/2 and 2 -> 1 with 1.
+    scores = SequentialRules.fit(train, 3, settings).score(
+        Histories.from_lists([[2, 1], [1, 2, 3], [1, 1]])
+    )
+    expected = [[0.5, 0, 1.5], [0.5, 0, 0], [0, 0, 2.25]]
+    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
+
+
+def test_sequential_rules_fall_with_the_logarithm_of_the_distance() -> None:
+    model = SequentialRules.fit(Histories.from_lists([[1, 2, 3]]), 3, SequentialRulesSettings())
+    scores = model.score(Histories.from_lists([[1]]))
+    np.testing.assert_allclose(scores[0, 2:], 1 / np.log10([2.7, 3.7]), rtol=1e-6)
+
+
+def test_rules_of_rare_items_weigh_more() -> None:
+    # Of four users 4, 2 and 1 have items 1, 2 and 3: log 4/n is 0, log 2 and log 4.
+    train = Histories.from_lists([[1, 2], [2, 1], [1], [3, 1]])
+    model = SequentialRules.fit(train, 3, SequentialRulesSettings(window=1, rarity=True))
+    scores = model.score(Histories.from_lists([[1], [2], [3]])) * np.log10(2.7)
+    np.testing.assert_allclose(scores[:, 1], [0, 0.5, 1], atol=1e-6)
+
+
+def test_item_knn_by_hand() -> None:
+    # Users of 1: a, b; of 2: a, b, d; of 3: a, c, d. cos(1, 2) = 2/√6, (1, 3) = 1/√6, (2, 3) = 2/3.
+    train = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3]])
+    settings = ItemKNNSettings(neighbours=4, fade=0.5)
+    scores = ItemKNN.fit(train, 4, settings).score(Histories.from_lists([[3, 1], [2]]))
+    a, b, c = 2 / np.sqrt(6), 1 / np.sqrt(6), 2 / 3
+    expected = np.array([[0.5 * b, a + 0.5 * c, b, 0], [a, 0, c, 0]])
+    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6, atol=1e-7)
+    nearest = ItemKNN.fit(train, 4, ItemKNNSettings(neighbours=1, fade=0.0))
+    expected = np.array([[0, a, 0, 0], [a, 0, 0, 0]])
+    answer = nearest.score(Histories.from_lists([[3, 1], [2]]))
+    np.testing.assert_allclose(answer[:, 1:], expected, rtol=1e-6, atol=1e-7)
+
+
+@given(logs, st.floats(0.5, 100))
+def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
+    log: list[list[int]], l2: float
+) -> None:
+    has = np.zeros((len(log), 7))
+    for user, history in enumerate(log):
+        has[user, history] = 1
+    expected = np.zeros((7, 7))
+    for item in range(7):
+        others = np.delete(np.arange(7), item)
+        x = has[:, others]
+        expected[others, item] = np.linalg.solve(x.T @ x + l2 * np.eye(6), x.T @ has[:, item])
+    model = EASE.fit(Histories.from_lists(log), 6, EASESettings(l2))
+    np.testing.assert_allclose(model.weights, expected, atol=1e-4)
+    scores = model.score(Histories.from_lists([[2, 5, 2]]))
+    np.testing.assert_allclose(scores[0, 1:], expected[2, 1:] + expected[5, 1:], atol=1e-4)
+
+
+def test_ease_refuses_a_catalogue_whose_square_would_not_fit() -> None:
+    with pytest.raises(InputError, match="ease: the catalogue has 20,001 items, more than 20,000"):
+        EASE.fit(LOG, 20_001)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: SequentialRulesSettings(window=0),
+        lambda: SequentialRulesSettings(best=0),
+        lambda: ItemKNNSettings(neighbours=0),
+        lambda: ItemKNNSettings(fade=1.5),
+        lambda: EASESettings(0.0),
+    ],
+)
+def test_settings_are_checked(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        wrong()

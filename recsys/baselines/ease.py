@@ -1,0 +1,88 @@
+"""EASE: each item of the history adds a weight, all weights found at once by ridge regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from recsys.baselines.counts import give_scores, item_counts, user_items
+from recsys.data.histories import Histories
+from recsys.errors import InputError
+
+MAX_ITEMS = 20_000
+"""Largest catalogue: its matrix of weights takes 1.6 GB, twice that while it is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class EASESettings:
+    """How far the weights are held back."""
+
+    l2: float = 300.0
+    """λ: added to the number of users of each item; the larger, the smaller the weights."""
+
+    def __post_init__(self) -> None:
+        if not self.l2 > 0:
+            raise ValueError(f"l2 must be above 0, not {self.l2}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EASE:
+    """Scores candidate a ``sum_j B[h_j, a]`` over the different items h_j of a history. A `Scorer`.
+
+    B makes ``|X - X B|² + λ |B|²`` least under a zero diagonal, X being who has what in the
+    training histories: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``. An empty history
+    is scored by popularity.
+
+    Source: Steck 2019, https://arxiv.org/abs/1905.03375
+    """
+
+    weights: NDArray[np.float32]
+    """B, by item tokens [I + 1, I + 1]."""
+    counts: NDArray[np.float64]
+    """Occurrences by item token [I + 1]."""
+
+    @classmethod
+    def fit(
+        cls, histories: Histories, num_items: int, settings: EASESettings | None = None
+    ) -> EASE:
+        """Find the weights; how often a user has an item does not matter.
+
+        Raises:
+            InputError: the catalogue is larger than `MAX_ITEMS`.
+        """
+        if num_items > MAX_ITEMS:
+            raise InputError(
+                f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}: "
+                "its square would not fit into memory"
+            )
+        settings = settings or EASESettings()
+        has = user_items(histories, num_items).astype(np.float32)
+        together = (has.T @ has).toarray(order="C")
+        together[np.diag_indices(num_items + 1)] += settings.l2
+        factor = torch.linalg.cholesky(torch.from_numpy(together))
+        inverse = torch.cholesky_inverse(factor, out=factor).numpy()
+        # Symmetric, and stored by columns: its transpose is what can be read row by row.
+        weights: NDArray[np.float32] = np.divide(inverse.T, -np.diag(inverse), out=together)
+        np.fill_diagonal(weights, 0)
+        return cls(weights, item_counts(histories, num_items))
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return len(self.counts) - 1
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`."""
+        return give_scores(self._catalogue, self.num_items, histories, candidates)
+
+    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+        # In float32 as the weights are: scipy would convert them all for each batch of users.
+        has = user_items(histories, self.num_items).astype(np.float32)
+        scores = (has @ self.weights).astype(np.float64)
+        scores[histories.lengths == 0] = self.counts
+        return scores

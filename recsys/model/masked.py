@@ -1,0 +1,72 @@
+"""Some items of a sequence are hidden: what are they? The next item is one behind the last."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.model.encoder import Encoder
+from recsys.model.heads import DotProductHead, HistorySide, last_states
+
+
+class MaskedRecommender(nn.Module):
+    """BERT4Rec: item tokens in, some hidden; the states of the hidden ones out.
+
+    A token 0 (PAD) inside a sequence is a hidden item: the encoder, which looks both ways, reads
+    the learned vector of the mask there. Row 0 of the item embedding stays zero and is never a
+    candidate worth scoring.
+
+    Args:
+        encoder: not causal, for one item more than histories have.
+
+    Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690; the projection and the biases of its
+    output layer are left out.
+    """
+
+    def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:
+        super().__init__()
+        self.num_items = num_items
+        self.items = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.mask = nn.Parameter(torch.empty(embedding_dim))
+        self.encoder = encoder
+        self.head = DotProductHead()
+        nn.init.normal_(self.mask, std=0.02)
+        nn.init.normal_(self.items.weight, std=0.02)
+        with torch.no_grad():
+            self.items.weight[0] = 0
+
+    def forward(self, items: Tensor, lengths: Tensor) -> HistorySide:
+        """The state of a hidden item behind each history: items [B, L], right-padded, lengths [B].
+
+        It is given for every position, [B, L, D], so that the head finds it at the last one.
+        """
+        states = self._read(F.pad(items, (0, 1)), lengths + 1)
+        return (last_states(states, lengths + 1)[:, None].expand(-1, items.shape[1], -1),)
+
+    def teacher_forced(
+        self, items: Tensor, lengths: Tensor, targets: Tensor
+    ) -> tuple[HistorySide, Tensor]:
+        """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
+
+        Returns:
+            The history side [B, n, D]; and item tokens [B, L + n - 1] whose first L + t are had
+            before target t: all that is not hidden, whatever t.
+        """
+        states, count = self._read(items, lengths), targets.shape[1]
+        places = self._hidden(items, lengths).int().argsort(dim=1, descending=True, stable=True)
+        asked = places[:, :count, None].expand(-1, -1, states.shape[-1])
+        return (states.gather(1, asked),), F.pad(items, (0, count - 1))
+
+    def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
+        """The encoder's states [B, L, D]."""
+        hidden = self._hidden(items, lengths)[..., None]
+        embedded = torch.where(hidden, self.mask, self.items(items))
+        return self.encoder(embedded * math.sqrt(self.items.embedding_dim), lengths)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _hidden(items: Tensor, lengths: Tensor) -> Tensor:
+        places = torch.arange(items.shape[1], device=items.device)
+        return (items == 0) & (places < lengths[:, None])

@@ -1,0 +1,210 @@
+"""A suite: what it runs, what it does not run again, and what it says beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from mlflow import MlflowClient
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.config import Experiment, Suite, load_suite
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.compare import compare
+from recsys.training import suite as suite_module
+from recsys.training.fit import Run, fit
+from recsys.training.suite import run_suite
+
+SHIPPED = Path(__file__).parents[2] / "configs" / "suite.yaml"
+TREE: dict[str, Any] = {
+    "name": "small",
+    "seeds": [0, 1],
+    "model": {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 5},
+    "training": {"max_epochs": 1, "batch_tokens": 100},
+    "datasets": [
+        {"name": "whole", "evaluation": {"seen": "allow", "cutoffs": [2]}},
+        {"name": "unseen", "model": {"dropout": 0.1}},
+    ],
+    "models": [
+        {"name": "sasrec", "model": {"head": {"kind": "dot_product"}, "dropout": 0.3}},
+        {"name": "bert4rec", "model": {"kind": "masked_item"}, "training": {"max_epochs": 2}},
+    ],
+    "baselines": ["popularity", "markov"],
+}
+
+
+def make_suite(folder: Path, **changes: Any) -> Suite:
+    path = folder / "suite.yaml"
+    tracking = {"uri": f"sqlite:///{folder}/mlflow.db"}
+    path.write_text(yaml.safe_dump({**TREE, "tracking": tracking, **changes}))
+    return load_suite(path)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    return prepare(log, out=tmp_path_factory.mktemp("data") / "walks")
+
+
+def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
+    suite = make_suite(tmp_path)
+    whole, unseen = suite.datasets
+    sasrec, bert4rec = suite.models
+    experiment = suite.experiment(unseen, sasrec, seed=1)
+    assert (experiment.name, experiment.seed) == ("small-unseen-sasrec-s1", 1)
+    model = experiment.model
+    assert (model.family, model.embedding_dim, model.dropout) == ("dot_product", 8, 0.3)
+    assert suite.experiment(unseen, bert4rec, seed=0).model.dropout == 0.1
+    assert suite.experiment(unseen, bert4rec, seed=0).training.max_epochs == 2
+    assert suite.protocol(whole).evaluation.seen == "allow"
+    assert suite.protocol(whole).evaluation.cutoffs == (2,)
+    assert suite.protocol(unseen).evaluation.seen == "filter"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modles": []}, "modles: unknown key; did you mean 'models'?"),
+        ({"seeds": []}, "seeds: "),
+        ({"datasets": []}, "datasets: "),
+        ({"datasets": [{"name": "a"}, {"name": "a"}]}, "two have the name 'a'"),
+        ({"datasets": [{"name": "../a"}]}, "datasets.0.name: "),
+        ({"training": {"max_epoch": 3}}, "training.max_epoch: unknown key; did you mean"),
+        ({"models": [{"name": "m", "model": {"num_heads": 3}}]}, "m-s0: model.num_heads: must"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_run(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as error:
+        make_suite(tmp_path, **change)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_baseline_is_said(tmp_path: Path, dataset: PreparedDataset) -> None:
+    suite = make_suite(tmp_path, baselines=["markow"])
+    with pytest.raises(InputError, match="suite small: baselines: 'markow': must be one of pop"):
+        run_suite(suite, lambda _: dataset, tmp_path / "runs")
+
+
+def statuses(suite: Suite) -> Counter[str]:
+    client = MlflowClient(suite.tracking.absolute_uri)
+    (known,) = [one for one in client.search_experiments() if one.name == "recsys"]
+    return Counter(run.info.status for run in client.search_runs([known.experiment_id]))
+
+
+def test_a_killed_suite_goes_on_where_it_was(
+    tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = make_suite(tmp_path)
+    started: list[str] = []
+
+    def killed(experiment: Experiment, *rest: Any) -> Run:
+        started.append(experiment.name)
+        if len(started) == 3:
+            monkeypatch.setattr(
+                "recsys.training.fit._write", lambda *_: (_ for _ in ()).throw(MemoryError)
+            )
+        return fit(experiment, *rest)
+
+    monkeypatch.setattr(suite_module, "fit", killed)
+    with pytest.raises(MemoryError):
+        run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert statuses(suite) == {"FINISHED": 2, "FAILED": 1}
+    monkeypatch.undo()
+
+    again: list[str] = []
+
+    def counted(experiment: Experiment, *rest: Any) -> Run:
+        again.append(experiment.name)
+        return fit(experiment, *rest)
+
+    monkeypatch.setattr(suite_module, "fit", counted)
+    runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert again == [started[-1], *(f"small-whole-bert4rec-s{seed}" for seed in [1])] + [
+        f"small-unseen-{model}-s{seed}" for model in ("sasrec", "bert4rec") for seed in (0, 1)
+    ]
+    assert {name: len(found) for name, found in runs.items()} == {"whole": 6, "unseen": 6}
+    assert statuses(suite) == {"FINISHED": 12, "FAILED": 1}
+    names = [row.name for row in compare(runs["whole"], suite.tracking).rows]
+    assert names == [
+        *("small-whole-sasrec-s0", "small-whole-sasrec-s1"),
+        *("small-whole-bert4rec-s0", "small-whole-bert4rec-s1"),
+        *("small-whole-markov", "small-whole-popularity"),
+    ]
+
+    again.clear()  # all done: nothing is run, and the same runs are found
+    assert run_suite(suite, lambda _: dataset, tmp_path / "runs") == runs
+    assert not again
+    other = make_suite(tmp_path, training={**TREE["training"], "learning_rate": 0.1})
+    assert run_suite(other, lambda _: dataset, tmp_path / "runs") != runs
+    assert len(again) == 8  # what changes a model makes a run of its own
+
+
+def test_a_training_that_ctrl_c_ended_early_is_not_done(
+    tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = make_suite(tmp_path, seeds=[0], models=TREE["models"][:1], baselines=[])
+    tags: list[str] = []
+
+    def interrupted(experiment: Experiment, *rest: Any) -> Run:
+        run = fit(experiment, *rest)
+        client = MlflowClient(experiment.tracking.absolute_uri)
+        client.set_tag(run.run_id, "interrupted", "true")  # as fit does then
+        tags.append(run.run_id)
+        return run
+
+    monkeypatch.setattr(suite_module, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    monkeypatch.undo()
+    runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert len(tags) == 1
+    assert tags[0] not in runs["whole"]
+
+
+def test_a_run_that_refuses_its_data_is_left_out(
+    tmp_path: Path,
+    dataset: PreparedDataset,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("recsys.baselines.ease.MAX_ITEMS", 3)
+    suite = make_suite(tmp_path, models=[], baselines=["popularity", "ease"])
+    runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert {name: len(found) for name, found in runs.items()} == {"whole": 1, "unseen": 1}
+    assert "small-whole-ease: left out: ease: the catalogue has 6 items" in caplog.text
+
+
+def test_the_command_prepares_runs_and_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(
+        "walks.csv"
+    )
+    tree = {"data": {"source": "walks.csv"}, "datasets": [{"name": "walks"}], "models": []}
+    make_suite(tmp_path, **tree)
+    result = CliRunner().invoke(app, ["suite", "suite.yaml", "--tracking-uri", "sqlite:///x.db"])
+    assert result.exit_code == 0, result.output
+    assert "small-walks-markov" in result.output
+    assert Path("x.db").exists()
+    assert not Path("mlflow.db").exists()
+
+
+def test_the_shipped_suite_loads_and_has_what_it_says() -> None:
+    suite = load_suite(SHIPPED)
+    assert [entry.name for entry in suite.datasets] == ["ml-1m", "amazon-beauty", "amazon-sports"]
+    assert (len(suite.seeds), suite.baselines) == (3, None)
+    experiment = suite.experiment(suite.datasets[1], suite.models[1], 2)
+    assert experiment.data.source == "amazon-beauty"
+    assert experiment.training.refit

@@ -1,0 +1,115 @@
+"""Which settings a baseline gets: those that validation prefers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from recsys.baselines import ease
+from recsys.baselines.popularity import Popularity
+from recsys.baselines.tuned import BASELINES, Baseline
+from recsys.config import Experiment, parse_experiment
+from recsys.data.histories import Histories
+from recsys.data.prepared import Part, PreparedDataset
+from recsys.training import baseline as baseline_module
+from recsys.training.baseline import baselines_of, fit_baseline
+
+
+class Favourite:
+    """A baseline whose one setting is the item that it puts first; notes what it was fitted on."""
+
+    def __init__(self) -> None:
+        self.fitted: list[tuple[Part, int]] = []
+
+    def __call__(self, dataset: PreparedDataset, before: Part, item: int) -> Popularity:
+        self.fitted.append((before, item))
+        return Popularity(np.eye(dataset.num_items + 1)[item])
+
+
+def test_validation_chooses_the_settings(tiny_dataset: PreparedDataset) -> None:
+    targets = tiny_dataset.holdout("valid").targets.tolist()
+    best = max(set(targets), key=targets.count)
+    assert targets.count(best) > 1  # else the test would say nothing
+    fit = Favourite()
+    items = list(range(1, tiny_dataset.num_items + 1))
+    assert Baseline(fit, items).choose(tiny_dataset, "allow") == best
+    assert fit.fitted == [("valid", item) for item in items]
+
+
+def test_equally_good_settings_give_the_first(tiny_dataset: PreparedDataset) -> None:
+    fit = Favourite()
+    assert Baseline(fit, [3, 3]).choose(tiny_dataset, "allow") == 3
+    assert Baseline(fit, [2]).choose(tiny_dataset, "allow") == 2
+    assert len(fit.fitted) == 2  # a single one is not tried
+
+
+def test_published_settings_are_kept(tiny_dataset: PreparedDataset) -> None:
+    fit = Favourite()
+    published = {tiny_dataset.manifest.origin: 4}
+    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "allow") == 4
+    assert not fit.fitted
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_experiment(
+        {
+            "name": "tiny",
+            "evaluation": {"seen": "allow", "cutoffs": [3]},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_is_tuned_and_logged(
+    name: str, tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    run = MlflowClient(experiment.tracking.absolute_uri).get_run(
+        fit_baseline(name, experiment, tiny_dataset)
+    )
+    chosen = {key for key in run.data.params if key.startswith("baseline.")}
+    expected = {
+        "recent_popularity": {"share"},
+        "item_knn": {"neighbours", "fade"},
+        "ease": {"l2"},
+        "matrix_factorisation": {"dim", "fade", "popularity_power", "spectrum_power"},
+    }
+    if name in expected:
+        assert chosen == {f"baseline.{key}" for key in expected[name]}
+    elif name not in ("pctm", "sequential_rules"):
+        assert not chosen
+    assert run.info.run_name == f"tiny-{name}"
+    assert {"test/ndcg_at_3", "tune_seconds", "fit_seconds"} <= set(run.data.metrics)
+
+
+def test_baselines_that_say_nothing_are_left_out(
+    tiny_dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert baselines_of(experiment, tiny_dataset) == list(BASELINES)
+    evaluation = experiment.evaluation.model_copy(update={"seen": "filter"})
+    filtering = experiment.model_copy(update={"evaluation": evaluation})
+    gone = {"repeat_last", "personal_frequency"}
+    assert set(BASELINES) - set(baselines_of(filtering, tiny_dataset)) == gone
+    monkeypatch.setattr(baseline_module, "MAX_ITEMS", 3)
+    assert "ease" not in baselines_of(experiment, tiny_dataset)
+    assert ease.MAX_ITEMS == 20_000
+
+
+def test_the_latest_interactions_are_those_of_the_newest_times(
+    tiny_dataset: PreparedDataset,
+) -> None:
+    # Before the test targets: ann boots 0 gloves 1 hat 2, bob boots 0 hat 1 boots 2, cat gloves 0
+    # boots 1, dan socks 0, eve hat 0 gloves 1, fay jacket 0 boots 1: two of thirteen at time 2.
+    whole = tiny_dataset.histories("test")
+    newest = tiny_dataset.latest("test", 0.15)
+    decoded = tiny_dataset.vocabulary.decode(newest.items).to_list()
+    assert decoded == ["hat", "boots"]
+    assert newest.lengths.tolist() == [1, 1, 0, 0, 0, 0]
+    assert tiny_dataset.latest("test", 0.5).lengths.tolist() == [2, 2, 1, 0, 1, 1]
+    same: Histories = tiny_dataset.latest("test", 1.0)
+    assert same.items.tolist() == whole.items.tolist()
+    assert same.offsets.tolist() == whole.offsets.tolist()
