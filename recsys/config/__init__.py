@@ -18,10 +18,12 @@ from recsys.config.model import (
     TargetAttention,
     TransformerConfig,
 )
+from recsys.config.search import Choices, Range, Search, load_search
 from recsys.config.section import Section
 from recsys.config.suite import Suite, SuiteEntry, load_suite
 
 __all__ = [
+    "Choices",
     "Columns",
     "DataConfig",
     "DotProduct",
@@ -33,6 +35,8 @@ __all__ = [
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
+    "Range",
+    "Search",
     "Section",
     "SequenceToSequenceConfig",
     "Split",
@@ -45,6 +49,7 @@ __all__ = [
     "dump_experiment",
     "flatten",
     "load_experiment",
+    "load_search",
     "load_suite",
     "parse_experiment",
 ]
