@@ -20,6 +20,7 @@ from recsys.errors import InputError
 if TYPE_CHECKING:
     from recsys.api import compare, fit, load
     from recsys.config import Experiment, load_experiment
+    from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.scoring.recommender import Recommender
@@ -31,6 +32,7 @@ _HOMES = {
     "PreparedDataset": "recsys.data.prepared",
     "Recommender": "recsys.scoring.recommender",
     "Sampling": "recsys.model.generation",
+    "audit": "recsys.data.audit",
     "compare": "recsys.api",
     "fit": "recsys.api",
     "load": "recsys.api",
@@ -46,6 +48,7 @@ __all__ = [
     "PreparedDataset",
     "Recommender",
     "Sampling",
+    "audit",
     "compare",
     "fit",
     "load",

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation import compare as comparison
+from recsys.evaluation.runs import keep_report, learning_curves
+from recsys.report.comparison import write_comparison_report
 from recsys.scoring.recommender import Recommender
 from recsys.training import fit as training
 
@@ -46,15 +48,31 @@ def compare(
     tracking: TrackingConfig | None = None,
     *,
     part: Part = "test",
-    metrics: Sequence[str] = ("recall_at_10", "ndcg_at_10"),
+    metrics: Sequence[str] | None = None,
+    across_protocols: bool = False,
+    report: PathLike | None = None,
 ) -> comparison.Comparison:
     """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
 
-    Without ``tracking``, they are looked for where the first `Run` among them was logged, or in
-    the default store.
+    Args:
+        runs: those to compare.
+        tracking: where they are; None: where the first `Run` among them was logged, or the default
+            store.
+        part: which targets, ``test`` or ``valid``.
+        metrics: None: the usual ones.
+        across_protocols: show runs of different protocols in one table.
+        report: a folder to write the comparison to as a page, pictures, CSV and LaTeX; the first
+            run keeps a copy of them among its artifacts, under ``comparison``.
     """
     fitted = [run for run in runs if isinstance(run, training.Run)]
     if tracking is None:
         tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
-    return comparison.compare(ids, tracking, part=part, metrics=metrics)
+    compared = comparison.compare(
+        ids, tracking, part=part, metrics=metrics, across_protocols=across_protocols
+    )
+    if report is not None:
+        curves = learning_curves(compared.evaluated, tracking)
+        page = write_comparison_report(report, compared, curves)
+        keep_report(page.parent, compared.evaluated[0], tracking)
+    return compared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,13 @@ from recsys.errors import InputError
 
 if TYPE_CHECKING:
     from recsys.evaluation.compare import Comparison
+    from recsys.evaluation.metrics import Interval
     from recsys.evaluation.significance import PairedResult
 
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have cost, and the head of its column."""
 
 _FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
-
-_ROOMY = 142
-"""Columns of a terminal that has room for all of a comparison."""
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
@@ -80,35 +78,58 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
 def comparison_table(comparison: Comparison, width: int) -> Table:
     """One line per run: the best of each metric bold, the difference in the last one.
 
-    Ids, models and costs are shown where a terminal of ``width`` columns has room for them.
+    The fullest of these that a terminal of ``width`` columns has room for: with ids, models and
+    costs; without; the intervals below the means; half their width below the means.
     """
-    rows, metrics, roomy = comparison.rows, comparison.metrics, width >= _ROOMY
-    costs = [cost for cost in _COSTS if roomy and any(cost in row.costs for row in rows)]
+    unlimited = Console(width=10_000)
+    for full, cell in ((True, _beside), (False, _beside), (False, _below)):
+        table = _comparison_table(comparison, full, cell)
+        if unlimited.measure(table).maximum <= width:
+            return table
+    return _comparison_table(comparison, False, _half_below)
+
+
+def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interval], str]) -> Table:
+    rows, metrics = comparison.rows, comparison.metrics
+    costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
     best = {name: max(row.figures[name].mean for row in rows) for name in metrics}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(_caption(comparison), justify="left")
-    for head in ("run", "id", "model") if roomy else ("run",):
+    table.caption = Text(_caption(comparison, cell), justify="left")
+    for head in ("run", "id", "model") if full else ("run",):
         table.add_column(head, overflow="fold", min_width=8)
     several = ["to the first (p)"] if len(rows) > 1 else []
     for head in [*map(_title, metrics), *several]:
         table.add_column(head, no_wrap=True)
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-    for row in rows:
+    for place, row in enumerate(rows):
         cells = [Text(row.name)]
-        if roomy:
+        if full:
             cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
-        for name, (mean, low, high) in row.figures.items():
-            text = f"{_decimals(mean)} [{_decimals(low)}, {_decimals(high)}]"
-            cells.append(Text(text, style="bold" if several and mean == best[name] else ""))
+        for name, figure in row.figures.items():
+            bold = several and figure.mean == best[name]
+            cells.append(Text(cell(figure), style="bold" if bold else ""))
         if several:
-            cells.append(_difference(row.differences.get(metrics[-1])))
+            untested = "not tested" if place else "baseline"
+            cells.append(_difference(row.differences.get(metrics[-1]), untested))
         cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
         table.add_row(*cells)
     return table
 
 
-def _caption(comparison: Comparison) -> str:
+def _beside(figure: Interval) -> str:
+    return f"{_decimals(figure.mean)} [{_decimals(figure.low)}, {_decimals(figure.high)}]"
+
+
+def _below(figure: Interval) -> str:
+    return _beside(figure).replace(" ", "\n", 1)
+
+
+def _half_below(figure: Interval) -> str:
+    return f"{_decimals(figure.mean)}\n±{_decimals((figure.high - figure.low) / 2)}"
+
+
+def _caption(comparison: Comparison, cell: Callable[[Interval], str]) -> str:
     """The protocol, what the runs were fitted on, and how to read the figures."""
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
@@ -116,7 +137,7 @@ def _caption(comparison: Comparison) -> str:
     for part in sorted({row.trained_until for row in comparison.rows}):
         fitted = ", ".join(row.name for row in comparison.rows if row.trained_until == part)
         text += f" Fitted on {_FITTED_ON.get(part, part)}: {fitted}."
-    text += " [ ]: 95% interval."
+    text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
     if len(comparison.rows) > 1:
         tested = _title(comparison.metrics[-1])
         text += f" (p): paired randomisation test of {tested}, Holm-corrected; * below .05."
@@ -132,9 +153,9 @@ def _decimals(value: float, sign: str = "-") -> str:
     return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
-def _difference(result: PairedResult | None) -> Text:
+def _difference(result: PairedResult | None, untested: str) -> Text:
     if result is None:
-        return Text("baseline", style="dim")
+        return Text(untested, style="dim")
     mark = " *" if result.p_value < 0.05 else ""
     return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")
 

@@ -74,6 +74,19 @@ def test_the_whole_way(terminal: Terminal) -> None:
     figures = {row["metric"]: row["mean"] for row in rows}
     assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
 
+    bought = pl.read_csv("purchases.csv").select(user_id="customer", item_id="sku")
+    bought.write_csv("candidates.csv")
+    few = terminal.json(
+        "evaluate", trained["bundle"], "--data", "data/mine", "--candidates", "candidates.csv"
+    )
+    assert {row["metric"]: row["mean"] for row in few}["mrr"] > figures["mrr"]
+    bought.head(1).write_csv("candidates.csv")
+    status, _, err = terminal(
+        "evaluate", trained["bundle"], "--data", "data/mine", "--candidates", "candidates.csv"
+    )
+    assert status == 2
+    assert err.startswith("error: candidates.csv: item_id ")
+
     status, _, err = terminal(
         "evaluate", trained["bundle"], "--data", "data/mine", "--part", "valid"
     )
@@ -211,3 +224,64 @@ def test_help_teaches(terminal: Terminal) -> None:
     for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "score", "explain",
                     "compare", "demo"):  # fmt: skip
         assert command in out
+
+
+def test_prepare_counts_warnings_and_audit_names_them(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = "data.split={kind: global_time}"
+    (prepared,) = terminal.json("prepare", "small.yaml", "--out", "data/mine")
+    assert prepared["warnings"] > 0
+    assert "the audit warns of future_training" in caplog.text
+    assert "recsys audit data/mine" in caplog.text
+    columns = ("--user", "customer", "--item", "sku", "--time", "bought_at")
+    for words in (["data/mine"], ["small.yaml"], ["purchases.csv", *columns]):
+        allow = ("--set", "evaluation.seen=allow")
+        findings = terminal.json("audit", *words, *allow)
+        found = {finding["name"]: finding["severity"] for finding in findings}
+        assert found["future_training"] == "warn"
+        assert list(found.values()).count("warn") == prepared["warnings"]
+    (by_time, *_) = terminal.json("audit", "small.yaml", "--set", split)
+    assert (by_time["name"], by_time["severity"]) == ("future_training", "info")
+    status, _, err = terminal("audit", "data/mine", "--set", split)
+    assert status == 2
+    assert "data/mine: is prepared: its own settings count" in err
+
+
+def test_a_backtest_has_a_run_for_each_fold(terminal: Terminal) -> None:
+    split = "data.split={kind: backtest, folds: 2, targets: every}"
+    words = ("backtest", "small.yaml", "--set", split, "--set", "training.max_epochs=1")
+    rows = terminal.json(*words, "--of", "popularity", "--of", "model")
+    assert [(row["model"], row["fold"]) for row in rows] == [
+        ("popularity", "1"), ("popularity", "2"), ("popularity", "pooled"),
+        ("model", "1"), ("model", "2"), ("model", "pooled"),
+    ]  # fmt: skip
+    for first, second, pooled in (rows[:3], rows[3:]):
+        assert first["targets"] + second["targets"] == pooled["targets"]
+        assert max(first["users"], second["users"]) <= pooled["users"] <= 150
+        assert pooled["ndcg_at_10_low"] <= pooled["ndcg_at_10"] <= pooled["ndcg_at_10_high"]
+    compared = terminal.json("compare", "small-fold-1", "small-fold-1-popularity")
+    assert [row["model"] for row in compared] == ["target_attention", "popularity"]
+    assert compared[0]["ndcg_at_10"] == pytest.approx(rows[3]["ndcg_at_10"])
+    for wrong, message in (
+        (("backtest", "small.yaml"), "must be of kind backtest, not leave_last_out"),
+        ((*words, "--of", "magic"), "--of magic: must be one of model, popularity"),
+        (("train", "small.yaml", "--set", split), "see recsys backtest"),
+    ):
+        status, _, err = terminal(*wrong)
+        assert status == 2
+        assert message in err
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        "{kind: global_time, targets: every, history: advancing}",
+        "{kind: user_holdout, valid_fraction: 0.2, test_fraction: 0.2}",
+    ],
+)
+def test_every_split_can_be_trained_on(split: str, terminal: Terminal) -> None:
+    rows = terminal.json(
+        "run", "small.yaml", "--set", f"data.split={split}", "--set", "training.max_epochs=1"
+    )
+    assert all(0 < row["ndcg_at_10"] < 1 for row in rows)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,18 +15,27 @@ from recsys.cli.options import (
     Bundle,
     Config,
     Data,
+    Item,
     Json,
+    Log,
     Set,
+    Time,
     Uri,
+    User,
     app,
+    count_warnings,
     find_dataset,
     read_experiment,
+    read_preparation,
 )
-from recsys.config import Columns, TrackingConfig
+from recsys.config import DataConfig, GivenItems, TrackingConfig
 from recsys.console import show_comparison, show_rows
+from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 @app.command("data")
@@ -46,24 +58,46 @@ def list_data(as_json: Json = False) -> None:
 
 @app.command("prepare")
 def prepare_data(
-    source: Annotated[str, typer.Argument(help="A log (CSV, TSV, Parquet, JSONL) or a dataset.")],
+    source: Log,
     out: Annotated[Path, typer.Option(help="Folder of the prepared dataset.")],
-    user: Annotated[str | None, typer.Option(help="Column of user ids [user_id].")] = None,
-    item: Annotated[str | None, typer.Option(help="Column of item ids [item_id].")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of times [timestamp].")] = None,
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
-    experiment = read_experiment(None, overrides)
-    given = {"user_id": user, "item_id": item, "timestamp": time}
-    columns = {name: column for name, column in given.items() if column is not None}
-    config = experiment.data.model_copy(update={"source": source})
-    if columns:
-        known = config.columns or Columns()
-        config = config.model_copy(update={"columns": known.model_copy(update=columns)})
-    dataset = prepare(source, config, out)
-    show_rows([{"dataset": str(out), **dataset.manifest.counts}], as_json)
+    columns = {"user_id": user, "item_id": item, "timestamp": time}
+    experiment = read_preparation(source, columns, overrides)
+    dataset = prepare(experiment.data.source, experiment.data, out)
+    warnings = count_warnings(dataset, experiment)
+    show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
+
+
+@app.command("audit")
+def audit_data(
+    source: Annotated[
+        str, typer.Argument(help="A log, a dataset, a config, or a prepared dataset's folder.")
+    ],
+    user: User = None,
+    item: Item = None,
+    time: Time = None,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Look for leaks between the parts of a split: what is found, how much of it, what it means."""
+    columns = {"user_id": user, "item_id": item, "timestamp": time}
+    is_prepared = Path(source).is_dir()
+    experiment = read_preparation(source, columns, overrides)
+    if is_prepared and experiment.data != DataConfig(source=source):
+        raise InputError(f"{source}: is prepared: its own settings count; prepare it anew")
+    with tempfile.TemporaryDirectory() as folder:
+        if is_prepared:
+            dataset = PreparedDataset.open(source)
+        else:
+            dataset = prepare(experiment.data.source, experiment.data, Path(folder, "audited"))
+        findings = audit(dataset, experiment.evaluation.seen)
+    show_rows([asdict(finding) for finding in findings], as_json)
 
 
 @app.command("train")
@@ -102,15 +136,27 @@ def evaluate_bundle(
     bundle: Bundle,
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
     part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    candidates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Items to rank among, in place of the config's: a table with user_id and item_id, "
+            "every user's targets among them."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Rank table to write (.parquet).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact ranks of a bundle's model over the full catalogue: recall, NDCG, MRR, intervals."""
+    """Exact ranks of a bundle's model, over the full catalogue unless its config says otherwise.
+
+    Shows recall, NDCG and MRR with their intervals.
+    """
     import torch
 
+    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
+    from recsys.evaluation.segments import with_segments
     from recsys.scoring.bundle import ModelBundle
 
     if out is not None and out.suffix != ".parquet":
@@ -127,10 +173,17 @@ def evaluate_bundle(
     experiment = loaded.experiment
     model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
     scorer = ModelScorer(model, experiment.model.max_sequence_length)
-    table = evaluate(scorer, dataset.holdout(part), part, experiment.evaluation.seen)
+    config = experiment.evaluation
+    if candidates is not None:
+        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
+    among = choose_candidates(config, dataset, part)
+    table = evaluate(scorer, dataset.holdout(part), part, config.seen, candidates=among)
+    table = with_segments(table, dataset)
+    if is_sampled(table.protocol.candidates):
+        logger.warning(SAMPLED_WARNING)
     if out is not None:
         table.save(out)
-    figures = table.summary(metric_names(experiment.evaluation.cutoffs))
+    figures = table.summary(metric_names(config.cutoffs))
     show_rows(
         [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
     )
@@ -140,16 +193,32 @@ def evaluate_bundle(
 def compare_runs(
     runs: Annotated[list[str] | None, typer.Argument(help="Run ids or names; all if none.")] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="E.g. recall_at_20, ndcg_at_5, mrr, next_f1_at_5; repeatable."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
+    ] = None,
+    across_protocols: Annotated[
+        bool, typer.Option("--across-protocols", help="Show runs of different protocols too.")
+    ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Compare MLflow runs of one protocol: recall, NDCG, intervals, paired tests."""
-    from recsys.evaluation.compare import compare
+    from recsys.api import compare
 
     tracking = TrackingConfig(experiment=experiment)
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
-    show_comparison(compare(runs or [], tracking), as_json)
+    comparison = compare(
+        runs or [], tracking, metrics=metric, across_protocols=across_protocols, report=report
+    )
+    show_comparison(comparison, as_json)
+    if report is not None:
+        typer.echo(f"written: {report / 'comparison.html'}", err=True)
 
 
 @app.command("demo")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config import Columns, DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     help="Sequential recommendation: from an interaction log to ranked items, lists of next "
@@ -45,6 +50,39 @@ def read_experiment(
     return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
 
 
+Log = Annotated[
+    str, typer.Argument(help="A log (CSV, TSV, Parquet, JSONL), a dataset, or a config (YAML).")
+]
+User = Annotated[str | None, typer.Option(help="Column of user ids [user_id].")]
+Item = Annotated[str | None, typer.Option(help="Column of item ids [item_id].")]
+Time = Annotated[str | None, typer.Option(help="Column of times [timestamp].")]
+
+
+def read_preparation(
+    log: str, columns: Mapping[str, str | None], overrides: Sequence[str] | None
+) -> Experiment:
+    """An experiment on a log: that of a config, or the defaults with the log as their source."""
+    if Path(log).suffix in (".yaml", ".yml"):
+        experiment = read_experiment(Path(log), overrides)
+    else:
+        experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
+    data = experiment.data
+    if given := {role: name for role, name in columns.items() if name is not None}:
+        known = data.columns or Columns()
+        data = data.model_copy(update={"columns": known.model_copy(update=given)})
+    return experiment.model_copy(update={"data": data})
+
+
+def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
+    """How many findings of the audit are warnings; where there are any, they are named."""
+    findings = audit(dataset, experiment.evaluation.seen)
+    warned = [finding.name for finding in findings if finding.severity == "warn"]
+    if warned:
+        names = ", ".join(warned)
+        logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)
+    return len(warned)
+
+
 def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     """The prepared dataset given, or that of the config's source, prepared unless it is there."""
     if data is not None:
@@ -56,4 +94,6 @@ def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     ):  # other settings or another folder: another dataset
         settings = config.model_dump_json(exclude={"mirror"})
         name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
-    return prepare(config.source, config, Path("data") / name)
+    dataset = prepare(config.source, config, Path("data") / name)
+    count_warnings(dataset, experiment)
+    return dataset

@@ -1,12 +1,14 @@
 """The experiment tree: every setting of a run, typed, with its reason."""
 
-from recsys.config.data import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
-from recsys.config.experiment import (
+from recsys.config.data import Columns, DataConfig, DropRows
+from recsys.config.evaluation import (
+    AllItems,
+    CandidatesConfig,
     EvaluationConfig,
-    Experiment,
-    TrackingConfig,
-    TrainingConfig,
+    GivenItems,
+    SampledItems,
 )
+from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.model import (
     DotProduct,
@@ -20,22 +22,42 @@ from recsys.config.model import (
 )
 from recsys.config.search import Choices, Range, Search, load_search
 from recsys.config.section import Section
+from recsys.config.split import (
+    Backtest,
+    ChosenTargets,
+    GlobalTime,
+    KnownHistory,
+    LeaveLastBasketOut,
+    LeaveLastOut,
+    Split,
+    UserHoldout,
+    time_value,
+)
 from recsys.config.suite import Suite, SuiteEntry, load_suite
 
 __all__ = [
+    "AllItems",
+    "Backtest",
+    "CandidatesConfig",
     "Choices",
+    "ChosenTargets",
     "Columns",
     "DataConfig",
     "DotProduct",
+    "DropRows",
     "EvaluationConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GivenItems",
+    "GlobalTime",
+    "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
     "Range",
+    "SampledItems",
     "Search",
     "Section",
     "SequenceToSequenceConfig",
@@ -46,10 +68,12 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "TransformerConfig",
+    "UserHoldout",
     "dump_experiment",
     "flatten",
     "load_experiment",
     "load_search",
     "load_suite",
     "parse_experiment",
+    "time_value",
 ]

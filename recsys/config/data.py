@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_serializer
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from recsys.config.section import Section
+from recsys.config.split import LeaveLastOut, Split, in_short
 
 
 class Columns(Section):
@@ -24,38 +31,24 @@ class Columns(Section):
     """A number kept beside each interaction (rating, quantity)."""
 
 
-class LeaveLastOut(Section):
-    """Last interactions of each user: test targets; those before: validation targets."""
+class DropRows(Section):
+    """Rows of the source that are no interactions, told by one column: one of the three rules."""
 
-    kind: Literal["leave_last_out"] = "leave_last_out"
-    targets: int = Field(1, ge=1)
-    """How many in each part."""
+    reason: str
+    """What they are; their number is kept under it."""
+    column: str
+    missing: bool = False
+    """Rows without a value."""
+    matches: str | None = None
+    """Rows whose value, as text, has a match of this regular expression."""
+    below: float | None = None
+    """Rows whose number is lower."""
 
-    def __str__(self) -> str:
-        """As protocols name it."""
-        return self.kind if self.targets == 1 else f"{self.kind} of {self.targets}"
-
-
-class LeaveLastBasketOut(Section):
-    """All interactions at a user's last time: test targets; at the time before: validation's."""
-
-    kind: Literal["leave_last_basket_out"] = "leave_last_basket_out"
-
-    def __str__(self) -> str:
-        """As protocols name it."""
-        return self.kind
-
-
-def _with_kind(section: object) -> object:
-    """``leave_last_out`` is short for ``{kind: leave_last_out}``, the kind that needs no name."""
-    if isinstance(section, dict):
-        return {"kind": "leave_last_out", **section}
-    return {"kind": section} if isinstance(section, str) else section
-
-
-Split = Annotated[
-    LeaveLastOut | LeaveLastBasketOut, Field(discriminator="kind"), BeforeValidator(_with_kind)
-]
+    @model_validator(mode="after")
+    def _has_one_rule(self) -> Self:
+        if self.missing + (self.matches is not None) + (self.below is not None) != 1:
+            raise ValueError("needs one of missing: true, matches and below")
+        return self
 
 
 class DataConfig(Section):
@@ -68,6 +61,12 @@ class DataConfig(Section):
     """Folder or base URL that holds the named datasets; the variable RECSYS_MIRROR if not given."""
     columns: Columns | None = None
     """Column names of the log; None: those of the named dataset, or user_id, item_id, timestamp."""
+    drop: tuple[DropRows, ...] = ()
+    """Rows of the source that are left out before anything else."""
+    session_gap: int | None = Field(None, gt=0)
+    """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session;
+    each session of USER is then a user of its own, USER#1, USER#2 and so on, in every way: in
+    filters, splits and figures. None: users are not taken apart."""
     duplicates: Literal["keep", "drop_exact", "first", "last"] = "keep"
     """Same user and item again: keep all (repeat purchases are real), drop rows equal in user, item
     and time, or keep only the first or last of each user and item."""
@@ -81,7 +80,11 @@ class DataConfig(Section):
     """Which interactions are held out for validation and test."""
 
     @field_serializer("split")
-    def _in_short(self, split: LeaveLastOut | LeaveLastBasketOut) -> str | dict[str, Any]:
-        """Its kind alone where all else is as usual."""
-        changed = split.model_dump(exclude_defaults=True)
-        return {"kind": split.kind, **changed} if changed else split.kind
+    def _in_short(self, split: Split) -> str | dict[str, Any]:
+        return in_short(split)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Datasets prepared before there were sessions and row filters keep their fingerprint."""
+        tree: dict[str, Any] = handler(self)
+        return {k: v for k, v in tree.items() if v or k not in ("drop", "session_gap")}

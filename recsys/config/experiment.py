@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from recsys.config.data import DataConfig
+from recsys.config.evaluation import EvaluationConfig
 from recsys.config.model import ModelConfig, NextItemConfig
 from recsys.config.section import Section
 
@@ -40,16 +41,6 @@ class TrainingConfig(Section):
     refit: bool = False
     """After the best epoch is found on validation, train again from the start on all but the test
     targets, for as many epochs (the learning rate falls at the end of those)."""
-
-
-class EvaluationConfig(Section):
-    """The protocol the figures are taken under."""
-
-    seen: Literal["filter", "allow"] = "filter"
-    """filter: items of the user's full history are not ranked (nor, inside the window, trained as
-    wrong answers); allow: repeat purchases count."""
-    cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
-    """The k of recall@k and NDCG@k."""
 
 
 class TrackingConfig(Section):

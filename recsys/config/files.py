@@ -78,7 +78,7 @@ def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySect
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """The experiment as YAML: every field; a split that is but its kind is written in short."""
+    """The experiment as YAML: every field that is on; a split of usual settings is its kind."""
     return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import LeaveLastOut, Split
+from recsys.config import Split
 from recsys.data.histories import PAD
 from recsys.data.log import InteractionLog
-from recsys.data.splits import leave_last_basket_out, leave_last_out
+from recsys.data.splits import cut_points
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
@@ -22,17 +25,14 @@ def encode_log(
     The catalogue is the items of training and validation interactions.
 
     Raises:
-        InputError: the features are none of this log's items.
+        InputError: the split is none of this log, or the features are none of its items.
     """
     frame = log.frame.collect("polars").to_polars()
     users = frame["user_id"].rle().struct.unnest()
     lengths = users["len"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     timestamps = frame["timestamp"].to_numpy()
-    if isinstance(split, LeaveLastOut):
-        cuts = leave_last_out(lengths, split.targets)
-    else:
-        cuts = leave_last_basket_out(timestamps, offsets)
+    cuts = cut_points(split, timestamps, offsets)
     known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
     vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
     arrays: dict[str, NDArray[np.generic]] = {
@@ -48,6 +48,21 @@ def encode_log(
         "items": _item_table(vocabulary, features, log.origin),
     }
     return arrays, tables
+
+
+def dataset_fingerprint(
+    settings: dict[str, object],
+    arrays: dict[str, NDArray[np.generic]],
+    tables: dict[str, pl.DataFrame],
+) -> str:
+    """SHA-256 of what decides a dataset and of what `encode_log` made of it."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    for name in sorted(tables):
+        digest.update(tables[name].write_ndjson().encode())
+    return digest.hexdigest()
 
 
 def _item_table(vocabulary: Vocabulary, features: pl.DataFrame | None, origin: str) -> pl.DataFrame:

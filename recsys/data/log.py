@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import narwhals as nw
 import polars as pl
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, GlobalTime, Split, time_value
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 
@@ -46,6 +46,8 @@ class InteractionLog:
     """The file or data set, as messages name it."""
     columns: Columns
     """What the source calls its columns."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the source that were left out before, by the reasons of `DataConfig.drop`."""
 
 
 def read_log(
@@ -91,7 +93,7 @@ def read_log(
 
 
 def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
-    """Apply the duplicates policy, then the minimum numbers of interactions.
+    """End the log where its split does, and apply the duplicates policy, then the minimum numbers.
 
     Items come first, then users; with ``k_core`` again and again until both minimums hold. Times
     are compared as stored, in whole seconds where they were dates.
@@ -99,7 +101,7 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
     Raises:
         InputError: no user is left.
     """
-    frame = _without_duplicates(log.frame, config.duplicates)
+    frame = _without_duplicates(_until_its_end(log.frame, config.split), config.duplicates)
     rows = _count(frame)
     while True:
         frame = _with_at_least(frame, "item_id", config.min_item_interactions)
@@ -151,6 +153,12 @@ def _in_order(frame: Frame) -> Frame:
         .select(*kept, nw.col("order").cast(nw.Int64))
         .sort("order")
     )
+
+
+def _until_its_end(frame: Frame, split: Split) -> Frame:
+    if not isinstance(split, GlobalTime) or split.test_until is None:
+        return frame
+    return frame.filter(nw.col("timestamp") < time_value(split.test_until))
 
 
 def _without_duplicates(

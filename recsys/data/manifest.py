@@ -132,3 +132,5 @@ class Manifest(FolderManifest):
     filtered_on: str
     """Which rows the minimum numbers of interactions were counted on."""
     counts: dict[str, int]
+    dropped: dict[str, int] = Field(default_factory=dict)
+    """Rows of the source that were left out before all else, by the reasons of data.drop."""

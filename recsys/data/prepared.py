@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,13 +13,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig
-from recsys.data.encoding import encode_log
+from recsys.data.encoding import dataset_fingerprint, encode_log
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
+from recsys.data.sessions import split_sessions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
+from recsys.data.targets import TargetPlaces, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
@@ -39,17 +39,24 @@ _FILES = {
 class Holdout:
     """The Q targets of one part of the split, each with the history it is to be foretold from.
 
-    Targets of one user are so many rows with the same history.
+    A user with several targets has as many rows, which share a history where the same is known.
     """
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q]."""
-    histories: Histories
-    """Of Q users: everything before that part, items outside the catalogue left out."""
+    """The user's row in the dataset [Q], ascending."""
     targets: NDArray[np.int32]
     """Item tokens [Q], each at least 1."""
+    places: NDArray[np.int64]
+    """Where the targets are among the interactions of the dataset [Q], ascending."""
+    rows: NDArray[np.int64]
+    """Which of the histories comes before each target [Q], ascending."""
+    histories: Histories
+    """What is known before targets [H histories, H <= Q], items outside the catalogue left out:
+    everything before that part, or everything earlier than the target, as the split says."""
     dropped: int
     """Targets outside the catalogue: not among the Q, but counted."""
+    without_history: int = 0
+    """Targets inside the catalogue before which nothing is known: not among the Q, but counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,16 @@ class Continuations:
     """What Q users bought in one part of the split, each with the history before it."""
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q], ascending: those with at least one known target."""
+    """The user's row in the dataset [Q], ascending: those with a history and at least one known
+    target."""
     histories: Histories
     """Of Q users: everything before that part, items outside the catalogue left out."""
     targets: Histories
     """Of Q users: the items of that part, oldest first, those outside the catalogue left out."""
     dropped: int
     """Targets outside the catalogue: not among the targets, but counted."""
+    without_history: int = 0
+    """Targets inside the catalogue of users without a history: likewise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,43 +160,53 @@ class PreparedDataset:
         starts = self.offsets[:-1]
         return Histories.from_spans(self.items, starts, starts + self.cuts[:, _START[before]])
 
-    def latest(self, before: Part, share: float) -> Histories:
-        """Of `histories`, the newest share of all interactions, whoever's they are [U histories].
+    def places(self, part: Part) -> TargetPlaces:
+        """Where the targets of a part are, in user order, oldest first, and their histories.
 
-        Interactions at the very time where that share begins are all in.
+        Those that `holdout` leaves out are among them.
         """
-        starts = self.offsets[:-1]
-        ends = starts + self.cuts[:, _START[before]]
-        lengths = np.stack([ends - starts, self.offsets[1:] - ends], axis=1)
-        known = np.repeat(np.tile([True, False], len(ends)), lengths.ravel())
-        if not known.any():
-            return self.histories(before)
-        since = np.quantile(self.timestamps[known], 1 - share, method="higher")
-        old = np.concatenate([[0], np.cumsum(self.timestamps < since)])
-        return Histories.from_spans(self.items, starts + old[ends] - old[starts], ends)
+        start = _START[part]
+        cuts = self.cuts[:, start], self.cuts[:, start + 1]
+        return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
 
     def holdout(self, part: Part) -> Holdout:
-        """The targets of a part of the split one by one, in user order, oldest first."""
-        together = self.continuations(part)
-        rows = together.targets.users
+        """The targets of a part of the split one by one, in user order, oldest first.
+
+        Histories take 4 bytes per item. Advancing ones differ: of a user with n targets and as many
+        interactions before them they are up to 2n² items.
+        """
+        places = self.places(part)
+        inside = places[self.items[places.targets] != PAD]
+        known = np.concatenate([[0], np.cumsum(self.items != PAD)])
+        told = inside[known[inside.ends] > known[inside.starts]]
+        other = np.diff(told.users, prepend=-1) != 0
+        other |= np.diff(known[told.ends], prepend=-1) != 0
         return Holdout(
-            users=together.users[rows],
-            histories=together.histories.take(rows),
-            targets=together.targets.items,
-            dropped=together.dropped,
+            users=told.users,
+            targets=self.items[told.targets],
+            places=told.targets,
+            rows=np.cumsum(other) - 1,
+            histories=Histories.from_spans(self.items, told.starts[other], told.ends[other]),
+            dropped=len(places.users) - len(inside.users),
+            without_history=len(inside.users) - len(told.users),
         )
 
     def continuations(self, part: Part) -> Continuations:
-        """The targets of a part of the split, those of a user together."""
+        """All that users with a history did in a part of the split, that of a user together.
+
+        Histories end where the part begins, whatever targets and histories the split chooses.
+        """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
         targets = Histories.from_spans(self.items, starts, ends)
-        users = np.flatnonzero(targets.lengths)
+        histories = self.histories(part)
+        users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
         return Continuations(
             users=users,
-            histories=Histories.from_spans(self.items, self.offsets[users], starts[users]),
+            histories=histories.take(users),
             targets=targets.take(users),
             dropped=int((ends - starts).sum()) - len(targets.items),
+            without_history=int(targets.lengths[histories.lengths == 0].sum()),
         )
 
 
@@ -215,15 +235,18 @@ def prepare(
     previous = _previous(out)
     features: pl.DataFrame | None = None
     if isinstance(source, InteractionLog):
+        if config.drop:
+            raise InputError(f"data.drop: {source.origin} is a log already read: drop rows before")
         log = source
     else:
         log, features = load_source(source, config)
     if items is not None:
         features = read_table(items, origin="the item table")
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
-    filtered = filter_log(log, config)
+    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
+    filtered = filter_log(sessions, config)
     arrays, tables = encode_log(filtered, features, config.split)
-    identity = _identity(settings, arrays, tables)
+    identity = dataset_fingerprint(settings, arrays, tables)
     if previous is None or previous.fingerprint != identity:
         with new_folder(out) as folder:
             for name, array in arrays.items():
@@ -239,6 +262,7 @@ def prepare(
                 ordered_by=log.ordered_by,
                 filtered_on="all rows, those of validation and test targets too",
                 counts=_counts(log, arrays, tables),
+                dropped=dict(log.dropped),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             )
             manifest.write(folder)
@@ -255,21 +279,6 @@ def _previous(out: Path) -> Manifest | None:
     except InputError:
         return None
     return manifest
-
-
-def _identity(
-    settings: dict[str, object],
-    arrays: dict[str, NDArray[np.generic]],
-    tables: dict[str, pl.DataFrame],
-) -> str:
-    """The fingerprint of a dataset."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
-    for name in sorted(tables):
-        digest.update(tables[name].write_ndjson().encode())
-    return digest.hexdigest()
 
 
 def _counts(

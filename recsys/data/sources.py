@@ -7,26 +7,24 @@ import http.client
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, DropRows
+from recsys.data import readers
 from recsys.data.files import file_sha256
 from recsys.data.log import InteractionLog, read_log
-from recsys.data.shop import make_shop
-from recsys.data.tables import TableSource
+from recsys.data.row_filters import drop_rows
+from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, did_you_mean
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""
-
-Tables = tuple[pl.DataFrame, pl.DataFrame | None]
-"""A log and, if there is one, its item table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class NamedDataset:
     users: int
     items: int
     files: tuple[RemoteFile, ...]
-    read: Callable[..., Tables]
+    read: Callable[..., readers.Tables]
     """From the paths of the files, in their order."""
     columns: Columns = field(default_factory=Columns)
 
@@ -61,7 +59,7 @@ def load_source(
 
     Args:
         source: "ml-1m" and the like, a path, or a frame.
-        config: its columns and its mirror.
+        config: its columns, its mirror and the rows to leave out.
         cache: folder that keeps what is downloaded.
 
     Returns:
@@ -73,10 +71,24 @@ def load_source(
     config = config or DataConfig()
     dataset = find_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return read_log(source, config.columns), None
+        return _read(source, config.columns, config.drop), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
-    return read_log(log, config.columns or dataset.columns, origin=dataset.name), items
+    return _read(log, config.columns or dataset.columns, config.drop, dataset.name), items
+
+
+def _read(
+    source: TableSource, columns: Columns | None, rules: Sequence[DropRows], origin: str = ""
+) -> InteractionLog:
+    """The log, less the rows that a rule names."""
+    if not rules:
+        return read_log(source, columns, origin)
+    columns = columns or Columns()
+    origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
+    roles = [name for name in columns.model_dump().values() if name is not None]
+    table = read_table(source, [*roles, *(rule.column for rule in rules)], origin)
+    table, dropped = drop_rows(table, rules, origin)
+    return replace(read_log(table, columns, origin), dropped=dropped)
 
 
 def find_dataset(source: str) -> NamedDataset | None:
@@ -142,42 +154,10 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
         raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
 
 
-def _parquet(log: Path) -> Tables:
-    return pl.read_parquet(log), None
-
-
-def _parquet_with_items(log: Path, items: Path) -> Tables:
-    return pl.read_parquet(log), pl.read_parquet(items)
-
-
-def _movielens_100k(log: Path) -> Tables:
-    names = ["user_id", "item_id", "rating", "timestamp"]
-    return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
-
-
-def _online_retail(log: Path) -> Tables:
-    lines = pl.read_parquet(log).filter(
-        pl.col("CustomerID").is_not_null(),
-        ~pl.col("InvoiceNo").str.starts_with("C"),  # a cancellation
-        pl.col("Quantity") > 0,
-    )
-    # Descriptions vary; the most frequent one is the name, the first in the alphabet of equals.
-    items = (
-        lines.filter(pl.col("Description").is_not_null())
-        .group_by(pl.col("StockCode").alias("item_id"), pl.col("Description").alias("description"))
-        .len()
-        .sort("len", "description", descending=[True, False])
-        .unique("item_id", keep="first", maintain_order=True)
-        .drop("len")
-        .sort("item_id")
-    )
-    return lines, items
-
-
-def _shop() -> Tables:
-    shop = make_shop()
-    return shop.interactions, shop.products
-
+_ONLINE_RETAIL_FILE = RemoteFile(
+    "online-retail-ii.parquet", "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f"
+)
+_ONLINE_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate")
 
 DATASETS = (
     NamedDataset(
@@ -189,7 +169,7 @@ DATASETS = (
         users=10_000,
         items=1_000,
         files=(),
-        read=_shop,
+        read=readers.shop,
     ),
     NamedDataset(
         name="ml-1m",
@@ -208,7 +188,7 @@ DATASETS = (
                 "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973",
             ),
         ),
-        read=_parquet_with_items,
+        read=readers.parquet_with_items,
     ),
     NamedDataset(
         name="ml-100k",
@@ -223,7 +203,7 @@ DATASETS = (
                 "ml-100k.tsv", "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"
             ),
         ),
-        read=_movielens_100k,
+        read=readers.movielens_100k,
     ),
     NamedDataset(
         name="amazon-beauty",
@@ -239,7 +219,7 @@ DATASETS = (
                 "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c",
             ),
         ),
-        read=_parquet,
+        read=readers.parquet,
         columns=Columns(timestamp="position"),
     ),
     NamedDataset(
@@ -256,7 +236,7 @@ DATASETS = (
                 "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e",
             ),
         ),
-        read=_parquet,
+        read=readers.parquet,
         columns=Columns(timestamp="position"),
     ),
     NamedDataset(
@@ -271,13 +251,24 @@ DATASETS = (
         interactions=791_114,
         users=5_881,
         items=4_631,
-        files=(
-            RemoteFile(
-                "online-retail-ii.parquet",
-                "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f",
-            ),
+        files=(_ONLINE_RETAIL_FILE,),
+        read=readers.online_retail,
+        columns=_ONLINE_RETAIL_COLUMNS,
+    ),
+    NamedDataset(
+        name="online-retail-ii-lines",
+        description=(
+            "UCI Online Retail II as it was published, all purchase lines, those that are no "
+            "purchase of a product by a known customer too: they are to be left out by data.drop, "
+            "as configs/online-retail-ii.yaml does"
         ),
-        read=_online_retail,
-        columns=Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate"),
+        homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
+        licence="CC BY 4.0",
+        interactions=1_044_847,
+        users=5_942,
+        items=5_305,
+        files=(_ONLINE_RETAIL_FILE,),
+        read=readers.online_retail_lines,
+        columns=_ONLINE_RETAIL_COLUMNS,
     ),
 )

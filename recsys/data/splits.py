@@ -6,8 +6,53 @@ validation ``[cut 0, cut 1)`` and test ``[cut 1, cut 2)``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from recsys.config import (
+    GlobalTime,
+    LeaveLastBasketOut,
+    LeaveLastOut,
+    Split,
+    UserHoldout,
+    time_value,
+)
+from recsys.errors import InputError
+
+
+def cut_points(
+    split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The cut points of a split.
+
+    Args:
+        split: of any kind but a backtest.
+        timestamps: of all interactions, those of each user ascending [N].
+        offsets: where each user's interactions start and the last one's end [U + 1]; every user
+            has at least one.
+
+    Returns:
+        Cut points [U, 3].
+
+    Raises:
+        InputError: the split leaves nothing to train on or nothing to test; or it is a backtest.
+    """
+    lengths = np.diff(offsets)
+    match split:
+        case LeaveLastOut():
+            return leave_last_out(lengths, split.targets)
+        case LeaveLastBasketOut():
+            return leave_last_basket_out(timestamps, offsets)
+        case GlobalTime():
+            return global_time(timestamps, offsets, _cut_times(split, timestamps))
+        case UserHoldout():
+            shares = split.valid_fraction, split.test_fraction
+            return user_holdout(lengths, *shares, np.random.default_rng(split.seed))
+    raise InputError(
+        "data.split: a backtest is several datasets, one per fold, not one: see recsys backtest"
+    )
 
 
 def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.int32]:
@@ -66,3 +111,95 @@ def leave_last_basket_out(
     before = np.searchsorted(edges, offsets)  # baskets of all earlier users
     ends: NDArray[np.int64] = edges[before[:-1, None] + leave_last_out(np.diff(before))]
     return (ends - offsets[:-1, None]).astype(np.int32)
+
+
+def global_time(
+    timestamps: NDArray[np.int64], offsets: NDArray[np.int64], cuts: Sequence[float]
+) -> NDArray[np.int32]:
+    """Validation begins for all users at the first of two times, test at the second.
+
+    Args:
+        timestamps: of all interactions, those of each user ascending [N].
+        offsets: where each user's interactions start and the last one's end [U + 1].
+        cuts: the two times.
+
+    Returns:
+        Cut points [U, 3].
+
+    >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8))
+    array([[2, 3, 4],
+           [0, 1, 2]], dtype=int32)
+    """
+    earlier = [np.concatenate([[0], np.cumsum(timestamps < cut)]) for cut in cuts]
+    points = [np.diff(count[offsets]) for count in earlier]
+    return np.stack([*points, np.diff(offsets)], axis=1).astype(np.int32)
+
+
+def cut_time(times: NDArray[np.int64], rows: int) -> int:
+    """A cut that leaves all interactions before it but the newest ``rows``, and those that tie.
+
+    Args:
+        times: ascending [N].
+        rows: 1 to N.
+
+    >>> cut_time(np.array([1, 4, 4, 9]), rows=2)
+    4
+    """
+    return int(times[len(times) - rows])
+
+
+def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
+    """Where validation and test begin."""
+    times = np.sort(timestamps)
+    if split.test_from is not None:
+        test = time_value(split.test_from)
+    else:
+        test = cut_time(times, max(1, round(split.test_fraction * len(times))))
+    held_out = len(times) - int(np.searchsorted(times, test))
+    if split.valid_from is not None:
+        valid = time_value(split.valid_from)
+    else:
+        rows = held_out + max(1, round(split.valid_fraction * len(times)))
+        valid = cut_time(times, min(rows, len(times)))
+    if held_out == 0 or not times[0] < valid <= test:
+        raise InputError(
+            f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "
+            f"leaves nothing to train on or nothing to test: times run from {times[0]} to "
+            f"{times[-1]}"
+        )
+    return valid, test
+
+
+def user_holdout(
+    lengths: NDArray[np.int64],
+    valid_fraction: float,
+    test_fraction: float,
+    generator: np.random.Generator,
+) -> NDArray[np.int32]:
+    """Some users are validation as a whole, some test, and the others training.
+
+    Args:
+        lengths: interactions per user [U].
+        valid_fraction: share of the users, at least one user.
+        test_fraction: likewise.
+        generator: of the draw.
+
+    Returns:
+        Cut points [U, 3]: (n, n, n) of training, (0, n, n) of validation and (0, 0, n) of test
+        users with n interactions.
+
+    Raises:
+        InputError: no user is left to train on.
+    """
+    shares = (valid_fraction, test_fraction)
+    valid, test = (max(1, round(share * len(lengths))) for share in shares)
+    if valid + test >= len(lengths):
+        raise InputError(
+            f"data.split: of {len(lengths)} users {valid} are for validation and {test} for test: "
+            "none is left to train on"
+        )
+    drawn = generator.permutation(len(lengths))
+    cuts = np.repeat(lengths[:, None], 3, axis=1)
+    cuts[drawn[: valid + test], 0] = 0
+    cuts[drawn[:test], 1] = 0
+    return cuts.astype(np.int32)

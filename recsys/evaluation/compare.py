@@ -12,8 +12,8 @@ from mlflow.entities import Run
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
+from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, metric_values
-from recsys.evaluation.rank_table import Protocol
 from recsys.evaluation.runs import (
     EvaluatedRun,
     differing_tags,
@@ -58,6 +58,8 @@ class Comparison:
     """How many users every figure is a mean over, U."""
     targets: int
     """How many targets these users have, Q."""
+    evaluated: tuple[EvaluatedRun, ...]
+    """The runs with the tables that the figures were computed from, in the order of the rows."""
 
     def frame(self) -> pl.DataFrame:
         """One row per run, one flat column per number; null where there is none.
@@ -84,6 +86,7 @@ def compare(
     *,
     part: Part = "test",
     metrics: Sequence[str] | None = None,
+    across_protocols: bool = False,
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
@@ -97,15 +100,17 @@ def compare(
             of those that can be compared with the newest run of all.
         tracking: where the runs are.
         part: which targets, ``test`` or ``valid``.
-        metrics: of the ranks recall_at_K, ndcg_at_K or mrr; of the lists next_recall_at_n and the
+        metrics: of the ranks those of `metric_values`; of the lists next_recall_at_n and the
             other figures of `list_figures`, n being their length. None: recall and NDCG at 10 and,
             where every run has lists, next_recall_at_n and next_ndcg_at_n. The table on a terminal
             shows the test of the last.
+        across_protocols: put runs of different protocols into one table all the same, untested
+            where their targets differ.
 
     Raises:
         InputError: the store, the experiment or a run is not there, a run has no rank table or not
             the lists that a metric is of, there is no such metric, or two runs differ in dataset,
-            protocol or targets.
+            protocol or targets and ``across_protocols`` is not asked for.
     """
     if metrics is not None and not metrics:
         raise InputError("metrics: name at least one")
@@ -113,10 +118,10 @@ def compare(
         if not is_of_lists(metric):
             metric_values(np.array([1]), metric)  # refuses unknown ones before the work
     listed = metrics is None or any(map(is_of_lists, metrics))
-    evaluated = find_runs(runs, tracking, part, listed)
+    evaluated = find_runs(runs, tracking, part, listed, across_protocols)
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     figures = [one.figures(metrics) for one in evaluated]
-    differences = _differences(evaluated, metrics)
+    differences = _differences(evaluated, metrics, across_protocols)
     rows = [
         ComparedRun(
             name=one.run.info.run_name,
@@ -131,9 +136,16 @@ def compare(
     ]
     first, ranks = evaluated[0].run, evaluated[0].ranks
     dataset = first.data.tags.get("dataset", "unknown")
-    protocol = _in_words(ranks.protocol, first.data.tags.get("protocol.split", "unknown split"))
-    users, targets = len(np.unique(ranks.users)), len(ranks.frame)
-    return Comparison(tuple(rows), tuple(metrics), dataset, protocol, users, targets)
+    protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
+    return Comparison(
+        rows=tuple(rows),
+        metrics=tuple(metrics),
+        dataset=dataset,
+        protocol=protocol,
+        users=len(np.unique(ranks.users)),
+        targets=len(ranks.frame),
+        evaluated=tuple(evaluated),
+    )
 
 
 def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:
@@ -146,21 +158,27 @@ def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:
 
 
 def _differences(
-    evaluated: Sequence[EvaluatedRun], metrics: Sequence[str]
+    evaluated: Sequence[EvaluatedRun], metrics: Sequence[str], across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
     """Of every run to the first; per metric, the runs are one family for Holm's correction."""
     first, *others = evaluated
     differences: list[dict[str, PairedResult]] = []
     for other in others:
-        _refuse_other_tags(first.run, other.run)
+        if not across_protocols:
+            _refuse_other_tags(first.run, other.run)
+        elif not other.shares_targets(first):
+            differences.append({})
+            continue
         try:
-            differences.append({name: other.test(first, name) for name in metrics})
+            found = {name: other.test(first, name, across_protocols) for name in metrics}
         except InputError as error:
             labels = f"{run_label(other.run)} and {run_label(first.run)}"
             raise InputError(f"runs {labels}: {error}") from error
+        differences.append(found)
+    tested = [found for found in differences if found]
     for name in metrics:
-        corrected = holm([found[name].p_value for found in differences])
-        for found, p_value in zip(differences, corrected, strict=True):
+        corrected = holm([found[name].p_value for found in tested])
+        for found, p_value in zip(tested, corrected, strict=True):
             found[name] = found[name]._replace(p_value=p_value)
     return [{}, *differences]
 
@@ -168,17 +186,20 @@ def _differences(
 def _refuse_other_tags(a: Run, b: Run) -> None:
     """Data and protocol as tagged; the paired test compares the rank tables themselves."""
     for tag in differing_tags(a, b):
-        ours, theirs = ((run.data.tags.get(tag) or "none")[:12] for run in (a, b))
+        ours, theirs = ((run.data.tags.get(tag) or "none")[:40] for run in (a, b))
         raise InputError(
             f"runs {run_label(a)} and {run_label(b)} differ in {tag}: {ours!r} and {theirs!r}; "
-            "compare models evaluated alike"
+            "compare models evaluated alike, or ask for a table across protocols"
         )
 
 
-def _in_words(protocol: Protocol, split: str) -> str:
+def _in_words(evaluated: EvaluatedRun) -> str:
+    protocol = evaluated.ranks.protocol
+    split = evaluated.run.data.tags.get("protocol.split", "unknown split")
     seen = {"filter": "seen items left out", "allow": "seen items ranked too"}[protocol.seen]
     ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
+    candidates = candidates_in_words(protocol.candidates, protocol.num_items)
     return (
-        f"{split}, {protocol.part} part, ranked over all {protocol.num_items:,} items, {seen}, "
+        f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
         f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
     )

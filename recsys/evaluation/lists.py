@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recsys.config import LeaveLastOut
+from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.metrics import Interval
@@ -21,8 +21,13 @@ BASKET_PLACES = 10
 
 def list_length(dataset: PreparedDataset) -> int | None:
     """Places of each list, n; None where one target per user leaves nothing to list."""
-    split = dataset.config.split
-    places = split.targets if isinstance(split, LeaveLastOut) else BASKET_PLACES
+    match dataset.config.split:
+        case LeaveLastOut(targets=places):
+            pass
+        case LeaveLastBasketOut() | GlobalTime(targets="every", history="frozen"):
+            places = BASKET_PLACES
+        case _:
+            places = 1
     return min(places, dataset.num_items) if places > 1 else None
 
 

@@ -11,7 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.prepared import Holdout, Part
-from recsys.evaluation.metrics import Interval, metric_values, summarise, user_means
+from recsys.evaluation.candidates import CATALOGUE, Candidates
+from recsys.evaluation.metrics import Interval, list_numbers, summarise, user_values
 from recsys.evaluation.ranking import Seen, Ties, rank_targets
 from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.table_file import load_table, save_table
@@ -34,6 +35,8 @@ class Protocol:
     """How equal scores were ordered."""
     dropped: int
     """Targets left out because the catalogue does not hold them."""
+    candidates: str = CATALOGUE
+    """What the targets were ranked among; see `recsys.evaluation.candidates`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,31 @@ class RankTable:
         return users
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """One metric of every user [U], users ascending: the mean over the user's targets.
+        """One metric of every user [U], users ascending: the mean over the user's lists.
 
         Raises:
             InputError: there is no such metric.
         """
-        return user_means(metric_values(self.ranks, metric), self.users)
+        ranks, users, lists = self._listed()
+        return user_values(ranks, users, metric, lists)
 
     def summary(self, metrics: Sequence[str]) -> dict[str, Interval]:
         """Metrics averaged over the users, with intervals over them; see `summarise`."""
-        return summarise(self.ranks, self.users, metrics)
+        ranks, users, lists = self._listed()
+        return summarise(ranks, users, metrics, lists)
+
+    def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Rank, user and list of every target; what a list is asked for twice counts once."""
+        frame = self.frame
+        columns = ("user", "history_length", "target")
+        if frame["user"].is_duplicated().any():
+            frame = frame.unique(columns, keep="first", maintain_order=True)
+        users = frame["user"].to_numpy()
+        return (
+            frame["rank"].to_numpy(),
+            users,
+            list_numbers(users, frame["history_length"].to_numpy()),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file, whole or not at all; see `save_table`."""
@@ -89,16 +107,23 @@ def evaluate(
     part: Part,
     seen: Seen,
     ties: Ties = "against_target",
+    candidates: Candidates | None = None,
 ) -> RankTable:
-    """Rank every target of a holdout over the whole catalogue; see `rank_targets`."""
-    ranks = rank_targets(scorer, holdout.histories, holdout.targets, seen, ties)
+    """Rank every target of a holdout, over the whole catalogue or among its candidates.
+
+    See `rank_targets`, and `recsys.evaluation.candidates` for how to come by candidates.
+    """
+    sets = None if candidates is None else candidates.sets
+    histories, rows = holdout.histories, holdout.rows
+    ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
     frame = pl.DataFrame(
         {
             "user": holdout.users,
             "target": holdout.targets,
             "rank": ranks,
-            "history_length": holdout.histories.lengths,
+            "history_length": histories.lengths[rows],
         },
         schema=_SCHEMA,
     )
-    return RankTable(frame, Protocol(part, scorer.num_items, seen, ties, holdout.dropped))
+    name = CATALOGUE if candidates is None else candidates.name
+    return RankTable(frame, Protocol(part, scorer.num_items, seen, ties, holdout.dropped, name))

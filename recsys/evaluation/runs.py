@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -47,11 +48,21 @@ class EvaluatedRun:
                 )
         return {name: figures[name] for name in metrics}
 
-    def test(self, other: EvaluatedRun, metric: str) -> PairedResult:
-        """How much better this run is than the other."""
+    def shares_targets(self, other: EvaluatedRun) -> bool:
+        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
+        mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
+        columns = ["user", "target"]
+        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
+
+    def test(
+        self, other: EvaluatedRun, metric: str, across_protocols: bool = False
+    ) -> PairedResult:
+        """How much better this run is than the other; see `paired_test`."""
         if is_of_lists(metric):
-            return paired_test(self._listed(), other._listed(), metric)
-        return paired_test(self.ranks, other.ranks, metric)
+            return paired_test(
+                self._listed(), other._listed(), metric, across_protocols=across_protocols
+            )
+        return paired_test(self.ranks, other.ranks, metric, across_protocols=across_protocols)
 
     def _listed(self) -> ContinuationTable:
         if self.lists is None:
@@ -68,7 +79,11 @@ def is_of_lists(metric: str) -> bool:
 
 
 def find_runs(
-    runs: Sequence[str], tracking: TrackingConfig, part: Part, listed: bool
+    runs: Sequence[str],
+    tracking: TrackingConfig,
+    part: Part,
+    listed: bool,
+    across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
     """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
     database = tracking.database
@@ -78,13 +93,43 @@ def find_runs(
         client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        chosen = [_find(wanted, there, newest) for wanted in runs] or _alike(newest.values())
+        chosen = [_find(wanted, there, newest) for wanted in runs]
+        if not runs:
+            chosen = [*newest.values()] if across_protocols else _alike(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
             return [_download(client, run, part, listed) for run in chosen]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
+
+
+def learning_curves(
+    runs: Sequence[EvaluatedRun], tracking: TrackingConfig
+) -> dict[str, dict[int, float]]:
+    """NDCG@10 on the validation targets by epoch, of the runs that logged it, by their ids."""
+    client = MlflowClient(tracking.absolute_uri)
+    curves = {}
+    for one in runs:
+        run_id = one.run.info.run_id
+        # Step 0 has the figure of the whole run; epochs count from 1.
+        points = client.get_metric_history(run_id, "valid/ndcg_at_10")
+        if curve := {point.step: point.value for point in points if point.step > 0}:
+            curves[run_id] = curve
+    return curves
+
+
+def keep_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
+    """Log the files of a comparison report with a run, as its artifacts under ``comparison``."""
+    client = MlflowClient(tracking.absolute_uri)
+    try:
+        with _no_progress_bar():
+            client.log_artifacts(run.run.info.run_id, str(folder), "comparison")
+    except (MlflowException, OSError) as error:
+        raise InputError(
+            f"tracking.uri {tracking.uri}: cannot keep {folder} with run {run_label(run.run)}: "
+            f"{error}"
+        ) from error
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
@@ -115,9 +160,16 @@ def _alike(runs: Collection[Run]) -> list[Run]:
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Those of data and protocol that the runs do not share."""
+    """Those of data and protocol that the runs do not share.
+
+    The fingerprint of the protocol only sums the others up, and runs of old lack it.
+    """
     ours, theirs = a.data.tags, b.data.tags
-    protocol = sorted(t for t in ours.keys() | theirs.keys() if t.startswith("protocol."))
+    protocol = sorted(
+        tag
+        for tag in ours.keys() | theirs.keys()
+        if tag.startswith("protocol.") and tag != "protocol.fingerprint"
+    )
     return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 

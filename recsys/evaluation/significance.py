@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
@@ -15,6 +16,10 @@ from recsys.evaluation.metrics import bootstrap_means, chunks
 from recsys.evaluation.rank_table import RankTable
 
 Table = TypeVar("Table", RankTable, ContinuationTable)
+
+Method = Literal["randomisation", "t"]
+"""randomisation: no assumption but that the models are alike; t: Student's paired test, which takes
+the users' differences for normal, and agrees with it on many users."""
 
 RESAMPLES = 10_000
 """Resamples of the test and of the interval: p-values come in steps of a ten-thousandth."""
@@ -36,42 +41,55 @@ class PairedResult(NamedTuple):
     """Two-sided: how often chance alone gives as large a difference, or a larger one."""
 
 
-def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
-    """Paired randomisation test of two tables of the same targets, with an interval.
+def paired_test(
+    a: Table,
+    b: Table,
+    metric: str,
+    seed: int = 0,
+    *,
+    method: Method = "randomisation",
+    across_protocols: bool = False,
+) -> PairedResult:
+    """Paired test of two tables of the same targets, with an interval.
 
-    If the two models were alike, the two values of each user could as well be swapped: the test
-    flips the signs of the users' differences at random. (Smucker, Allan and Carterette, CIKM 2007,
-    compare it with the t-test, the bootstrap and rank tests.) A user of several targets has one
-    value, their mean: the targets of one user rise and fall together.
+    If the two models were alike, the two values of each user could as well be swapped: the
+    randomisation test flips the signs of the users' differences at random. (Smucker, Allan and
+    Carterette, CIKM 2007, compare it with the t-test, the bootstrap and rank tests.) A user of
+    several targets has one value: the targets of one user rise and fall together.
 
     Args:
         a: of one model.
         b: of the other.
-        metric: recall_at_K, ndcg_at_K or mrr; of continuation tables, a figure of `list_figures`.
+        metric: one that `metric_values` knows; of continuation tables, a figure of `list_figures`.
         seed: of the resamples.
+        method: of the p-value.
+        across_protocols: the targets must be the same, the protocols need not.
 
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
         ValueError: the tables are empty.
     """
-    _refuse_unlike(a, b)
-    return paired_difference(a.values(metric), b.values(metric), seed)
+    refuse_unlike(a, b, across_protocols=across_protocols)
+    return paired_difference(a.values(metric), b.values(metric), seed, method=method)
 
 
 def paired_difference(
-    ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int = 0
+    ours: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+    seed: int = 0,
+    *,
+    method: Method = "randomisation",
 ) -> PairedResult:
     """`paired_test` of two values for each of U users [U]."""
     differences = ours - theirs
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
     (interval,) = bootstrap_means(values[None], counts, generator, RESAMPLES)
-    return PairedResult(
-        difference=float(differences.mean()),
-        low=interval.low,
-        high=interval.high,
-        p_value=_sign_flip_p_value(values, counts, generator),
-    )
+    if method == "t":
+        p_value = _t_p_value(differences)
+    else:
+        p_value = _sign_flip_p_value(values, counts, generator)
+    return PairedResult(float(differences.mean()), interval.low, interval.high, p_value)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -102,14 +120,28 @@ def _sign_flip_p_value(
     return (as_large + 1) / (RESAMPLES + 1)
 
 
-def _refuse_unlike(a: Table, b: Table) -> None:
+def _t_p_value(differences: NDArray[np.float64]) -> float:
+    """Of differences that are all the same, 1 if they are 0, else 0: scipy would divide by 0."""
+    if len(differences) < 2:
+        return 1.0
+    if not np.ptp(differences.round(_DECIMALS)):
+        return float(not differences.round(_DECIMALS).any())
+    return float(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def refuse_unlike(a: Table, b: Table, *, across_protocols: bool = False) -> None:
+    """Tables of different protocols, unless told so, or of different users or targets.
+
+    Raises:
+        InputError: they are; the message names the field, or the row.
+    """
     if isinstance(a, RankTable):
         tables, rows, bought = "rank tables", "targets", "target"
     else:
         tables, rows, bought = "continuation tables", "users", "targets"
     ours, theirs = asdict(a.protocol), asdict(b.protocol)
     for name, value in ours.items():
-        if value != theirs[name]:
+        if value != theirs[name] and not across_protocols:
             raise InputError(
                 f"{tables} differ in {name}: {value!r} and {theirs[name]!r}; "
                 "compare models evaluated alike"

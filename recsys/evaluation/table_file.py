@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,7 +47,7 @@ def load_table(
         path: the file.
         noun: the kind of table.
         columns: those it must have.
-        protocol: the dataclass of its protocol.
+        protocol: the dataclass of its protocol; fields that an older file lacks take their default.
 
     Raises:
         InputError: the file cannot be read, or is no such table.
@@ -59,11 +59,12 @@ def load_table(
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(f"{path}: cannot read the {noun}: {error}") from error
     tree = json.loads(metadata.get(_key(noun), "{}"))
-    names = [field.name for field in fields(protocol)]
-    missing = (set(names) - set(tree)) | (set(columns) - set(frame.columns))
+    names = {field.name for field in fields(protocol)}
+    needed = {field.name for field in fields(protocol) if field.default is MISSING}
+    missing = (needed - set(tree)) | (set(columns) - set(frame.columns))
     if missing:
         raise InputError(f"{path}: not a {noun}: {', '.join(sorted(missing))} missing")
-    return frame, protocol(**{name: tree[name] for name in names})
+    return frame, protocol(**{name: tree[name] for name in names & set(tree)})
 
 
 def _key(noun: str) -> str:

@@ -33,7 +33,7 @@ class ServingProtocol(Section):
     """Under which rules the model was trained, and is to be used."""
 
     split: str
-    """As `LeaveLastOut` and `LeaveLastBasketOut` name themselves."""
+    """As the splits of `recsys.config` name themselves."""
     seen: Literal["filter", "allow"]
     """Whether items of a user's history are left out of recommendations."""
     trained_until: TrainedUntil

@@ -12,9 +12,10 @@ from recsys.baselines.ease import MAX_ITEMS
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
 from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.candidates import choose_candidates
+from recsys.evaluation.held_out import evaluate_held_out
 from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import metric_names
-from recsys.evaluation.rank_table import evaluate
 from recsys.training.tracking import track
 
 
@@ -57,7 +58,9 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
     refit, seen = experiment.training.refit, experiment.evaluation.seen
-    with track(experiment, dataset, name, baseline_settings(experiment)) as tracker:
+    settings = baseline_settings(experiment)
+    candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_until", "valid" if refit else "train")
         baseline, started = BASELINES[name], time.perf_counter()
         chosen = baseline.choose(dataset, seen)
@@ -68,15 +71,17 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         tuned = time.perf_counter()
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
         seconds = {"tune_seconds": tuned - started, "fit_seconds": time.perf_counter() - tuned}
-        ranks = evaluate(scorer, dataset.holdout("test"), "test", seen)
+        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
         lists = evaluate_lists(scorer, dataset, "test", seen)
         with tempfile.TemporaryDirectory() as folder:
-            ranks.save(Path(folder, "ranks_test.parquet"))
+            test.ranks.save(Path(folder, "ranks_test.parquet"))
+            test.best.save(Path(folder, "topk_test.parquet"))
             if lists is not None:
                 lists.save(Path(folder, "lists_test.parquet"))
             for path in sorted(Path(folder).iterdir()):
                 tracker.log_path(path)
-        figures = ranks.summary(metric_names(experiment.evaluation.cutoffs))
+        figures = test.ranks.summary(metric_names(experiment.evaluation.cutoffs))
         tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
+        tracker.log_figures({f"test/{name}": value for name, value in test.figures.items()})
         tracker.log_figures(seconds)
     return tracker.run_id

@@ -21,11 +21,15 @@ from recsys.config import (
 from recsys.data.files import new_folder
 from recsys.data.prepared import Holdout, PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
+from recsys.evaluation.held_out import evaluate_held_out
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.segments import with_segments
+from recsys.evaluation.top_k_table import TopKTable
 from recsys.model.recommender import Model
 from recsys.scoring.bundle import ModelBundle, TrainedUntil
 from recsys.training.callbacks import Curve
@@ -38,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _OUTPUTS = {
     *("bundle", "learning_curve.png"),
-    *("ranks_valid.parquet", "ranks_test.parquet"),
+    *("ranks_valid.parquet", "ranks_test.parquet", "topk_test.parquet"),
     *("lists_test.parquet", "lists_best_test.parquet"),
 }
 """What there may be in the folder of a run."""
@@ -94,7 +98,8 @@ def fit(
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, or ``out`` or the tracking store cannot be used.
+            many purchases as are held out, the candidates given lack a target, or ``out`` or the
+            tracking store cannot be used.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
@@ -102,32 +107,34 @@ def fit(
     valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
     _check_held_out(experiment, dataset, valid_part, test_part)
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    with track(experiment, dataset, experiment.model.family, flatten(experiment)) as tracker:
+    candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    family, settings = experiment.model.family, flatten(experiment)
+    with track(experiment, dataset, family, settings, candidates) as tracker:
         forget_peak()
         started = time.perf_counter()
         fitted = _train_and_refit(experiment, dataset, valid_part, tracker, progress)
         seconds = time.perf_counter() - started
-        test = evaluate(ModelScorer(fitted.model, length), test_part, "test", seen)
+        scorer = ModelScorer(fitted.model, length)
+        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
         lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
-        best_epoch, valid = fitted.curve.validated()
-        costs = {
-            "best_epoch": best_epoch,
-            "fit_seconds": seconds,
-            "parameters": sum(weight.numel() for weight in fitted.model.parameters()),
-            **peak_memory_mib(),
-        }
-        tables: dict[str, RankTable | ContinuationTable]
-        tables = {"ranks_valid": valid, "ranks_test": test}
+        best_epoch, valid_ranks = fitted.curve.validated()
+        valid = with_segments(valid_ranks, dataset)
+        parameters = sum(weight.numel() for weight in fitted.model.parameters())
+        costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
+        costs |= peak_memory_mib()
+        tables: dict[str, RankTable | ContinuationTable | TopKTable]
+        tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
         tables |= {f"{name}_test": table for name, table in lists.items()}
         _write(out, experiment, dataset, fitted, tables)
         for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
             tracker.log_path(path)
         names = metric_names(experiment.evaluation.cutoffs)
         valid_figures = valid.summary(names)
-        test_figures = test.summary(names) | list_summary(lists)
+        test_figures = test.ranks.summary(names) | list_summary(lists)
         tracker.log_intervals("valid", valid_figures)
         tracker.log_intervals("test", test_figures)
-        tracker.log_figures(costs)
+        of_lists = {f"test/{name}": value for name, value in test.figures.items()}
+        tracker.log_figures(costs | of_lists)
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
@@ -181,7 +188,7 @@ def _write(
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: _Fitted,
-    tables: Mapping[str, RankTable | ContinuationTable],
+    tables: Mapping[str, RankTable | ContinuationTable | TopKTable],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(

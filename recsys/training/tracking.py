@@ -22,7 +22,9 @@ from mlflow.exceptions import MlflowException
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics import Interval
+from recsys.evaluation.protocol import protocol_tags
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,11 @@ class Tracker:
 
 @contextmanager
 def track(
-    experiment: Experiment, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    model: str,
+    settings: Mapping[str, Any],
+    candidates: Candidates | None = None,
 ) -> Iterator[Tracker]:
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
@@ -101,25 +107,19 @@ def track(
         dataset: what is fitted and evaluated on.
         model: what was fitted, e.g. ``target_attention`` or ``popularity``.
         settings: dotted names and values that decided the result.
+        candidates: what the test targets are ranked among; None: the whole catalogue.
 
     Raises:
         InputError: the tracking store cannot be reached.
     """
     client, experiment_id = _open_store(experiment.tracking)
-    protocol = {
-        "split": str(experiment.data.split),
-        "seen": experiment.evaluation.seen,
-        "candidates": "catalogue",
-        "ties": "against_target",
-        "request_time": "unknown",
-    }
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
         "dataset_fingerprint": dataset.fingerprint,
         "git_commit": git_commit() or "unknown",
         _FINGERPRINT: config_fingerprint(dataset, model, settings),
-        **{f"protocol.{name}": value for name, value in protocol.items()},
+        **protocol_tags(dataset, experiment.evaluation, candidates),
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 from rich.console import Console
+from rich.text import Text
 
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
@@ -131,7 +132,7 @@ def three(write: Write) -> tuple[str, str, str]:
 def printed(comparison: Comparison, width: int = 160) -> str:
     console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
-        console.print(comparison_table(comparison, 160))
+        console.print(comparison_table(comparison, width))
     return capture.get()
 
 
@@ -293,11 +294,27 @@ def test_runs_with_lists_are_compared_by_them_too(tracking: TrackingConfig, writ
 
 def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: Write) -> None:
     ranks = ranked([1, 20, 20])
-    write("a", RankTable(ranks.frame.with_columns(user=pl.Series([0, 0, 1])), ranks.protocol))
+    several = {"user": pl.Series([0, 0, 1]), "target": pl.Series([1, 2, 1], dtype=pl.Int32)}
+    write("a", RankTable(ranks.frame.with_columns(**several), ranks.protocol))
     comparison = compare([], tracking)
     assert (comparison.users, comparison.targets) == (2, 3)
     assert comparison.rows[0].figures["recall_at_10"].mean == 0.25  # not one of three
     assert "3 targets of 2 users" in " ".join(printed(comparison).split())
+
+
+@pytest.mark.parametrize("width", [160, 110, 80, 60])
+def test_table_fits_the_terminal(
+    tracking: TrackingConfig, three: tuple[str, str, str], width: int
+) -> None:
+    comparison = compare(three, tracking, metrics=["recall_at_10", "mrr", "ndcg_at_10"])
+    text = printed(comparison, width)
+    lines = [Text.from_ansi(line).plain for line in text.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    for row in comparison.rows:
+        assert any(line.strip().startswith(row.name) for line in lines)
+        assert f"{row.figures['mrr'].mean:.4f}".replace("0.", ".") in text
+    assert ("±" in text) == (width <= 80)
 
 
 def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:
@@ -326,6 +343,35 @@ def test_other_data_or_protocols_are_refused(
     expected = rf"^runs a \(\w{{8}}\) and b \(\w{{8}}\) differ in {field}: {message}; compare"
     with pytest.raises(InputError, match=expected):
         compare(["a", "b"], tracking)
+
+
+def test_across_protocols_tests_what_shares_its_targets(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    write("a", ranked(POPULARITY))
+    write("b", ranked(ATTENTION, seen="allow"), **{"protocol.seen": "allow"})
+    write("c", ranked(MARKOV), dataset_fingerprint="beef")  # other users, if of the same number
+    write("d", ranked([1, 2]), **{"protocol.split": "global_time"})
+    comparison = compare([], tracking, across_protocols=True)
+    assert [row.name for row in comparison.rows] == ["a", "b", "c", "d"]
+    tested = [bool(row.differences) for row in comparison.rows]
+    assert tested == [False, True, False, False]
+    assert "seen items left out" in comparison.protocol
+    assert " | leave_last_out, test part, ranked over all 2,000 items, seen items ranked too" in (
+        comparison.protocol
+    )
+    assert comparison.frame()["ndcg_at_10_p_value"].null_count() == 3
+    text = printed(comparison)
+    assert text.count("not tested") == 2
+    assert text.count("baseline") == 1
+    with pytest.raises(InputError, match="or ask for a table across protocols$"):
+        compare(["a", "b"], tracking)
+
+
+def test_fingerprints_of_protocols_only_sum_up(tracking: TrackingConfig, write: Write) -> None:
+    write("old", ranked(POPULARITY))
+    write("new", ranked(POPULARITY), **{"protocol.fingerprint": "abc"})
+    assert len(compare([], tracking).rows) == 2
 
 
 @pytest.mark.parametrize(

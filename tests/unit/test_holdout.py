@@ -51,7 +51,7 @@ def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> N
     assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [2, 2, 2]]
     test = dataset.holdout("test")
     assert test.users.tolist() == [0, 0, 1, 1]
-    assert lists(test.histories) == [[2, 1, 2], [2, 1, 2], [1], [1]]
+    assert (lists(test.histories), test.rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
     assert test.targets.tolist() == [4, 2, 3, 1]
     assert test.dropped == 0
 
@@ -80,7 +80,7 @@ def test_parts_partition_the_log(
         assert single.dropped == together.dropped
         before = train if part == "valid" else known
         assert lists(together.histories) == [before[user] for user in targets[part]]
-        assert lists(single.histories) == [before[user] for user, _ in each]
+        assert lists(single.histories.take(single.rows)) == [before[user] for user, _ in each]
     for user, user_id in enumerate(dataset.user_ids):
         bought = sorted((row for row in rows if row[0] == user_id), key=lambda row: row[2])
         tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()

@@ -19,7 +19,6 @@ from recsys.evaluation.metrics import (
     metric_values,
     ndcg_at,
     recall_at,
-    reciprocal_rank,
     summarise,
     user_means,
 )
@@ -31,7 +30,7 @@ ranks_of_eight = st.lists(st.integers(1, 8), min_size=1, max_size=20).map(np.arr
 def test_hand_computed() -> None:
     assert recall_at(RANKS, 2).tolist() == [1, 1, 0, 0, 0]
     assert ndcg_at(RANKS, 10).tolist() == pytest.approx([1, 0.6309297535714575, 0.5, 0, 0])
-    assert reciprocal_rank(RANKS).tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 11, 1 / 100])
+    assert metric_values(RANKS, "mrr").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 11, 1 / 100])
 
 
 @given(ranks_of_eight, st.integers(1, 8))
@@ -43,7 +42,7 @@ def test_parity_with_scikit_learn(ranks: np.ndarray, k: int) -> None:
     relevant[:, 0] = 1
     labels = np.zeros(len(ranks), dtype=int)
     assert ndcg_at(ranks, k).mean() == pytest.approx(ndcg_score(relevant, scores, k=k))
-    assert reciprocal_rank(ranks).mean() == pytest.approx(
+    assert metric_values(ranks, "mrr").mean() == pytest.approx(
         label_ranking_average_precision_score(relevant, scores)
     )
     if k < 8:  # scikit-learn warns that k = 8 of 8 is always 1
@@ -54,10 +53,12 @@ def test_parity_with_scikit_learn(ranks: np.ndarray, k: int) -> None:
 def test_values_by_name() -> None:
     assert metric_values(RANKS, "recall_at_3").tolist() == recall_at(RANKS, 3).tolist()
     assert metric_values(RANKS, "ndcg_at_20").tolist() == ndcg_at(RANKS, 20).tolist()
-    assert metric_values(RANKS, "mrr").tolist() == reciprocal_rank(RANKS).tolist()
+    assert metric_values(RANKS, "mrr_at_3").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 0, 0])
 
 
-@pytest.mark.parametrize("name", ["recall@10", "recall_at_0", "precision_at_5", "ndcg_at_", ""])
+@pytest.mark.parametrize(
+    "name", ["recall@10", "recall_at_0", "auc_at_5", "mrr_at_", "ndcg_at_", ""]
+)
 def test_unknown_metrics_are_named(name: str) -> None:
     with pytest.raises(InputError, match=f"metric {name!r}: must be recall_at_K"):
         metric_values(RANKS, name)

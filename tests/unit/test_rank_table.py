@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,10 @@ def table() -> RankTable:
     scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
     holdout = Holdout(
         users=np.array([0, 2, 5]),
-        histories=Histories.from_lists([[1], [2, 1, 3], []]),
         targets=np.array([3, 4, 1], dtype=np.int32),
+        places=np.array([1, 5, 9]),
+        rows=np.arange(3),
+        histories=Histories.from_lists([[1], [2, 1, 3], []]),
         dropped=7,
     )
     return evaluate(scorer, holdout, "test", "filter")
@@ -37,7 +41,7 @@ def test_one_row_per_target(table: RankTable) -> None:
     }
     assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
     assert table.ranks.tolist() == [2, 1, 1]
-    assert table.protocol == Protocol("test", 4, "filter", "against_target", 7)
+    assert table.protocol == Protocol("test", 4, "filter", "against_target", 7, "catalogue")
 
 
 def test_save_and_load_keep_everything(table: RankTable, tmp_path: Path) -> None:
@@ -89,4 +93,18 @@ def test_load_refuses_other_parquet_files(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pl.DataFrame({"user": [1]}).write_parquet(path)
     with pytest.raises(InputError, match=r"not a rank table: .*rank, .*target"):
+        RankTable.load(path)
+
+
+def test_tables_from_before_candidates_were_a_choice_still_load(
+    table: RankTable, tmp_path: Path
+) -> None:
+    path = tmp_path / "ranks.parquet"
+    old = asdict(table.protocol)
+    del old["candidates"]
+    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
+    assert RankTable.load(path).protocol == table.protocol
+    del old["seen"]
+    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
+    with pytest.raises(InputError, match="not a rank table: seen missing"):
         RankTable.load(path)

@@ -242,3 +242,20 @@ def test_targets_and_histories_must_pair_up() -> None:
 def test_k_outside_the_catalogue_names_both(k: int) -> None:
     with pytest.raises(InputError, match=f"k={k}: must be from 1 to 3"):
         top_k(table([1, 2, 3]), NOTHING, k, "allow")
+
+
+@given(cases(), st.sampled_from(["filter", "allow"]), st.data())
+def test_targets_that_share_a_history_rank_as_if_each_had_its_own(
+    case: Case, seen: Seen, data: st.DataObject
+) -> None:
+    scores, histories, _ = case
+    of = data.draw(
+        st.lists(st.integers(0, len(histories) - 1), min_size=1, max_size=12).map(sorted)
+    )
+    rows, items = np.array(of), st.integers(1, scores.shape[1])
+    wanted = targets(*(data.draw(items) for _ in of))
+    shared = TableScorer(scores)
+    ranks = rank_targets(shared, histories, wanted, seen, rows=rows)
+    assert sum(shared.calls) == len(histories)  # each is scored once
+    own = rank_targets(TableScorer(scores[rows]), histories.take(rows), wanted, seen)
+    assert ranks.tolist() == own.tolist()

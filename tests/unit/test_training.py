@@ -58,7 +58,8 @@ def walks(users: int, seed: int, *, planted: bool) -> tuple[Histories, Holdout]:
     targets = np.array([row[-1] for row in rows], dtype=np.int32)
     before = Histories.from_lists([row[:-1] for row in rows])
     assert len(whole) == users
-    return before, Holdout(np.arange(users), before, targets, 0)
+    each = np.arange(users)
+    return before, Holdout(each, targets, whole.offsets[1:] - 1, each, before, dropped=0)
 
 
 def recall(experiment: Experiment, *, planted: bool) -> float:

@@ -1,0 +1,30 @@
+"""Sessions: a user's interactions taken apart at long pauses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import narwhals as nw
+
+from recsys.data.log import InteractionLog
+
+
+def split_sessions(log: InteractionLog, gap: int) -> InteractionLog:
+    """Make a user of each session: USER#1 for the first of USER, USER#2 for the next one.
+
+    A session ends where the user's next interaction is more than ``gap`` later, in the unit of the
+    log's times (seconds where they were dates). Nothing of the log is lost; user ids become text.
+    """
+    pause = nw.col("timestamp") - nw.col("timestamp").shift(1).over("user_id", order_by="order")
+    begun = nw.col("begins").cum_sum().over("user_id", order_by="order") + 1
+    user, number = nw.col("user_id").cast(nw.String), begun.cast(nw.String)
+    frame = (
+        log.frame.with_columns(begins=(pause > gap).fill_null(value=False).cast(nw.Int64))
+        .with_columns(user_id=nw.concat_str(user, number, separator="#"))
+        .drop("begins")
+        .with_row_index("place", order_by=["user_id", "order"])  # "U#10" comes before "U#2"
+        .with_columns(order=nw.col("place").cast(nw.Int64))
+        .drop("place")
+        .sort("order")
+    )
+    return replace(log, frame=frame.collect().lazy())

@@ -1,0 +1,172 @@
+"""What targets are ranked among, where that is not the whole catalogue."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.config import AllItems, EvaluationConfig, GivenItems, SampledItems
+from recsys.data.histories import PAD, Histories
+from recsys.data.prepared import Holdout, Part, PreparedDataset
+from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+from recsys.evaluation.ranking import Seen
+from recsys.evaluation.scorer import user_batches
+
+logger = logging.getLogger(__name__)
+
+CATALOGUE = "catalogue"
+"""What protocols call all items."""
+
+_SAMPLED = "sampled"
+
+SAMPLED_WARNING = (
+    "SAMPLED: figures of sampled candidates do not order models as the full catalogue does "
+    "(Krichene and Rendle 2020)"
+)
+
+
+def is_sampled(name: str) -> bool:
+    """Are these candidates, by the name that protocols give them, a random sample?"""
+    return name.startswith(_SAMPLED)
+
+
+def candidates_in_words(name: str, num_items: int) -> str:
+    """What targets were ranked among, with the warning that belongs to samples.
+
+    >>> candidates_in_words("catalogue", 3_416)
+    'all 3,416 items'
+    """
+    if name == CATALOGUE:
+        return f"all {num_items:,} items"
+    return f"{name} candidates" + (f" ({SAMPLED_WARNING})" if is_sampled(name) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What each of the Q targets of a holdout is ranked among."""
+
+    name: str
+    """As protocols name it: two sets of one name and dataset are the same."""
+    sets: Histories
+    """Item tokens of each target [Q sets], its own among them, ascending."""
+
+
+def choose_candidates(
+    config: EvaluationConfig, dataset: PreparedDataset, part: Part
+) -> Candidates | None:
+    """The candidates that a config asks for; None: the whole catalogue.
+
+    Raises:
+        InputError: see `read_candidates`.
+    """
+    chosen = config.candidates
+    if isinstance(chosen, AllItems):
+        return None
+    if isinstance(chosen, GivenItems):
+        return read_candidates(chosen.file, dataset, part)
+    return sample_candidates(chosen, dataset, part, config.seen)
+
+
+def sample_candidates(
+    config: SampledItems, dataset: PreparedDataset, part: Part, seen: Seen
+) -> Candidates:
+    """Random items for each history that is followed by targets, and those targets.
+
+    Targets of the same user and history have the same candidates: they stand in one list.
+
+    Args:
+        config: how many, drawn how.
+        dataset: the catalogue, and the interactions that popularity is counted in.
+        part: whose targets.
+        seen: under ``filter`` items of the history are not drawn.
+    """
+    holdout, num_items = dataset.holdout(part), dataset.num_items
+    histories, rows = holdout.histories, holdout.rows
+    targets = Histories(holdout.targets, _offsets(np.bincount(rows)))
+    weights = np.ones(num_items + 1, dtype=np.float32)
+    if config.by == "popularity":
+        weights = np.bincount(dataset.histories(part).items, minlength=num_items + 1).astype("f4")
+    weights[PAD] = 0
+    generator = np.random.default_rng(config.seed)
+    counts, items = [], []
+    for users in user_batches(len(histories), num_items):
+        # Items arrive after random waits, and the first ones are drawn: without replacement, in
+        # proportion to the weights.
+        shape = (len(histories[users]), num_items + 1)
+        waits = generator.standard_exponential(shape, dtype=np.float32) / np.maximum(weights, 1)
+        waits[:, weights == 0] = np.inf
+        for left_out in (targets[users], histories[users])[: 2 if seen == "filter" else 1]:
+            waits[left_out.users, left_out.items] = np.inf
+        num = min(config.num, num_items)
+        drawn = np.argpartition(waits, num - 1, axis=1)[:, :num]
+        chosen = np.zeros(shape, dtype=np.bool_)
+        np.put_along_axis(chosen, drawn, np.isfinite(np.take_along_axis(waits, drawn, 1)), 1)
+        chosen[targets[users].users, targets[users].items] = True
+        counts.append(chosen.sum(axis=1))
+        items.append(np.nonzero(chosen)[1].astype(np.int32))
+    sets = Histories(np.concatenate(items), _offsets(np.concatenate(counts)))
+    name = f"{_SAMPLED} {config.num} ({config.by}, seed {config.seed})"
+    return Candidates(name, sets.take(rows))
+
+
+def read_candidates(source: TableSource, dataset: PreparedDataset, part: Part) -> Candidates:
+    """Candidates that a table names, in raw ids.
+
+    Every target must be among its user's candidates: adding it would rank among other items than
+    were given, and leaving it out would mix the candidates' merit into the model's. Candidates
+    outside the catalogue cannot be scored and are left out, with a warning; users without targets
+    are passed over.
+
+    Args:
+        source: a file or frame with the columns user_id and item_id, in any order.
+        dataset: whose targets.
+        part: which of them.
+
+    Raises:
+        InputError: the table cannot be read, or a target is not among its user's candidates.
+    """
+    origin = str(source) if isinstance(source, str | os.PathLike) else "the candidates"
+    table = read_table(source, ["user_id", "item_id"], origin)
+    rows = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
+    tokens = dataset.vocabulary.encode(table["item_id"])
+    if unknown := int(np.count_nonzero(tokens == PAD)):
+        logger.warning("%s: %d candidates outside the catalogue left out", origin, unknown)
+    # One number per user and item makes questions of sets questions of numbers.
+    width = dataset.num_items + 1
+    pairs = np.unique((rows * width + tokens)[(rows >= 0) & (tokens != PAD)])
+    holdout = dataset.holdout(part)
+    _refuse_without_target(pairs, width, holdout, dataset, origin)
+    counts = np.bincount(pairs // width, minlength=dataset.num_users)
+    given = Histories((pairs % width).astype(np.int32), _offsets(counts)).take(holdout.users)
+    digest = hashlib.sha256(given.items.tobytes() + given.offsets.tobytes()).hexdigest()
+    return Candidates(f"given {digest[:12]}", given)
+
+
+def _refuse_without_target(
+    pairs: NDArray[np.int64],
+    width: int,
+    holdout: Holdout,
+    dataset: PreparedDataset,
+    origin: str,
+) -> None:
+    lacking = np.flatnonzero(~np.isin(holdout.users * width + holdout.targets, pairs))
+    if not len(lacking):
+        return
+    user, target = holdout.users[lacking[0]], holdout.targets[lacking[0]]
+    item = dataset.vocabulary.decode([target])[0]
+    raise InputError(
+        f"{origin}: item_id {item!r}, a target of user_id {dataset.user_ids[int(user)]!r}, is not "
+        f"among the user's candidates ({len(lacking):,} targets of {len(holdout.targets):,} lack): "
+        "every target must be"
+    )
+
+
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)])

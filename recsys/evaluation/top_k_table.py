@@ -1,0 +1,81 @@
+"""The best items for every history that is followed by targets: what a model would recommend."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.prepared import Holdout, Part
+from recsys.evaluation.continuation import ListProtocol
+from recsys.evaluation.ranking import Seen, top_k
+from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.table_file import load_table, save_table
+
+_NOUN = "top-k table"
+_SCHEMA = {
+    "user": pl.Int64(),
+    "history_length": pl.Int32(),
+    "items": pl.List(pl.Int32),
+    "scores": pl.List(pl.Float32),
+}
+_MOST = 100
+"""Longest lists that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopKTable:
+    """One row per list: the best items of the catalogue after one history of one user."""
+
+    frame: pl.DataFrame
+    """user (row of the user in the dataset), history_length (items before), items (k item tokens,
+    best first; PAD: nothing in this place) and their scores."""
+    protocol: ListProtocol
+
+    @property
+    def items(self) -> NDArray[np.int32]:
+        """Item tokens [N, k], best first."""
+        items: NDArray[np.int32]
+        items = self.frame["items"].list.to_array(self.protocol.length).to_numpy()
+        return items
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one Parquet file, whole or not at all; see `save_table`."""
+        save_table(path, _NOUN, self.frame, self.protocol)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TopKTable:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file cannot be read, or is no top-k table.
+        """
+        return cls(*load_table(path, _NOUN, _SCHEMA, ListProtocol))
+
+
+def list_best(scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, length: int) -> TopKTable:
+    """List the best items of the catalogue after every history of a holdout.
+
+    Args:
+        scorer: whose best items.
+        holdout: targets with histories; those of the same user and history have one list.
+        part: of the split, that the holdout is.
+        seen: whether items of the history are left out.
+        length: places in each list, k; at most 100, and at most as many as the catalogue has items.
+    """
+    _, first = np.unique(holdout.rows, return_index=True)
+    length = min(length, _MOST, scorer.num_items)
+    items, scores = top_k(scorer, holdout.histories, length, seen)
+    frame = pl.DataFrame(
+        {
+            "user": holdout.users[first],
+            "history_length": holdout.histories.lengths,
+            "items": pl.Series(items),
+            "scores": pl.Series(scores),
+        },
+        schema=_SCHEMA,
+    )
+    return TopKTable(frame, ListProtocol(part, scorer.num_items, seen, length, holdout.dropped))

@@ -1,0 +1,130 @@
+"""Pictures of a comparison: by k, over the epochs, user by user, and against what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from recsys.evaluation.compare import Comparison
+
+CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
+"""The k of recall@k and NDCG@k that are drawn."""
+
+Curves = Mapping[str, Mapping[int, float]]
+"""Of runs by their id: NDCG@10 on the validation targets, by epoch."""
+
+_WIDTH = 7.0
+"""Of a picture, in inches."""
+_MOST_POINTS = 2_000
+"""Users of a curve that are drawn, evenly chosen: more are not to be seen."""
+
+
+def draw_by_k(comparison: Comparison, kind: str) -> Figure:
+    """One metric of every run by k, the 95% intervals as bands.
+
+    Args:
+        comparison: the runs.
+        kind: ``recall`` or ``ndcg``.
+    """
+    figure, axes = _axes(3.8)
+    names = [f"{kind}_at_{k}" for k in CUTOFFS]
+    for row, evaluated in zip(comparison.rows, comparison.evaluated, strict=True):
+        intervals = evaluated.ranks.summary(names).values()
+        means, lows, highs = zip(*intervals, strict=True)
+        (line,) = axes.plot(CUTOFFS, means, marker=".", label=row.name)
+        axes.fill_between(CUTOFFS, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set(xscale="log", xlabel="k", ylabel=_title(f"{kind}_at_k"))
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(CUTOFFS, [str(k) for k in CUTOFFS])
+    axes.minorticks_off()
+    _legend(axes)
+    return figure
+
+
+def draw_curves(comparison: Comparison, curves: Curves) -> Figure:
+    """NDCG@10 on the validation targets over the epochs, of the runs that were trained."""
+    figure, axes = _axes(3.6)
+    for number, row in enumerate(comparison.rows):
+        if curve := curves.get(row.run_id):
+            epochs = sorted(curve)
+            axes.plot(
+                epochs, [curve[e] for e in epochs], color=f"C{number}", marker=".", label=row.name
+            )
+    axes.set(xlabel="epoch", ylabel="NDCG@10 on validation")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(axes)
+    return figure
+
+
+def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
+    """Each user's difference to the first run, the worst first: whom a run serves better.
+
+    Args:
+        comparison: two runs or more.
+        metric: of the ranks.
+    """
+    figure, axes = _axes(3.6)
+    first = comparison.evaluated[0].ranks.values(metric)
+    for number, row in enumerate(comparison.rows[1:], 1):
+        differences = np.sort(comparison.evaluated[number].ranks.values(metric) - first)
+        better, worse = (differences > 0).mean(), (differences < 0).mean()
+        chosen = np.linspace(0, len(differences) - 1, min(len(differences), _MOST_POINTS)).round()
+        axes.plot(
+            chosen / max(len(differences) - 1, 1),
+            differences[chosen.astype(np.int64)],
+            color=f"C{number}",
+            label=f"{row.name}: better for {better:.0%} of users, worse for {worse:.0%}",
+        )
+    axes.axhline(0, color="#5c6b78", linewidth=0.8)
+    axes.set(
+        xlabel="users, in the order of their difference",
+        ylabel=f"{_title(metric)} less that of\n{comparison.rows[0].name}",
+        xlim=(0, 1),
+    )
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    _legend(axes)
+    return figure
+
+
+def draw_costs(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
+    """Quality against the seconds that fitting took, of the runs that logged them."""
+    figure, axes = _axes(3.6)
+    for number, row in enumerate(comparison.rows):
+        if (seconds := row.costs.get("fit_seconds")) is None or metric not in row.figures:
+            continue
+        mean, low, high = row.figures[metric]
+        axes.errorbar(
+            max(seconds, 0.01),
+            mean,
+            yerr=[[mean - low], [high - mean]],
+            fmt="o",
+            color=f"C{number}",
+            label=row.name,
+        )
+    axes.set(xscale="log", xlabel="seconds to fit", ylabel=_title(metric))
+    axes.set_ylim(bottom=0)
+    _legend(axes)
+    return figure
+
+
+def _axes(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(color="#dde3e8", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _legend(axes: Axes) -> None:
+    legend = axes.legend(fontsize=8, frameon=False)
+    for text in legend.get_texts():  # names are text, not mathematics, even with a $ in them
+        text.set_parse_math(False)
+
+
+def _title(metric: str) -> str:
+    return metric.replace("_at_", "@").replace("ndcg", "NDCG")

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes an environment for each peer that benchmarks are run beside: tests/benchmarks/peers.sh FOLDER
+# Then: PEERS=FOLDER make benchmark
+set -euo pipefail
+folder="${1:?name a folder}"
+make_env() { # NAME PACKAGE...
+    "${PYTHON:-python3}" -m venv "$folder/$1"
+    "$folder/$1/bin/python" -m pip install --quiet "${@:2}"
+}
+make_env rectools rectools==0.19.0
+make_env replay replay-rec==0.22.0 torch==2.13.0 lightning

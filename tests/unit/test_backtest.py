@@ -1,0 +1,119 @@
+"""The folds of a backtest: by hand, apart from one another, and taken together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.config import Backtest, DataConfig, GlobalTime
+from recsys.data.backtest import fold_configs, folds
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.pooling import pool
+from recsys.evaluation.rank_table import Protocol, RankTable
+
+NO_TIMES = np.empty(0, dtype=np.int64)
+
+
+def test_folds_at_dates_by_hand() -> None:
+    backtest = Backtest(cuts=("2011-01-01", "2011-02-01"), valid_fraction=0.2, targets="every")
+    assert folds(backtest, NO_TIMES) == (
+        GlobalTime(
+            test_from="2011-01-01", test_until="2011-02-01", valid_fraction=0.2, targets="every"
+        ),
+        GlobalTime(test_from="2011-02-01", valid_fraction=0.2, targets="every"),
+    )
+
+
+def test_folds_of_equal_shares_by_hand() -> None:
+    by_share = folds(Backtest(folds=3, test_fraction=0.2, history="advancing"), np.arange(10))
+    assert [(fold.test_from, fold.test_until) for fold in by_share] == [(4, 6), (6, 8), (8, None)]
+    assert {fold.history for fold in by_share} == {"advancing"}
+
+
+def test_times_too_coarse_for_the_folds() -> None:
+    with pytest.raises(InputError, match="begins two folds at the same time"):
+        folds(Backtest(folds=3, test_fraction=0.1), np.repeat([1, 2], 10))
+
+
+def test_only_a_backtest_has_folds() -> None:
+    with pytest.raises(InputError, match="must be of kind backtest, not leave_last_out"):
+        fold_configs(DataConfig())
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=40, max_size=80, unique=True),
+    st.integers(1, 4),
+    st.sampled_from([0.05, 0.1, 0.2]),
+)
+def test_each_later_interaction_is_tested_once(times: list[int], count: int, share: float) -> None:
+    made = folds(Backtest(folds=count, test_fraction=share), np.sort(times))
+    assert len(made) == count
+    assert made[-1].test_until is None
+    assert all(early.test_until == late.test_from for early, late in pairwise(made))
+    begin = made[0].test_from
+    assert isinstance(begin, int)
+    assert sum(time >= begin for time in times) == round(share * len(times) * count)
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> list[PreparedDataset]:
+    """Users a and b at times 0 to 9 each, with an item of its own at each time; c joins at 7."""
+    rows = [(user, time, 2 * time + (user == "b")) for user in "ab" for time in range(10)]
+    rows += [("c", 1, 14), ("c", 2, 19)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    log.write_csv(tmp_path / "log.csv")
+    split = Backtest(cuts=(12, 16), valid_fraction=0.2)
+    config = DataConfig(source=str(tmp_path / "log.csv"), split=split)
+    return [
+        prepare(fold.source, fold, tmp_path / str(n)) for n, fold in enumerate(fold_configs(config))
+    ]
+
+
+def test_a_fold_knows_nothing_of_what_comes_after_it(datasets: list[PreparedDataset]) -> None:
+    first, second = datasets
+    assert first.timestamps.max() == 15
+    assert first.item_table["item_id"].to_list() == [0, 1, 2, 3, 4, 5]
+    assert second.timestamps.max() == 19
+    assert second.item_table["item_id"].to_list() == list(range(8))
+    assert first.manifest.counts["test"] == 5
+    assert [dataset.manifest.log_fingerprint for dataset in datasets] == [
+        first.manifest.log_fingerprint
+    ] * 2
+
+
+def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> None:
+    """User 0 is a and user 1 is b in both; c, user 2, is in the second table alone."""
+
+    def table(users: list[int], ranks: list[int], num_items: int, dropped: int) -> RankTable:
+        lengths = [num_items] * len(users)  # those of another fold have grown
+        frame = pl.DataFrame(
+            {"user": users, "target": ranks, "rank": ranks, "history_length": lengths},
+            schema={
+                "user": pl.Int64,
+                "target": pl.Int32,
+                "rank": pl.Int64,
+                "history_length": pl.Int32,
+            },
+        )
+        return RankTable(frame, Protocol("test", num_items, "allow", "against_target", dropped))
+
+    tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
+    pooled = pool(tables, [dataset.user_ids for dataset in datasets])
+    assert pooled.users.tolist() == [0, 1, 1, 0, 0, 2]
+    assert pooled.values("recall_at_1").tolist() == [3 / 4, 1 / 2, 0]
+    assert pooled.summary(["recall_at_1"])["recall_at_1"].mean == pytest.approx((3 / 4 + 1 / 2) / 3)
+    assert (pooled.protocol.num_items, pooled.protocol.dropped) == (8, 3)
+
+
+def test_users_are_told_apart_by_their_ids_not_their_rows() -> None:
+    frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
+    one = RankTable(frame, Protocol("test", 6, "allow", "against_target", 0))
+    pooled = pool([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
+    assert pooled.users.tolist() == [1, 0]

@@ -1,0 +1,209 @@
+"""Ranking among candidates: drawn, given, and never without a word."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from mlflow import MlflowClient
+
+from recsys.baselines.popularity import Popularity
+from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.candidates import (
+    Candidates,
+    choose_candidates,
+    read_candidates,
+    sample_candidates,
+)
+from recsys.evaluation.compare import compare
+from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.ranking import Seen, rank_targets
+from recsys.training.baseline import fit_baseline
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """200 users of 12 purchases each, the last two being targets; item 1 is half of the trade."""
+    generator = np.random.default_rng(0)
+    items = np.where(generator.random((200, 12)) < 0.5, 1, generator.integers(2, 40, (200, 12)))
+    log = pl.DataFrame(
+        {
+            "user_id": np.repeat([f"u{u:03}" for u in range(200)], 12),
+            "item_id": items.ravel(),
+            "timestamp": np.tile(np.arange(12), 200),
+        }
+    )
+    config = DataConfig(split=LeaveLastOut(targets=2))
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "log")
+
+
+def lists(histories: Histories) -> list[list[int]]:
+    return [histories[slice(b, b + 1)].items.tolist() for b in range(len(histories))]
+
+
+def test_ranks_among_candidates_by_hand() -> None:
+    scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
+    histories = Histories.from_lists([[], [], [1], []])
+    targets = np.array([3, 3, 4, 3], dtype=np.int32)
+    among = Histories.from_lists([[4, 3], [1, 3, 4], [1, 4, 3], [1, 2]])
+    ranks = rank_targets(scorer, histories, targets, "filter", candidates=among)
+    assert ranks.tolist() == [1, 2, 2, 5]  # the last target is no candidate: never recommended
+    ranks = rank_targets(scorer, histories, targets, "allow", candidates=among)
+    assert ranks.tolist() == [1, 2, 3, 5]
+
+
+def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(dataset: PreparedDataset) -> None:
+    holdout = dataset.holdout("test")
+    scorer = Popularity(np.random.default_rng(1).random(dataset.num_items + 1))
+    everything = Histories.from_lists([range(1, dataset.num_items + 1)] * len(holdout.targets))
+    among = Candidates("everything", everything)
+    ranks = evaluate(scorer, holdout, "test", "filter", "item_id", among).ranks
+    assert ranks.tolist() == evaluate(scorer, holdout, "test", "filter", "item_id").ranks.tolist()
+
+
+@pytest.mark.parametrize("seen", ["filter", "allow"])
+def test_samples_are_what_was_asked_for(dataset: PreparedDataset, seen: Seen) -> None:
+    holdout = dataset.holdout("test")
+    candidates = sample_candidates(SampledItems(num=5), dataset, "test", seen)
+    assert candidates.name == "sampled 5 (uniform, seed 0)"
+    targets: dict[int, set[int]] = {}
+    for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
+        targets.setdefault(user, set()).add(target)
+    drawn: dict[int, list[int]] = {}
+    histories = lists(holdout.histories.take(holdout.rows))
+    seen_anyway = 0
+    for row, (user, among) in enumerate(
+        zip(holdout.users.tolist(), lists(candidates.sets), strict=True)
+    ):
+        assert among == sorted(set(among))
+        assert targets[user] <= set(among)
+        others = set(among) - targets[user]
+        assert len(others) == 5
+        seen_anyway += len(others & set(histories[row]))
+        assert drawn.setdefault(user, among) == among  # targets of a user stand in one list
+    assert (seen_anyway == 0) == (seen == "filter")
+    again = sample_candidates(SampledItems(num=5), dataset, "test", seen)
+    assert again.sets.items.tolist() == candidates.sets.items.tolist()
+    other = sample_candidates(SampledItems(num=5, seed=1), dataset, "test", seen)
+    assert other.sets.items.tolist() != candidates.sets.items.tolist()
+
+
+def test_samples_follow_popularity_if_asked_to(dataset: PreparedDataset) -> None:
+    bought = dataset.histories("test").items
+    share = float(np.mean(bought == 1))
+    assert share > 0.4
+    for by, expected in (("uniform", 1 / dataset.num_items), ("popularity", share)):
+        config = SampledItems.model_validate({"num": 1, "by": by})
+        holdout = dataset.holdout("test")
+        sets = sample_candidates(config, dataset, "test", "allow").sets
+        # Of the users whose targets are others: how often is item 1 the one that was drawn?
+        own = np.zeros(dataset.num_users, dtype=bool)
+        own[holdout.users[holdout.targets == 1]] = True
+        rows = np.flatnonzero(~own[holdout.users])
+        drawn = np.mean([1 in lists(sets)[row] for row in rows])
+        assert drawn == pytest.approx(expected, abs=0.15)
+
+
+def test_more_samples_than_items_are_all_items(dataset: PreparedDataset) -> None:
+    sets = sample_candidates(SampledItems(num=10_000), dataset, "test", "allow").sets
+    assert set(sets.lengths.tolist()) == {dataset.num_items}
+
+
+def given(dataset: PreparedDataset) -> pl.DataFrame:
+    """For every user the two targets and item 2, in raw ids."""
+    holdout = dataset.holdout("test")
+    return pl.DataFrame(
+        {
+            "user_id": dataset.user_ids.gather(pl.Series(np.tile(holdout.users, 2))),
+            "item_id": pl.concat(
+                [
+                    dataset.vocabulary.decode(holdout.targets),
+                    pl.Series([2] * len(holdout.targets)),
+                ]
+            ),
+        }
+    )
+
+
+def test_given_candidates(
+    dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = given(dataset)
+    strangers = pl.DataFrame({"user_id": ["u000", "nobody"], "item_id": [4711, 3]})
+    pl.concat([table, strangers]).sample(fraction=1, shuffle=True, seed=0).write_csv(
+        tmp_path / "candidates.csv"
+    )
+    with caplog.at_level(logging.WARNING):
+        candidates = read_candidates(tmp_path / "candidates.csv", dataset, "test")
+    assert "candidates.csv: 1 candidates outside the catalogue left out" in caplog.text
+    assert read_candidates(table, dataset, "test").name == candidates.name  # whatever the order
+    (two,) = dataset.vocabulary.encode([2]).tolist()
+    holdout = dataset.holdout("test")
+    together = dict(zip(*_targets_of(holdout.users, holdout.targets), strict=True))
+    for user, among in zip(holdout.users.tolist(), lists(candidates.sets), strict=True):
+        assert set(among) == {two, *together[user]}
+    ranks = evaluate(
+        Popularity(np.zeros(dataset.num_items + 1)), holdout, "test", "allow", "against_target",
+        candidates,
+    )  # fmt: skip
+    assert ranks.ranks.tolist() == candidates.sets.lengths.tolist()
+    assert ranks.protocol.candidates == candidates.name
+
+
+def _targets_of(users: np.ndarray, targets: np.ndarray) -> tuple[list[int], list[set[int]]]:
+    together: dict[int, set[int]] = {}
+    for user, target in zip(users.tolist(), targets.tolist(), strict=True):
+        together.setdefault(user, set()).add(target)
+    return [*together], [*together.values()]
+
+
+def test_a_target_that_is_no_candidate_is_named(dataset: PreparedDataset) -> None:
+    holdout = dataset.holdout("test")
+    item = dataset.vocabulary.decode(holdout.targets[:1])[0]
+    table = given(dataset).filter(~((pl.col("user_id") == "u000") & (pl.col("item_id") == item)))
+    with pytest.raises(
+        InputError,
+        match=rf"^the candidates: item_id {item}, a target of user_id 'u000', is not among",
+    ):
+        read_candidates(table, dataset, "test")
+    with pytest.raises(InputError, match=r"user_id 'u199', .* \(2 targets of"):
+        read_candidates(given(dataset).filter(pl.col("user_id") != "u199"), dataset, "test")
+
+
+def test_configs_in_short_and_in_full() -> None:
+    full = {"kind": "sampled", "num": 7, "seed": 1, "by": "popularity"}
+    assert EvaluationConfig.model_validate({}).model_dump()["candidates"] == "all"
+    assert EvaluationConfig.model_validate({"candidates": full}).model_dump()["candidates"] == full
+    short = parse_experiment({"evaluation": {"candidates": "sampled"}})
+    assert short.evaluation.candidates == SampledItems()
+    with pytest.raises(InputError, match=r"evaluation\.candidates: the kind must be 'all', 'samp"):
+        parse_experiment({"evaluation": {"candidates": "some"}})
+    with pytest.raises(InputError, match=r"evaluation\.candidates\.num: .* not 0"):
+        parse_experiment({"evaluation": {"candidates": {"kind": "sampled", "num": 0}}})
+
+
+def test_a_sampled_run_says_so_wherever_it_is_shown(
+    dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    tree = {"name": "few", "evaluation": {"candidates": "sampled"}, "tracking": tracking}
+    experiment = parse_experiment(tree)
+    sampled = fit_baseline("popularity", experiment, dataset)
+    every = fit_baseline("popularity", parse_experiment({"tracking": tracking}), dataset)
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    tags = client.get_run(sampled).data.tags
+    assert tags["protocol.candidates"] == "sampled 100 (uniform, seed 0)"
+    table = RankTable.load(client.download_artifacts(sampled, "ranks_test.parquet", str(tmp_path)))
+    assert table.protocol.candidates == tags["protocol.candidates"]
+    assert choose_candidates(experiment.evaluation, dataset, "test") is not None
+    words = compare([sampled], experiment.tracking).protocol
+    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: figures of sampled cand" in words
+    assert "SAMPLED" not in compare([every], experiment.tracking).protocol
+    with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
+        compare([every, sampled], experiment.tracking)

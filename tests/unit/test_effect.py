@@ -1,0 +1,101 @@
+"""Effect sizes, and seeds pooled: by hand and against scipy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from recsys.errors import InputError
+from recsys.evaluation.effect import paired_effect
+from recsys.evaluation.rank_table import Protocol, RankTable
+from recsys.evaluation.seeds import pool_seeds
+from recsys.evaluation.significance import paired_difference, paired_test
+
+
+def table(ranks: list[int] | NDArray[np.int64]) -> RankTable:
+    frame = pl.DataFrame(
+        {
+            "user": np.arange(len(ranks)),
+            "target": np.ones(len(ranks), dtype=np.int32),
+            "rank": np.array(ranks),
+            "history_length": np.ones(len(ranks), dtype=np.int32),
+        }
+    )
+    return RankTable(frame, Protocol("test", 100, "filter", "against_target", 0))
+
+
+def test_effect_by_hand() -> None:
+    # Differences 1, 0, 1, 0: mean .5, standard deviation 1 / sqrt(3).
+    effect = paired_effect(np.array([1.0, 0, 1, 1]), np.array([0.0, 0, 0, 1]))
+    assert effect.d_z == pytest.approx(0.5 * math.sqrt(3))
+    assert effect.users_needed == math.ceil((1.959964 + 0.841621) ** 2 / 0.75 + 1.959964**2 / 2)
+
+
+@pytest.mark.parametrize("d_z", [0.05, 0.2, 0.8])
+def test_users_needed_are_those_of_the_noncentral_t_distribution(d_z: float) -> None:
+    differences = np.array([1.0, -1.0]) * np.sqrt(0.5) + d_z  # standard deviation 1
+    needed = paired_effect(differences, np.zeros(2)).users_needed
+
+    def power(users: float) -> float:
+        critical = stats.t.ppf(0.975, users - 1)
+        return float(stats.nct.sf(critical, users - 1, d_z * math.sqrt(users)))
+
+    assert power(needed - 2) < 0.8 < power(needed + 1)
+
+
+def test_effects_at_the_edge() -> None:
+    some = np.array([0.5, 1.0])
+    assert paired_effect(some, some) == (0.0, math.inf)
+    assert paired_effect(some, some - 0.5) == (math.inf, 2)
+    assert paired_effect(some - 0.5, some).d_z == -math.inf
+    with pytest.raises(ValueError, match="two users or more"):
+        paired_effect(some[:1], some[:1])
+
+
+def test_t_is_the_paired_t_test_of_scipy() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.geometric(p, 400) for p in (0.06, 0.05))
+    ours, theirs = (table(ranks).values("ndcg_at_10") for ranks in (a, b))
+    result = paired_test(table(a), table(b), "ndcg_at_10", method="t")
+    assert result.p_value == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-12)
+    randomised = paired_test(table(a), table(b), "ndcg_at_10")
+    assert result[:3] == randomised[:3]  # one interval
+    assert result.p_value == pytest.approx(randomised.p_value, abs=0.02)
+
+
+def test_t_of_equal_differences() -> None:
+    some = np.array([0.1, 0.4, 0.7])
+    assert paired_difference(some, some, method="t").p_value == 1
+    assert paired_difference(some + 0.1, some, method="t").p_value == 0
+
+
+def test_seeds_pooled_by_hand() -> None:
+    pooled = pool_seeds([table([1, 20, 3]), table([20, 20, 1])], "recall_at_10")
+    assert pooled.values.tolist() == [0.5, 0, 1]
+    assert pooled.interval.mean == 0.5
+    assert pooled.means == pytest.approx((2 / 3, 1 / 3))
+    assert pooled.spread == pytest.approx(np.std([2 / 3, 1 / 3], ddof=1))
+    assert math.isnan(pool_seeds([table([1])], "mrr").spread)
+
+
+def test_more_seeds_do_not_pass_for_more_users() -> None:
+    ranks = np.random.default_rng(1).geometric(0.05, 500)
+    one = table(ranks).summary(["mrr"])["mrr"]
+    many = pool_seeds([table(ranks)] * 5, "mrr").interval
+    assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.15)
+
+
+def test_seeds_of_other_targets_or_protocols_are_refused() -> None:
+    with pytest.raises(InputError, match="name at least one run"):
+        pool_seeds([], "mrr")
+    with pytest.raises(InputError, match="have 1 and 2 targets"):
+        pool_seeds([table([1]), table([1, 2])], "mrr")
+    other = replace(table([1]), protocol=replace(table([1]).protocol, seen="allow"))
+    with pytest.raises(InputError, match="differ in seen"):
+        pool_seeds([table([1]), other], "mrr")

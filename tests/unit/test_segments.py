@@ -1,0 +1,119 @@
+"""Segments of targets: by hand from a log, and figures that add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.baselines.popularity import Popularity
+from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.segments import SEGMENTS, by_segment, with_segments
+
+
+def ranked(dataset: PreparedDataset) -> RankTable:
+    scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
+    return with_segments(evaluate(scorer, dataset.holdout("test"), "test", "allow"), dataset)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> PreparedDataset:
+    """Histories of 2, 5 and 12 items before one target each; gaps of 10, 1 and 11."""
+    bought = {
+        "a": [("x", 0), ("y", 5), ("x", 15)],  # a repeat
+        "b": [("x", 0), ("y", 1), ("x", 2), ("w", 3), ("only-b", 4), ("z", 5)],
+        "c": [("z", t) for t in range(11)] + [("only-c", 99), ("w", 110)],
+        "d": [("x", 0), ("never-known", 7)],
+    }
+    rows = [(user, item, time) for user, items in bought.items() for item, time in items]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    return prepare(log, out=tmp_path / "data")
+
+
+def test_segments_by_hand(dataset: PreparedDataset) -> None:
+    frame = ranked(dataset).frame
+    assert frame["user"].to_list() == [0, 1, 2]
+    assert frame["history"].to_list() == ["1-4", "5-9", "10-19"]
+    assert frame["customer"].to_list() == ["cold", "warm", "warm"]
+    assert frame["purchase"].to_list() == ["repeat", "new", "new"]
+    # Popularity of only-b, only-c, w, x, y, z: 1, 1, 1, 4, 2, 11.
+    assert frame["popularity_decile"].to_list() == [2, 1, 9]
+    assert frame["gap"].to_list() == ["second quarter", "shortest quarter", "longest quarter"]
+    assert set(SEGMENTS) == set(frame.columns[4:])
+
+
+def test_items_outside_the_catalogue_are_no_history(tmp_path: Path) -> None:
+    rows = [("a", "x", 0), ("a", "y", 1), ("a", "new", 2), ("a", "y", 3), ("b", "y", 0)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    config = DataConfig(split=LeaveLastOut(targets=2))
+    frame = ranked(prepare(log, config, tmp_path / "data")).frame
+    assert frame["target"].to_list() == [2]  # "new" is in no training history, hence dropped
+    assert frame["history_length"].to_list() == [2]
+    assert frame["purchase"].to_list() == ["repeat"]
+
+
+def test_equal_gaps_are_in_no_quarter(tiny_dataset: PreparedDataset) -> None:
+    assert ranked(tiny_dataset).frame["gap"].to_list() == [None] * 5
+
+
+def test_tables_keep_their_segments_in_order(dataset: PreparedDataset, tmp_path: Path) -> None:
+    table = ranked(dataset)
+    table.save(tmp_path / "ranks.parquet")
+    again = RankTable.load(tmp_path / "ranks.parquet")
+    assert again.frame.equals(table.frame)
+    assert by_segment(again, "history", ["mrr"])["history"].to_list() == ["1-4", "5-9", "10-19"]
+
+
+def test_figures_by_segment_are_those_of_its_targets(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    log = pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(100), 9),
+            "item_id": generator.geometric(0.1, 900),
+            "timestamp": generator.integers(0, 10_000, 900),
+        }
+    )
+    config = DataConfig(split=LeaveLastOut(targets=3))
+    table = ranked(prepare(log, config, tmp_path / "data"))
+    for column in SEGMENTS:
+        frame = by_segment(table, column, ["recall_at_5", "ndcg_at_5"])
+        assert frame["targets"].sum() == len(table.frame)
+        for row in frame.iter_rows(named=True):
+            mine = table.frame.filter(pl.col(column) == row[column])
+            values = RankTable(mine, table.protocol).values("ndcg_at_5")
+            assert row["users"] == len(values)
+            assert row["ndcg_at_5"] == pytest.approx(values.mean())
+            assert row["ndcg_at_5_low"] <= row["ndcg_at_5"] <= row["ndcg_at_5_high"]
+    with pytest.raises(InputError, match="segment 'country': must be a column of the rank table"):
+        by_segment(table, "country", ["mrr"])
+    other = RankTable(table.frame.head(3), table.protocol)
+    with pytest.raises(ValueError, match="other targets"):
+        with_segments(other, prepare(log, config, tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "known", "rows"),
+    [
+        ("every", "frozen", [(3, "1-4", "new"), (1, "1-4", "repeat")]),
+        ("every", "advancing", [(3, "1-4", "new"), (1, "5-9", "repeat")]),
+        ("last", "advancing", [(1, "5-9", "repeat")]),
+    ],
+)
+def test_segments_follow_the_targets_of_the_split(
+    chosen: ChosenTargets, known: KnownHistory, rows: list[tuple[int, str, str]], tmp_path: Path
+) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": ["a"] * 6 + ["b"],
+            "item_id": [1, 2, 1, 2, 3, 1, 3],
+            "timestamp": [*range(6), 0],
+        }
+    )
+    split = GlobalTime(valid_from=2, test_from=4, targets=chosen, history=known)
+    frame = ranked(prepare(log, DataConfig(split=split), tmp_path / "data")).frame
+    assert frame.select("target", "history", "purchase").rows() == rows
