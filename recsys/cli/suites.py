@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from recsys.cli.options import Json, Uri, app, find_dataset
-from recsys.config import load_suite
-from recsys.console import show_comparison
+from recsys.cli.options import Config, Data, Json, Set, Uri, app, find_dataset, read_experiment
+from recsys.config import load_search, load_suite
+from recsys.console import show_comparison, show_rows
+from recsys.errors import InputError
 
 
 @app.command("suite")
@@ -29,3 +30,50 @@ def run_many(
     runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
     for found in runs.values():
         show_comparison(compare(found, loaded.tracking), as_json)
+
+
+@app.command("tune")
+def tune_model(
+    config: Config,
+    search: Annotated[
+        Path, typer.Option("--search", help="What is searched, and how long.")
+    ] = Path("configs/tune.yaml"),
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials in all, in place of the search's.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes of this call, in place of the search's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Best config to write [runs/NAME-tuned.yaml].")
+    ] = None,
+    data: Data = None,
+    overrides: Set = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Search for the best settings on validation with Optuna; run again, it goes on."""
+    try:
+        from recsys.training.tune import tune
+    except ModuleNotFoundError as error:
+        raise InputError("tune needs optuna: pip install 'recsys[tune]'") from error
+
+    experiment = read_experiment(config, overrides, uri)
+    given = {"trials": trials, "minutes": minutes}
+    budget = {name: value for name, value in given.items() if value is not None}
+    found = tune(
+        experiment,
+        find_dataset(experiment, data),
+        load_search(search).model_copy(update=budget),
+    )
+    out = out or Path("runs") / f"{found.experiment.name}.yaml"
+    found.write(out)
+    row = {
+        "config": str(out),
+        "valid_ndcg_at_10": found.ndcg_at_10,
+        "trials": found.trials,
+        "pruned": found.pruned,
+        "study": found.study,
+        "storage": found.storage,
+    }
+    show_rows([row], as_json)

@@ -20,6 +20,7 @@ from recsys.config.model import (
     TargetAttention,
     TransformerConfig,
 )
+from recsys.config.search import Choices, Range, Search, load_search
 from recsys.config.section import Section
 from recsys.config.split import (
     Backtest,
@@ -38,6 +39,7 @@ __all__ = [
     "AllItems",
     "Backtest",
     "CandidatesConfig",
+    "Choices",
     "ChosenTargets",
     "Columns",
     "DataConfig",
@@ -54,7 +56,9 @@ __all__ = [
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
+    "Range",
     "SampledItems",
+    "Search",
     "Section",
     "SequenceToSequenceConfig",
     "Split",
@@ -68,6 +72,7 @@ __all__ = [
     "dump_experiment",
     "flatten",
     "load_experiment",
+    "load_search",
     "load_suite",
     "parse_experiment",
     "time_value",

@@ -118,7 +118,7 @@ def track(
         "dataset": dataset.manifest.origin,
         "dataset_fingerprint": dataset.fingerprint,
         "git_commit": git_commit() or "unknown",
-        _FINGERPRINT: _fingerprint(dataset, model, settings),
+        _FINGERPRINT: config_fingerprint(dataset, model, settings),
         **protocol_tags(dataset, experiment.evaluation, candidates),
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
@@ -143,12 +143,12 @@ def finished_run(
         InputError: the tracking store cannot be reached.
     """
     client, experiment_id = _open_store(tracking)
-    wanted = f"tags.{_FINGERPRINT} = '{_fingerprint(dataset, model, settings)}'"
+    wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
     found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
     return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
 
 
-def _fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
+def config_fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
     """SHA-256 of all that decides the result of a run, but the code."""
     elsewhere = ("name", "data.", "tracking.")  # data: the dataset's own fingerprint says more
     decisive = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}

@@ -71,7 +71,7 @@ def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"modles": []}, "modles: unknown key; did you mean 'models'?"),
+        ({"modle": []}, "modle: unknown key; did you mean 'model'?"),
         ({"seeds": []}, "seeds: "),
         ({"datasets": []}, "datasets: "),
         ({"datasets": [{"name": "a"}, {"name": "a"}]}, "two have the name 'a'"),

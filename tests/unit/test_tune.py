@@ -1,0 +1,252 @@
+"""The search: what it tries, that it goes on where it was, and what it never looks at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.config import (
+    Experiment,
+    Search,
+    flatten,
+    load_experiment,
+    load_search,
+    parse_experiment,
+)
+from recsys.data.histories import Histories
+from recsys.data.holdout import Continuations
+from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.training import tune as tune_module
+from recsys.training.callbacks import MONITOR, Curve
+from recsys.training.loop import train
+from recsys.training.tune import tune
+
+SPACE: dict[str, Any] = {
+    "training.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+    "model.num_blocks": {"low": 0, "high": 2},
+    "model.norm": {"choices": ["pre", "post"]},
+}
+
+
+def make_log() -> pl.DataFrame:
+    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
+    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(make_log(), out=tmp_path_factory.mktemp("data") / "walks")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_experiment(
+        {
+            "name": "walks",
+            "model": {"embedding_dim": 8, "feed_forward_dim": 8, "head": {"kind": "dot_product"}},
+            "training": {"max_epochs": 2, "batch_tokens": 100, "precision": "float32"},
+            "evaluation": {"seen": "allow"},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        }
+    )
+
+
+def make_search(**changes: Any) -> Search:
+    return Search.model_validate({"space": SPACE, "trials": 3, **changes})
+
+
+def invented(figures: dict[str, list[float]], tried: list[Experiment]) -> Any:
+    """In place of `train`: the validation figures of each epoch, by the norm of the model."""
+
+    def pretend(experiment: Experiment, *rest: Any) -> tuple[None, Curve]:
+        tried.append(experiment)
+        curve, report = Curve(), rest[4]
+        for epoch, figure in enumerate(figures[experiment.model.norm], 1):  # type: ignore[union-attr]
+            curve.epochs.append({MONITOR: figure})
+            report(epoch, curve.epochs[-1])
+        return None, curve
+
+    return pretend
+
+
+def test_the_best_on_validation_wins_and_a_second_call_goes_on(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    first = tune(experiment, dataset, make_search())
+    assert first.trials == 3
+    study = optuna.load_study(study_name=first.study, storage=first.storage)
+    assert first.storage == f"sqlite:///{tmp_path / 'optuna.db'}"
+    assert first.ndcg_at_10 == max(t.value for t in study.trials if t.value is not None)
+    assert first.experiment.name == "walks-tuned"
+    found = first.experiment.training.learning_rate
+    assert found == study.best_trial.params["training.learning_rate"]
+    again = tune(experiment, dataset, make_search(trials=5))
+    assert (again.study, again.trials) == (first.study, 5)
+    proposed = [json.dumps(trial.params) for trial in study.get_trials()]
+    assert len(set(proposed)) == 5  # the seed did not begin anew
+    assert tune(experiment, dataset, make_search(trials=5)).trials == 5
+    narrower = {"model.num_blocks": SPACE["model.num_blocks"]}
+    other = tune(experiment, dataset, make_search(space=narrower, trials=1))
+    assert (other.study != first.study, other.trials) == (True, 1)
+
+
+def test_the_test_targets_are_never_looked_at(
+    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Part] = []
+    histories, continuations = PreparedDataset.histories, PreparedDataset.continuations
+
+    def noted_histories(self: PreparedDataset, before: Part) -> Histories:
+        asked.append(before)
+        return histories(self, before)
+
+    def noted_continuations(self: PreparedDataset, part: Part) -> Continuations:
+        asked.append(part)
+        return continuations(self, part)
+
+    monkeypatch.setattr(PreparedDataset, "histories", noted_histories)
+    monkeypatch.setattr(PreparedDataset, "continuations", noted_continuations)
+    tune(experiment, dataset, make_search(trials=1))
+    assert asked
+    assert set(asked) == {"valid"}
+
+
+def test_a_trial_below_the_median_is_pruned(
+    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Experiment] = []
+    figures = {"pre": [0.2, 0.4], "post": [0.1, 0.9]}
+    monkeypatch.setattr(tune_module, "train", invented(figures, tried))
+    space = {"model.norm": {"choices": ["pre"]}}
+    assert tune(experiment, dataset, make_search(space=space, trials=6)).pruned == 0
+    study = optuna.load_study(
+        study_name=(found := tune(experiment, dataset, make_search(space=space, trials=6))).study,
+        storage=found.storage,
+    )
+    assert found.ndcg_at_10 == 0.4
+    figures["pre"] = [0.1, 0.9]  # worse than all at first: its end is never seen
+    again = tune(experiment, dataset, make_search(space=space, trials=7))
+    assert (again.trials, again.pruned, again.ndcg_at_10) == (7, 1, 0.4)
+    assert study.get_trials()[-1].last_step == 1
+    assert len(tried) == 7
+
+
+def test_pruning_ends_a_training(
+    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optuna.Trial, "should_prune", lambda _: True)
+    with pytest.raises(InputError, match="came to its end"):
+        tune(experiment, dataset, make_search(trials=1))
+    storage = experiment.tracking.uri.replace("mlflow.db", "optuna.db")
+    (name,) = optuna.get_all_study_names(storage)
+    (trial,) = optuna.load_study(study_name=name, storage=storage).trials
+    assert (trial.state.name, trial.last_step) == ("PRUNED", 1)
+
+
+def test_ctrl_c_gives_the_best_so_far(
+    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def interrupted(candidate: Experiment, *rest: Any) -> Any:
+        calls.append(candidate.name)
+        if len(calls) != 2:
+            return train(candidate, *rest)
+
+        def report(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        arguments = [*rest[:4], report, *rest[5:]]
+        return train(candidate, *arguments)
+
+    monkeypatch.setattr(tune_module, "train", interrupted)
+    assert tune(experiment, dataset, make_search()).trials == 1
+    assert tune(experiment, dataset, make_search()).trials == 3  # two more
+    assert len(calls) == 4
+
+
+def test_values_that_do_not_go_together_are_no_end_of_it(
+    dataset: PreparedDataset, experiment: Experiment, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = {"model.num_heads": {"choices": [3]}}
+    with pytest.raises(InputError, match="tune: none of the trials of walks-.* came to its end"):
+        tune(experiment, dataset, make_search(space=space, trials=2))
+    assert "trial 0: tune: model.num_heads: must divide embedding_dim" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.dropuot", "tune: space: model.dropuot: no field .* did you mean 'model.dropout'"),
+        ("evaluation.seen", "tune: space: evaluation.seen: no field of walks to search"),
+    ],
+)
+def test_unknown_fields_are_said(
+    name: str, message: str, dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    with pytest.raises(InputError, match=message):
+        tune(experiment, dataset, make_search(space={name: {"low": 0.0, "high": 0.1}}))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"space": {}}, "space: "),
+        ({"space": SPACE, "trials": None}, "give trials, minutes or both"),
+        ({"space": {"model.dropout": {"low": 0.3, "high": 0.1}}}, "low must be below high, 0.1"),
+        ({"space": {"model.dropout": {"low": 0, "high": 1, "log": True}}}, "low must be above 0"),
+        ({"space": SPACE, "trails": 3}, "trails: unknown key; did you mean 'trials'?"),
+    ],
+)
+def test_mistakes_in_the_search_are_said(
+    tree: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tune.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(InputError) as error:
+        load_search(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_writes_a_config_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_log().write_csv("walks.csv")
+    Path("walks.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "name": "walks",
+                "data": {"source": "walks.csv"},
+                "model": {"embedding_dim": 8, "feed_forward_dim": 8},
+                "training": {"max_epochs": 1},
+            }
+        )
+    )
+    Path("search.yaml").write_text(yaml.safe_dump({"space": SPACE, "trials": 9}))
+    command = ["tune", "walks.yaml", "--search", "search.yaml", "--trials", "2", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert row["trials"] == 2
+    best = load_experiment(row["config"])
+    assert best.name == "walks-tuned"
+    assert best.model.embedding_dim == 8
+    assert Path("optuna.db").exists()
+    assert not Path("mlflow.db").exists()
+
+
+def test_the_shipped_search_fits_the_shipped_configs() -> None:
+    configs = Path(__file__).parents[2] / "configs"
+    fields = flatten(load_experiment(configs / "ml-1m.yaml"))
+    assert set(load_search(configs / "tune.yaml").space) <= set(fields)
