@@ -50,6 +50,7 @@ def compare(
     part: Part = "test",
     metrics: Sequence[str] | None = None,
     across_protocols: bool = False,
+    pooled: bool = False,
     report: PathLike | None = None,
 ) -> comparison.Comparison:
     """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
@@ -61,6 +62,7 @@ def compare(
         part: which targets, ``test`` or ``valid``.
         metrics: None: the usual ones.
         across_protocols: show runs of different protocols in one table.
+        pooled: runs that differ in seed and name alone are one row.
         report: a folder to write the comparison to as a page, pictures, CSV and LaTeX; the first
             run keeps a copy of them among its artifacts, under ``comparison``.
     """
@@ -69,10 +71,16 @@ def compare(
         tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
     compared = comparison.compare(
-        ids, tracking, part=part, metrics=metrics, across_protocols=across_protocols
+        ids,
+        tracking,
+        part=part,
+        metrics=metrics,
+        across_protocols=across_protocols,
+        pooled=pooled,
     )
     if report is not None:
-        curves = learning_curves(compared.evaluated, tracking)
+        first = [model.first for model in compared.models]
+        curves = learning_curves(first, tracking)
         page = write_comparison_report(report, compared, curves)
-        keep_report(page.parent, compared.evaluated[0], tracking)
+        keep_report(page.parent, first[0], tracking)
     return compared

@@ -103,12 +103,13 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
     for place, row in enumerate(rows):
-        cells = [Text(row.name)]
+        cells = [Text(row.name + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""))]
         if full:
             cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
         for name, figure in row.figures.items():
             bold = several and figure.mean == best[name]
-            cells.append(Text(cell(figure), style="bold" if bold else ""))
+            spread = f" s {_decimals(row.spreads[name])}" if name in row.spreads else ""
+            cells.append(Text(cell(figure) + spread, style="bold" if bold else ""))
         if several:
             untested = "not tested" if place else "baseline"
             cells.append(_difference(row.differences.get(metrics[-1]), untested))
@@ -138,6 +139,8 @@ def _caption(comparison: Comparison, cell: Callable[[Interval], str]) -> str:
         fitted = ", ".join(row.name for row in comparison.rows if row.trained_until == part)
         text += f" Fitted on {_FITTED_ON.get(part, part)}: {fitted}."
     text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
+    if any(row.seeds > 1 for row in comparison.rows):
+        text += " s: standard deviation of the seeds' own means."
     if len(comparison.rows) > 1:
         tested = _title(comparison.metrics[-1])
         text += f" (p): paired randomisation test of {tested}, Holm-corrected; * below .05."

@@ -197,6 +197,9 @@ def compare_runs(
         list[str] | None,
         typer.Option(help="E.g. recall_at_20, ndcg_at_5, mrr, next_f1_at_5; repeatable."),
     ] = None,
+    pooled: Annotated[
+        bool, typer.Option("--pool-seeds", help="One row for runs that differ in their seed alone.")
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
@@ -214,7 +217,12 @@ def compare_runs(
     if uri is not None:
         tracking = tracking.model_copy(update={"uri": uri})
     comparison = compare(
-        runs or [], tracking, metrics=metric, across_protocols=across_protocols, report=report
+        runs or [],
+        tracking,
+        metrics=metric,
+        across_protocols=across_protocols,
+        pooled=pooled,
+        report=report,
     )
     show_comparison(comparison, as_json)
     if report is not None:

@@ -29,7 +29,7 @@ def run_many(
         loaded = loaded.model_copy(update={"tracking": tracking})
     runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
     for found in runs.values():
-        show_comparison(compare(found, loaded.tracking), as_json)
+        show_comparison(compare(found, loaded.tracking, pooled=True), as_json)
 
 
 @app.command("tune")

@@ -21,11 +21,15 @@ from recsys.evaluation.runs import (
     is_of_lists,
     run_label,
 )
+from recsys.evaluation.seeds import ModelRuns, pool_seeds
 from recsys.evaluation.significance import PairedResult, holm
 
 _COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
 """What a run may have logged of its costs."""
-_COLUMNS = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value")
+_COLUMNS = (
+    *("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value"),
+    "_spread",
+)
 """What follows a metric's name in the columns of a frame."""
 
 
@@ -38,12 +42,16 @@ class ComparedRun:
     model: str
     trained_until: str
     """The last part of the split it was fitted on: train, or valid after a refit."""
+    seeds: int
+    """How many runs it is the mean of: those that differ in their seed alone, or one."""
     figures: Mapping[str, Interval]
     """Mean and 95% interval of each metric, by its name."""
+    spreads: Mapping[str, float]
+    """Standard deviation of the seeds' own means, of each metric; empty of a single run."""
     differences: Mapping[str, PairedResult]
     """Of each metric to the first run's; the p-values are Holm's. Empty for the first run."""
     costs: Mapping[str, float]
-    """Those of fit_seconds, peak_memory_mib and parameters that the run logged."""
+    """Those of fit_seconds, peak_memory_mib and parameters that the run logged; means of seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +66,25 @@ class Comparison:
     """How many users every figure is a mean over, U."""
     targets: int
     """How many targets these users have, Q."""
-    evaluated: tuple[EvaluatedRun, ...]
-    """The runs with the tables that the figures were computed from, in the order of the rows."""
+    models: tuple[ModelRuns, ...]
+    """Of each row the runs, with the tables that its figures were computed from."""
 
     def frame(self) -> pl.DataFrame:
         """One row per run, one flat column per number; null where there is none.
 
-        Columns: name, run_id, model; for each metric ``M``: ``M, M_low, M_high, M_difference,
-        M_difference_low, M_difference_high, M_p_value``; fit_seconds, peak_memory_mib, parameters.
+        Columns: name, run_id, model, trained_until, seeds; for each metric ``M``: ``M, M_low,
+        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``;
+        fit_seconds, peak_memory_mib, parameters.
         """
         rows: list[dict[str, object]] = []
         for row in self.rows:
             cells: dict[str, object] = {
-                name: getattr(row, name) for name in ("name", "run_id", "model", "trained_until")
+                name: getattr(row, name)
+                for name in ("name", "run_id", "model", "trained_until", "seeds")
             }
             for metric in self.metrics:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
+                numbers.append(row.spreads.get(metric))
                 cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in _COSTS})
         frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -87,6 +98,7 @@ def compare(
     part: Part = "test",
     metrics: Sequence[str] | None = None,
     across_protocols: bool = False,
+    pooled: bool = False,
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
@@ -106,6 +118,7 @@ def compare(
             shows the test of the last.
         across_protocols: put runs of different protocols into one table all the same, untested
             where their targets differ.
+        pooled: runs that differ in seed and name alone are one row, named after the first of them.
 
     Raises:
         InputError: the store, the experiment or a run is not there, a run has no rank table or not
@@ -120,20 +133,10 @@ def compare(
     listed = metrics is None or any(map(is_of_lists, metrics))
     evaluated = find_runs(runs, tracking, part, listed, across_protocols)
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
-    figures = [one.figures(metrics) for one in evaluated]
-    differences = _differences(evaluated, metrics, across_protocols)
-    rows = [
-        ComparedRun(
-            name=one.run.info.run_name,
-            run_id=one.run.info.run_id,
-            model=one.run.data.tags.get("model", "unknown"),
-            trained_until=one.run.data.tags.get("trained_until", "unknown"),
-            figures=means,
-            differences=found,
-            costs={name: value for name, value in one.run.data.metrics.items() if name in _COSTS},
-        )
-        for one, means, found in zip(evaluated, figures, differences, strict=True)
-    ]
+    models = pool_seeds(evaluated) if pooled else [ModelRuns((one,)) for one in evaluated]
+    figures = [model.figures(metrics) for model in models]
+    differences = _differences(models, metrics, across_protocols)
+    rows = map(_row, models, figures, differences)
     first, ranks = evaluated[0].run, evaluated[0].ranks
     dataset = first.data.tags.get("dataset", "unknown")
     protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
@@ -144,7 +147,30 @@ def compare(
         protocol=protocol,
         users=len(np.unique(ranks.users)),
         targets=len(ranks.frame),
-        evaluated=tuple(evaluated),
+        models=tuple(models),
+    )
+
+
+def _row(
+    model: ModelRuns, figures: Mapping[str, Interval], differences: Mapping[str, PairedResult]
+) -> ComparedRun:
+    run = model.first.run
+    costs = [one.run.data.metrics for one in model.runs]
+    spreads = {metric: model.spread(metric) for metric in figures}
+    return ComparedRun(
+        name=run.info.run_name,
+        run_id=run.info.run_id,
+        model=run.data.tags.get("model", "unknown"),
+        trained_until=run.data.tags.get("trained_until", "unknown"),
+        seeds=len(model.runs),
+        figures=figures,
+        spreads={metric: spread for metric, spread in spreads.items() if spread is not None},
+        differences=differences,
+        costs={
+            name: float(np.mean([each[name] for each in costs]))
+            for name in _COSTS
+            if all(name in each for each in costs)
+        },
     )
 
 
@@ -158,21 +184,21 @@ def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:
 
 
 def _differences(
-    evaluated: Sequence[EvaluatedRun], metrics: Sequence[str], across_protocols: bool
+    models: Sequence[ModelRuns], metrics: Sequence[str], across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
-    """Of every run to the first; per metric, the runs are one family for Holm's correction."""
-    first, *others = evaluated
+    """Of every row to the first; per metric, the rows are one family for Holm's correction."""
+    first, *others = models
     differences: list[dict[str, PairedResult]] = []
     for other in others:
         if not across_protocols:
-            _refuse_other_tags(first.run, other.run)
-        elif not other.shares_targets(first):
+            _refuse_other_tags(first.first.run, other.first.run)
+        elif not other.first.shares_targets(first.first):
             differences.append({})
             continue
         try:
             found = {name: other.test(first, name, across_protocols) for name in metrics}
         except InputError as error:
-            labels = f"{run_label(other.run)} and {run_label(first.run)}"
+            labels = f"{run_label(other.first.run)} and {run_label(first.first.run)}"
             raise InputError(f"runs {labels}: {error}") from error
         differences.append(found)
     tested = [found for found in differences if found]

@@ -19,9 +19,7 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.metrics import Interval
 from recsys.evaluation.rank_table import RankTable
-from recsys.evaluation.significance import PairedResult, paired_test
 
 logger = logging.getLogger(__name__)
 
@@ -34,43 +32,26 @@ class EvaluatedRun:
     ranks: RankTable
     lists: ContinuationTable | None
 
-    def figures(self, metrics: Sequence[str]) -> dict[str, Interval]:
-        """To the last digit those that the run logged."""
-        ranked = [name for name in metrics if not is_of_lists(name)]
-        figures = self.ranks.summary(ranked) if ranked else {}
-        if len(ranked) < len(metrics):
-            figures |= self._listed().summary()
-        for name in metrics:
-            if name not in figures:
-                known = ", ".join(name for name in figures if is_of_lists(name))
-                raise InputError(
-                    f"run {run_label(self.run)}: metric {name!r}: must be one of {known}"
-                )
-        return {name: figures[name] for name in metrics}
+    def table(self, metric: str) -> RankTable | ContinuationTable:
+        """The table that a metric is of.
 
-    def shares_targets(self, other: EvaluatedRun) -> bool:
-        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
-        mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
-        columns = ["user", "target"]
-        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
-
-    def test(
-        self, other: EvaluatedRun, metric: str, across_protocols: bool = False
-    ) -> PairedResult:
-        """How much better this run is than the other; see `paired_test`."""
-        if is_of_lists(metric):
-            return paired_test(
-                self._listed(), other._listed(), metric, across_protocols=across_protocols
-            )
-        return paired_test(self.ranks, other.ranks, metric, across_protocols=across_protocols)
-
-    def _listed(self) -> ContinuationTable:
+        Raises:
+            InputError: it is one of lists, and the run has none.
+        """
+        if not is_of_lists(metric):
+            return self.ranks
         if self.lists is None:
             raise InputError(
                 f"run {run_label(self.run)}: has no lists of next purchases, "
                 "hence no metrics next_..."
             )
         return self.lists
+
+    def shares_targets(self, other: EvaluatedRun) -> bool:
+        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
+        mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
+        columns = ["user", "target"]
+        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
 
 
 def is_of_lists(metric: str) -> bool:

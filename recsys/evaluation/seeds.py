@@ -1,53 +1,100 @@
-"""Runs that differ in their seed alone, as one."""
+"""Runs of one model that differ in their seed alone, as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, bootstrap_means
-from recsys.evaluation.significance import Table, refuse_unlike
+from recsys.evaluation.runs import EvaluatedRun, run_label
+from recsys.evaluation.significance import PairedResult, paired_difference, refuse_unlike
 
 
-class PooledSeeds(NamedTuple):
-    """One metric of several seeds."""
-
-    values: NDArray[np.float64]
-    """Of every user [U]: the mean over the seeds. These go into paired tests."""
-    interval: Interval
-    """The mean over the users, and its interval over users: what other users would bring."""
-    spread: float
-    """Standard deviation of the seeds' own means: what another seed would bring; NaN of one."""
-    means: tuple[float, ...]
-    """Each seed's own mean."""
-
-
-def pool_seeds(tables: Sequence[Table], metric: str) -> PooledSeeds:
-    """One metric of the tables of several seeds, user by user.
+@dataclass(frozen=True, slots=True)
+class ModelRuns:
+    """A run, or several seeds of it. A user's value is then the mean over the seeds.
 
     A user's values under two seeds are no independent observations: pooling makes them one, so more
     seeds do not narrow the interval over users.
-
-    Args:
-        tables: of the same targets under the same protocol, one per seed.
-        metric: a name that the tables know.
-
-    Raises:
-        InputError: there are no tables, they are not of the same targets and protocol, or there is
-            no such metric.
     """
-    if not tables:
-        raise InputError("seeds: name at least one run to pool")
-    for other in tables[1:]:
-        refuse_unlike(tables[0], other)
-    each = np.stack([table.values(metric) for table in tables])
-    values = each.mean(axis=0)
+
+    runs: tuple[EvaluatedRun, ...]
+    """One per seed, at least one."""
+
+    @property
+    def first(self) -> EvaluatedRun:
+        """What stands for all of them: its name, protocol and targets are those of the others."""
+        return self.runs[0]
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """One metric of every user [U].
+
+        Raises:
+            InputError: there is no such metric, or the seeds were not asked for the same targets
+                under the same protocol.
+        """
+        tables = [run.table(metric) for run in self.runs]
+        for other in tables[1:]:
+            refuse_unlike(tables[0], other)
+        values: NDArray[np.float64] = np.mean([table.values(metric) for table in tables], axis=0)
+        return values
+
+    def figures(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """Means over the users, with intervals over users: what other users would bring.
+
+        Those of a single run are to the last digit what it logged.
+        """
+        if len(self.runs) == 1:
+            return _logged(self.first, metrics)
+        return {metric: _interval(self.values(metric)) for metric in metrics}
+
+    def spread(self, metric: str) -> float | None:
+        """Standard deviation of the seeds' own means: what another seed would bring; None of one.
+
+        The figures of n seeds are a mean, whose own standard error is this over the root of n.
+        """
+        if len(self.runs) == 1:
+            return None
+        return float(np.std([run.table(metric).values(metric).mean() for run in self.runs], ddof=1))
+
+    def test(self, other: ModelRuns, metric: str, across_protocols: bool = False) -> PairedResult:
+        """How much better these are than the others, over users; see `paired_test`."""
+        mine, theirs = self.first.table(metric), other.first.table(metric)
+        refuse_unlike(mine, theirs, across_protocols=across_protocols)
+        return paired_difference(self.values(metric), other.values(metric))
+
+
+def pool_seeds(runs: Sequence[EvaluatedRun]) -> list[ModelRuns]:
+    """Runs whose parameters are equal but for seed and name together, in the order of the first."""
+    groups: dict[tuple[object, ...], list[EvaluatedRun]] = {}
+    for run in runs:
+        parameters = {**run.run.data.params, "seed": None, "name": None}
+        tags = run.run.data.tags
+        known = tags.get("model"), tags.get("dataset_fingerprint"), tags.get("protocol.fingerprint")
+        groups.setdefault((*known, *sorted(parameters.items())), []).append(run)
+    return [ModelRuns(tuple(group)) for group in groups.values()]
+
+
+def _logged(run: EvaluatedRun, metrics: Sequence[str]) -> dict[str, Interval]:
+    figures: dict[str, Interval] = {}
+    if ranked := [metric for metric in metrics if run.table(metric) is run.ranks]:
+        figures |= run.ranks.summary(ranked)
+    if run.lists is not None and len(ranked) < len(metrics):
+        figures |= (of_lists := run.lists.summary())
+        for metric in metrics:
+            if metric not in figures:
+                raise InputError(
+                    f"run {run_label(run.run)}: metric {metric!r}: must be one of "
+                    + ", ".join(of_lists)
+                )
+    return {metric: figures[metric] for metric in metrics}
+
+
+def _interval(values: NDArray[np.float64]) -> Interval:
     distinct, counts = np.unique(values, return_counts=True)
     (interval,) = bootstrap_means(distinct[None], counts, np.random.default_rng(0))
-    means = each.mean(axis=1)
-    spread = float(means.std(ddof=1)) if len(means) > 1 else float("nan")
-    return PooledSeeds(values, interval, spread, tuple(means.tolist()))
+    return interval

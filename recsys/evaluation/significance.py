@@ -129,7 +129,12 @@ def _t_p_value(differences: NDArray[np.float64]) -> float:
     return float(stats.ttest_1samp(differences, 0).pvalue)
 
 
-def refuse_unlike(a: Table, b: Table, *, across_protocols: bool = False) -> None:
+def refuse_unlike(
+    a: RankTable | ContinuationTable,
+    b: RankTable | ContinuationTable,
+    *,
+    across_protocols: bool = False,
+) -> None:
     """Tables of different protocols, unless told so, or of different users or targets.
 
     Raises:

@@ -195,6 +195,7 @@ def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[
                 "mean": _decimals(mean),
                 "best": _is_best(comparison, row, metric),
                 "interval": f"[{_decimals(low)}, {_decimals(high)}]",
+                "spread": row.spreads.get(metric) and _decimals(row.spreads[metric]),
                 "mark": _mark(row, metric),
                 "difference": found
                 and f"{_decimals(found.difference, '+')} [{_decimals(found.low, '+')}, "
@@ -205,6 +206,7 @@ def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[
         "name": row.name,
         "run_id": row.run_id,
         "model": row.model,
+        "seeds": row.seeds,
         "trained_until": row.trained_until,
         "cells": cells,
         "costs": [_amount(row.costs.get(cost)) for cost in costs],

@@ -32,8 +32,8 @@ def draw_by_k(comparison: Comparison, kind: str) -> Figure:
     """
     figure, axes = _axes(3.8)
     names = [f"{kind}_at_{k}" for k in CUTOFFS]
-    for row, evaluated in zip(comparison.rows, comparison.evaluated, strict=True):
-        intervals = evaluated.ranks.summary(names).values()
+    for row, model in zip(comparison.rows, comparison.models, strict=True):
+        intervals = model.figures(names).values()
         means, lows, highs = zip(*intervals, strict=True)
         (line,) = axes.plot(CUTOFFS, means, marker=".", label=row.name)
         axes.fill_between(CUTOFFS, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
@@ -69,9 +69,9 @@ def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figu
         metric: of the ranks.
     """
     figure, axes = _axes(3.6)
-    first = comparison.evaluated[0].ranks.values(metric)
+    first = comparison.models[0].values(metric)
     for number, row in enumerate(comparison.rows[1:], 1):
-        differences = np.sort(comparison.evaluated[number].ranks.values(metric) - first)
+        differences = np.sort(comparison.models[number].values(metric) - first)
         better, worse = (differences > 0).mean(), (differences < 0).mean()
         chosen = np.linspace(0, len(differences) - 1, min(len(differences), _MOST_POINTS)).round()
         axes.plot(

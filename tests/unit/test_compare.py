@@ -91,6 +91,7 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
         *,
         status: str = "FINISHED",
         costs: dict[str, float] | None = None,
+        params: dict[str, str] | None = None,
         **tags: str,
     ) -> str:
         nonlocal started
@@ -103,6 +104,8 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
             path = tmp_path / f"ranks_{table.protocol.part}.parquet"
             table.save(path)
             client.log_artifact(run_id, str(path))
+        for key, setting in (params or {}).items():
+            client.log_param(run_id, key, setting)
         if lists is not None:
             path = tmp_path / f"lists_{lists.protocol.part}.parquet"
             lists.save(path)
@@ -228,12 +231,19 @@ def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) ->
             "run_id",
             "model",
             "trained_until",
+            "seeds",
             "ndcg_at_10",
             "ndcg_at_10_low",
             "ndcg_at_10_high",
         ),
         *("ndcg_at_10_difference", "ndcg_at_10_difference_low", "ndcg_at_10_difference_high"),
-        *("ndcg_at_10_p_value", "fit_seconds", "peak_memory_mib", "parameters"),
+        *(
+            "ndcg_at_10_p_value",
+            "ndcg_at_10_spread",
+            "fit_seconds",
+            "peak_memory_mib",
+            "parameters",
+        ),
     ]
     assert frame["ndcg_at_10"].to_list() == pytest.approx([0.375, 0.5, 5 / 6])
     assert frame["ndcg_at_10_difference"].to_list()[1:] == pytest.approx([0.125, 11 / 24])
@@ -315,6 +325,62 @@ def test_table_fits_the_terminal(
         assert any(line.strip().startswith(row.name) for line in lines)
         assert f"{row.figures['mrr'].mean:.4f}".replace("0.", ".") in text
     assert ("±" in text) == (width <= 80)
+
+
+def seeds_of(write: Write, name: str, *ranks: Sequence[int], **params: str) -> list[str]:
+    return [
+        write(
+            f"{name}-s{seed}",
+            ranked(of_seed),
+            costs={"fit_seconds": 10.0 * (seed + 1)},
+            params={"seed": str(seed), "name": f"{name}-s{seed}", **params},
+            model=name,
+        )
+        for seed, of_seed in enumerate(ranks)
+    ]
+
+
+def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> None:
+    baseline = write("baseline", ranked([20, 20, 20]))
+    first, _ = seeds_of(write, "ours", [1, 20, 3], [20, 20, 1], rate="0.1")
+    (other,) = seeds_of(write, "yours", [1, 1, 1], rate="0.2")  # another model: another parameter
+    comparison = compare([], tracking, metrics=["recall_at_10", "mrr"], pooled=True)
+    assert [row.run_id for row in comparison.rows] == [baseline, first, other]
+    assert [row.seeds for row in comparison.rows] == [1, 2, 1]
+    pooled = comparison.rows[1]
+    assert comparison.models[1].values("recall_at_10").tolist() == [0.5, 0, 1]
+    assert pooled.figures["recall_at_10"].mean == 0.5
+    assert pooled.spreads["recall_at_10"] == pytest.approx(np.std([2 / 3, 1 / 3], ddof=1))
+    assert pooled.differences["recall_at_10"].difference == 0.5
+    assert pooled.costs == {"fit_seconds": 15.0}
+    assert comparison.rows[0].spreads == {}
+    assert comparison.frame()["recall_at_10_spread"].to_list()[1:] == [
+        pytest.approx(pooled.spreads["recall_at_10"]),
+        None,
+    ]
+    text = " ".join(printed(comparison).split())
+    assert "ours-s0 (2 seeds)" in text
+    assert "s .2357" in text
+    assert "standard deviation of the seeds" in text
+    # Without pooling they are four runs.
+    assert len(compare([], tracking, metrics=["mrr"]).rows) == 4
+
+
+def test_more_seeds_do_not_pass_for_more_users(tracking: TrackingConfig, write: Write) -> None:
+    ranks = np.random.default_rng(1).geometric(0.05, 500).tolist()
+    seeds_of(write, "ours", *[ranks] * 4)
+    (alone, *_), (pooled,) = (
+        compare([], tracking, metrics=["mrr"], pooled=pooled).rows for pooled in (False, True)
+    )
+    one, many = alone.figures["mrr"], pooled.figures["mrr"]
+    assert many.mean == pytest.approx(one.mean)
+    assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.15)
+
+
+def test_seeds_of_other_targets_are_refused(tracking: TrackingConfig, write: Write) -> None:
+    seeds_of(write, "ours", [1, 2], [1])
+    with pytest.raises(InputError, match="rank tables have 2 and 1 targets"):
+        compare([], tracking, pooled=True)
 
 
 def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:

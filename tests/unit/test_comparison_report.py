@@ -120,7 +120,7 @@ def test_files_beside_the_page(tracking: TrackingConfig, tmp_path: Path) -> None
 
 def test_curves_are_those_of_the_epochs(tracking: TrackingConfig) -> None:
     comparison = compare([], tracking)
-    curves = learning_curves(comparison.evaluated, tracking)
+    curves = learning_curves([model.first for model in comparison.models], tracking)
     assert curves == {comparison.rows[1].run_id: {1: 0.1, 2: 0.2}}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,10 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from recsys.errors import InputError
 from recsys.evaluation.effect import paired_effect
 from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.seeds import pool_seeds
 from recsys.evaluation.significance import paired_difference, paired_test
 
 
@@ -73,29 +70,3 @@ def test_t_of_equal_differences() -> None:
     some = np.array([0.1, 0.4, 0.7])
     assert paired_difference(some, some, method="t").p_value == 1
     assert paired_difference(some + 0.1, some, method="t").p_value == 0
-
-
-def test_seeds_pooled_by_hand() -> None:
-    pooled = pool_seeds([table([1, 20, 3]), table([20, 20, 1])], "recall_at_10")
-    assert pooled.values.tolist() == [0.5, 0, 1]
-    assert pooled.interval.mean == 0.5
-    assert pooled.means == pytest.approx((2 / 3, 1 / 3))
-    assert pooled.spread == pytest.approx(np.std([2 / 3, 1 / 3], ddof=1))
-    assert math.isnan(pool_seeds([table([1])], "mrr").spread)
-
-
-def test_more_seeds_do_not_pass_for_more_users() -> None:
-    ranks = np.random.default_rng(1).geometric(0.05, 500)
-    one = table(ranks).summary(["mrr"])["mrr"]
-    many = pool_seeds([table(ranks)] * 5, "mrr").interval
-    assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.15)
-
-
-def test_seeds_of_other_targets_or_protocols_are_refused() -> None:
-    with pytest.raises(InputError, match="name at least one run"):
-        pool_seeds([], "mrr")
-    with pytest.raises(InputError, match="have 1 and 2 targets"):
-        pool_seeds([table([1]), table([1, 2])], "mrr")
-    other = replace(table([1]), protocol=replace(table([1]).protocol, seen="allow"))
-    with pytest.raises(InputError, match="differ in seen"):
-        pool_seeds([table([1]), other], "mrr")
