@@ -16,6 +16,7 @@ from recsys.config import DataConfig
 from recsys.data.encoding import dataset_fingerprint, encode_log
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
+from recsys.data.holdout import Continuations, Holdout
 from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sessions import split_sessions
@@ -33,47 +34,6 @@ _FILES = {
     *("users.parquet", "items.parquet"),
 }
 """What every prepared dataset has; weights.npy may be beside them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holdout:
-    """The Q targets of one part of the split, each with the history it is to be foretold from.
-
-    A user with several targets has as many rows, which share a history where the same is known.
-    """
-
-    users: NDArray[np.int64]
-    """The user's row in the dataset [Q], ascending."""
-    targets: NDArray[np.int32]
-    """Item tokens [Q], each at least 1."""
-    places: NDArray[np.int64]
-    """Where the targets are among the interactions of the dataset [Q], ascending."""
-    rows: NDArray[np.int64]
-    """Which of the histories comes before each target [Q], ascending."""
-    histories: Histories
-    """What is known before targets [H histories, H <= Q], items outside the catalogue left out:
-    everything before that part, or everything earlier than the target, as the split says."""
-    dropped: int
-    """Targets outside the catalogue: not among the Q, but counted."""
-    without_history: int = 0
-    """Targets inside the catalogue before which nothing is known: not among the Q, but counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Continuations:
-    """What Q users bought in one part of the split, each with the history before it."""
-
-    users: NDArray[np.int64]
-    """The user's row in the dataset [Q], ascending: those with a history and at least one known
-    target."""
-    histories: Histories
-    """Of Q users: everything before that part, items outside the catalogue left out."""
-    targets: Histories
-    """Of Q users: the items of that part, oldest first, those outside the catalogue left out."""
-    dropped: int
-    """Targets outside the catalogue: not among the targets, but counted."""
-    without_history: int = 0
-    """Targets inside the catalogue of users without a history: likewise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +128,21 @@ class PreparedDataset:
         start = _START[part]
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
+
+    def latest(self, before: Part, share: float) -> Histories:
+        """Of `histories`, the newest share of all interactions, whoever's they are [U histories].
+
+        Interactions at the very time where that share begins are all in.
+        """
+        starts = self.offsets[:-1]
+        ends = starts + self.cuts[:, _START[before]]
+        lengths = np.stack([ends - starts, self.offsets[1:] - ends], axis=1)
+        known = np.repeat(np.tile([True, False], len(ends)), lengths.ravel())
+        if not known.any():
+            return self.histories(before)
+        since = np.quantile(self.timestamps[known], 1 - share, method="higher")
+        old = np.concatenate([[0], np.cumsum(self.timestamps < since)])
+        return Histories.from_spans(self.items, starts + old[ends] - old[starts], ends)
 
     def holdout(self, part: Part) -> Holdout:
         """The targets of a part of the split one by one, in user order, oldest first.

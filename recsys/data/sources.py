@@ -159,6 +159,30 @@ _ONLINE_RETAIL_FILE = RemoteFile(
 )
 _ONLINE_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate")
 
+_BEAUTY = ("Beauty", 198_502, 22_363, 12_101)
+_SPORTS = ("Sports and Outdoors", 296_337, 35_598, 18_357)
+"""Category of Amazon's products; interactions, users and items of its 5-core."""
+
+
+def _amazon(name: str, log: tuple[str, int, int, int], sha256: str) -> NamedDataset:
+    """Reviews as most papers have them, as sequences, or by day (their item ids differ)."""
+    category, interactions, users, items = log
+    timed = name.endswith("-timed")
+    times = "by day; other item ids" if timed else "as sequences: times are mere positions"
+    return NamedDataset(
+        name=f"amazon-{name}",
+        description=f"Amazon reviews 2014, {category}, 5-core, {times}",
+        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        licence="research; cite McAuley et al. 2015",
+        interactions=interactions,
+        users=users,
+        items=items,
+        files=(RemoteFile(f"amazon-{name}.parquet", sha256),),
+        read=readers.parquet,
+        columns=Columns() if timed else Columns(timestamp="position"),
+    )
+
+
 DATASETS = (
     NamedDataset(
         name="shop",
@@ -205,39 +229,13 @@ DATASETS = (
         ),
         read=readers.movielens_100k,
     ),
-    NamedDataset(
-        name="amazon-beauty",
-        description="Amazon reviews 2014, Beauty, 5-core, as sequences: times are mere positions",
-        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
-        licence="research; cite McAuley et al. 2015",
-        interactions=198_502,
-        users=22_363,
-        items=12_101,
-        files=(
-            RemoteFile(
-                "amazon-beauty.parquet",
-                "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c",
-            ),
-        ),
-        read=readers.parquet,
-        columns=Columns(timestamp="position"),
+    _amazon("beauty", _BEAUTY, "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c"),
+    _amazon(
+        "beauty-timed", _BEAUTY, "b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb"
     ),
-    NamedDataset(
-        name="amazon-sports",
-        description="Amazon reviews 2014, Sports and Outdoors, 5-core, as sequences",
-        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
-        licence="research; cite McAuley et al. 2015",
-        interactions=296_337,
-        users=35_598,
-        items=18_357,
-        files=(
-            RemoteFile(
-                "amazon-sports.parquet",
-                "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e",
-            ),
-        ),
-        read=readers.parquet,
-        columns=Columns(timestamp="position"),
+    _amazon("sports", _SPORTS, "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e"),
+    _amazon(
+        "sports-timed", _SPORTS, "1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03"
     ),
     NamedDataset(
         name="online-retail-ii",

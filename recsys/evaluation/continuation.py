@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.prepared import Continuations, Part
+from recsys.data.holdout import Continuations
+from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, bootstrap_means
 from recsys.evaluation.ranking import Seen

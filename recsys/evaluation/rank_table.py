@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.prepared import Holdout, Part
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import Part
 from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics import Interval, list_numbers, summarise, user_values
 from recsys.evaluation.ranking import Seen, Ties, rank_targets

@@ -9,7 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD
-from recsys.data.prepared import Holdout, PreparedDataset
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable
 

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.prepared import Holdout, Part
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import Part
 from recsys.evaluation.continuation import ListProtocol
 from recsys.evaluation.ranking import Seen, top_k
 from recsys.evaluation.scorer import Scorer

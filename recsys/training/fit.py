@@ -19,7 +19,8 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
-from recsys.data.prepared import Holdout, PreparedDataset
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout
+from recsys.data.holdout import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable, evaluate

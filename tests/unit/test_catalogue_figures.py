@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout, PreparedDataset
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.catalogue_figures import (
     catalogue_figures,

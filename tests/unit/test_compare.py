@@ -16,7 +16,7 @@ from rich.text import Text
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
 from recsys.data.histories import Histories
-from recsys.data.prepared import Continuations
+from recsys.data.holdout import Continuations
 from recsys.errors import InputError
 from recsys.evaluation.compare import Comparison, compare
 from recsys.evaluation.continuation import ContinuationTable

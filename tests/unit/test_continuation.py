@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.prepared import Continuations
+from recsys.data.holdout import Continuations
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable, ListProtocol, list_figures
 from recsys.evaluation.rank_table import RankTable

@@ -19,7 +19,7 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 )
 
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout
+from recsys.data.holdout import Holdout
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.evaluation.ranking import Ties
 

@@ -12,7 +12,7 @@ import pytest
 
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout
+from recsys.data.holdout import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import Protocol, RankTable, evaluate
 

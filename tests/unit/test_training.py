@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from recsys.config import Experiment, parse_experiment
 from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.data.prepared import Holdout
+from recsys.data.holdout import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import recall_at
 from recsys.evaluation.model_scorer import ModelScorer

@@ -22,7 +22,8 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
-from recsys.data.prepared import Continuations, Part, PreparedDataset, prepare
+from recsys.data.holdout import Continuations
+from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.training import tune as tune_module
 from recsys.training.callbacks import MONITOR, Curve
