@@ -208,6 +208,7 @@ def test_the_shipped_suites_load_and_have_what_they_say() -> None:
     for one in (suite, by_time):
         assert [entry.name for entry in one.datasets] == ["ml-1m", "amazon-beauty", "amazon-sports"]
         assert (len(one.seeds), one.baselines) == (3, None)
+        split = "leave_last_out" if one is suite else "global_time"
         for entry in one.datasets:
             experiment = one.experiment(entry, one.models[1], 2)
             assert experiment.data.source.removesuffix("-timed") == entry.name
