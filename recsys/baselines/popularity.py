@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recsys.baselines.counts import give_scores, item_counts
 from recsys.data.histories import Histories
+from recsys.data.prepared import Part, PreparedDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,3 +37,19 @@ class Popularity:
         return give_scores(
             lambda some: np.tile(self.counts, (len(some), 1)), self.num_items, histories, candidates
         )
+
+
+def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Histories:
+    """The newest share of all that is known before a part, whoever's it is [U histories].
+
+    Interactions at the very time where that share begins are all in.
+    """
+    starts = dataset.offsets[:-1]
+    ends = starts + dataset.cuts[:, 0 if before == "valid" else 1]
+    lengths = np.stack([ends - starts, dataset.offsets[1:] - ends], axis=1)
+    known = np.repeat(np.tile([True, False], len(ends)), lengths.ravel())
+    if not known.any():
+        return dataset.histories(before)
+    since = np.quantile(dataset.timestamps[known], 1 - share, method="higher")
+    old = np.concatenate([[0], np.cumsum(dataset.timestamps < since)])
+    return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)

@@ -14,7 +14,7 @@ from recsys.baselines.item_knn import ItemKNN, ItemKNNSettings
 from recsys.baselines.markov import MarkovChain
 from recsys.baselines.matrix_factorisation import MatrixFactorisation, MatrixFactorisationSettings
 from recsys.baselines.pctm import PCTM, PCTMSettings
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.popularity import Popularity, latest_histories
 from recsys.baselines.repeat import RepeatLast
 from recsys.baselines.sequential_rules import SequentialRules
 from recsys.data.histories import Histories
@@ -61,7 +61,7 @@ class RecentWindow:
 
 
 def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWindow) -> Scorer:
-    return Popularity.fit(dataset.latest(before, window.share), dataset.num_items)
+    return Popularity.fit(latest_histories(dataset, before, window.share), dataset.num_items)
 
 
 def _plain(fit: Callable[[Histories, int], Scorer]) -> Baseline[None]:

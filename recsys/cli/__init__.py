@@ -8,7 +8,12 @@ import sys
 from rich.console import Console
 from rich.logging import RichHandler
 
-from recsys.cli import backtests, experiments, scoring, suites  # noqa: F401 - their commands
+from recsys.cli import (  # noqa: F401 - they bring their commands along
+    backtests,
+    experiments,
+    scoring,
+    suites,
+)
 from recsys.cli.options import app
 from recsys.errors import InputError
 

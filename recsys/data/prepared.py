@@ -129,21 +129,6 @@ class PreparedDataset:
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
 
-    def latest(self, before: Part, share: float) -> Histories:
-        """Of `histories`, the newest share of all interactions, whoever's they are [U histories].
-
-        Interactions at the very time where that share begins are all in.
-        """
-        starts = self.offsets[:-1]
-        ends = starts + self.cuts[:, _START[before]]
-        lengths = np.stack([ends - starts, self.offsets[1:] - ends], axis=1)
-        known = np.repeat(np.tile([True, False], len(ends)), lengths.ravel())
-        if not known.any():
-            return self.histories(before)
-        since = np.quantile(self.timestamps[known], 1 - share, method="higher")
-        old = np.concatenate([[0], np.cumsum(self.timestamps < since)])
-        return Histories.from_spans(self.items, starts + old[ends] - old[starts], ends)
-
     def holdout(self, part: Part) -> Holdout:
         """The targets of a part of the split one by one, in user order, oldest first.
 

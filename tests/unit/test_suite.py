@@ -213,6 +213,4 @@ def test_the_shipped_suites_load_and_have_what_they_say() -> None:
             experiment = one.experiment(entry, one.models[1], 2)
             assert experiment.data.source.removesuffix("-timed") == entry.name
             assert experiment.training.refit
-            assert experiment.data.split.kind == (
-                "leave_last_out" if one is suite else "global_time"
-            )
+            assert experiment.data.split.kind == split

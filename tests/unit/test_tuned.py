@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines import ease
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.popularity import Popularity, latest_histories
 from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
@@ -105,11 +105,11 @@ def test_the_latest_interactions_are_those_of_the_newest_times(
     # Before the test targets: ann boots 0 gloves 1 hat 2, bob boots 0 hat 1 boots 2, cat gloves 0
     # boots 1, dan socks 0, eve hat 0 gloves 1, fay jacket 0 boots 1: two of thirteen at time 2.
     whole = tiny_dataset.histories("test")
-    newest = tiny_dataset.latest("test", 0.15)
+    newest = latest_histories(tiny_dataset, "test", 0.15)
     decoded = tiny_dataset.vocabulary.decode(newest.items).to_list()
     assert decoded == ["hat", "boots"]
     assert newest.lengths.tolist() == [1, 1, 0, 0, 0, 0]
-    assert tiny_dataset.latest("test", 0.5).lengths.tolist() == [2, 2, 1, 0, 1, 1]
-    same: Histories = tiny_dataset.latest("test", 1.0)
+    assert latest_histories(tiny_dataset, "test", 0.5).lengths.tolist() == [2, 2, 1, 0, 1, 1]
+    same: Histories = latest_histories(tiny_dataset, "test", 1.0)
     assert same.items.tolist() == whole.items.tolist()
     assert same.offsets.tolist() == whole.offsets.tolist()
