@@ -21,7 +21,8 @@ from recsys.training import suite as suite_module
 from recsys.training.fit import Run, fit
 from recsys.training.suite import run_suite
 
-SHIPPED = Path(__file__).parents[2] / "configs" / "suite.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = ("suite", "suite-global-time")
 TREE: dict[str, Any] = {
     "name": "small",
     "seeds": [0, 1],
@@ -201,10 +202,15 @@ def test_the_command_prepares_runs_and_compares(
     assert not Path("mlflow.db").exists()
 
 
-def test_the_shipped_suite_loads_and_has_what_it_says() -> None:
-    suite = load_suite(SHIPPED)
-    assert [entry.name for entry in suite.datasets] == ["ml-1m", "amazon-beauty", "amazon-sports"]
-    assert (len(suite.seeds), suite.baselines) == (3, None)
-    experiment = suite.experiment(suite.datasets[1], suite.models[1], 2)
-    assert experiment.data.source == "amazon-beauty"
-    assert experiment.training.refit
+def test_the_shipped_suites_load_and_have_what_they_say() -> None:
+    suite, by_time = (load_suite(CONFIGS / f"{name}.yaml") for name in SHIPPED)
+    assert (suite.name, by_time.name) == SHIPPED
+    for one in (suite, by_time):
+        assert [entry.name for entry in one.datasets] == ["ml-1m", "amazon-beauty", "amazon-sports"]
+        assert (len(one.seeds), one.baselines) == (3, None)
+        split = "leave_last_out" if one is suite else "global_time"
+        for entry in one.datasets:
+            experiment = one.experiment(entry, one.models[1], 2)
+            assert experiment.data.source.removesuffix("-timed") == entry.name
+            assert experiment.training.refit
+            assert experiment.data.split.kind == split
