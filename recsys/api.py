@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation import compare as comparison
-from recsys.evaluation.runs import keep_report, learning_curves
+from recsys.evaluation.runs import audit_of, keep_report, learning_curves
 from recsys.report.comparison import write_comparison_report
 from recsys.scoring.recommender import Recommender
 from recsys.training import fit as training
@@ -81,6 +81,7 @@ def compare(
     if report is not None:
         first = [model.first for model in compared.models]
         curves = learning_curves(first, tracking)
-        page = write_comparison_report(report, compared, curves)
+        findings = audit_of(first[0], tracking)
+        page = write_comparison_report(report, compared, curves, findings)
         keep_report(page.parent, first[0], tracking)
     return compared

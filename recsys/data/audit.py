@@ -18,6 +18,9 @@ from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.targets import TargetPlaces
 
+AUDIT = "audit.json"
+"""The file that runs keep the findings in."""
+
 NOTABLE = 0.01
 """The share from which cases are warned of where a few of them are no leak yet."""
 

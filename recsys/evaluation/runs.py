@@ -14,8 +14,10 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+from pydantic import TypeAdapter
 
 from recsys.config import TrackingConfig
+from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.continuation import ContinuationTable
@@ -98,6 +100,17 @@ def learning_curves(
         if curve := {point.step: point.value for point in points if point.step > 0}:
             curves[run_id] = curve
     return curves
+
+
+def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
+    """What the audit of the run's dataset found; nothing of runs that kept no audit."""
+    client = MlflowClient(tracking.absolute_uri)
+    run_id = run.run.info.run_id
+    if AUDIT not in {artifact.path for artifact in client.list_artifacts(run_id)}:
+        return []
+    with tempfile.TemporaryDirectory() as folder, _no_progress_bar():
+        path = client.download_artifacts(run_id, AUDIT, folder)
+        return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
 
 def keep_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:

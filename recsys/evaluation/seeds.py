@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import InputError
@@ -42,6 +43,20 @@ class ModelRuns:
             refuse_unlike(tables[0], other)
         values: NDArray[np.float64] = np.mean([table.values(metric) for table in tables], axis=0)
         return values
+
+    def where(self, column: str, segment: object) -> ModelRuns:
+        """The same runs on the targets of one segment; see `recsys.evaluation.segments`."""
+        return ModelRuns(
+            tuple(
+                replace(
+                    run,
+                    ranks=replace(
+                        run.ranks, frame=run.ranks.frame.filter(pl.col(column) == segment)
+                    ),
+                )
+                for run in self.runs
+            )
+        )
 
     def figures(self, metrics: Sequence[str]) -> dict[str, Interval]:
         """Means over the users, with intervals over users: what other users would bring.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +14,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from recsys.data.audit import Finding
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.evaluation.compare import ComparedRun, Comparison
@@ -23,6 +24,7 @@ from recsys.report.comparison_figures import (
     draw_costs,
     draw_curves,
     draw_differences,
+    draw_segments,
 )
 
 PAGE = "comparison.html"
@@ -50,7 +52,10 @@ class _Picture(NamedTuple):
 
 
 def write_comparison_report(
-    path: str | os.PathLike[str], comparison: Comparison, curves: Curves
+    path: str | os.PathLike[str],
+    comparison: Comparison,
+    curves: Curves,
+    findings: Sequence[Finding] = (),
 ) -> Path:
     """Write a folder, whole or not at all: `PAGE`, its pictures as PNG, and the table.
 
@@ -61,6 +66,7 @@ def write_comparison_report(
         path: the folder.
         comparison: the runs.
         curves: of the runs that were trained.
+        findings: of the audit of the data.
 
     Returns:
         The page.
@@ -76,7 +82,7 @@ def write_comparison_report(
             (folder / f"{picture.name}.png").write_bytes(picture.png)
         comparison.frame().write_csv(folder / "comparison.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
-        (folder / PAGE).write_text(_page(comparison, pictures), encoding="utf-8")
+        (folder / PAGE).write_text(_page(comparison, pictures, findings), encoding="utf-8")
         checksums = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
         ComparisonReportManifest(files=checksums).write(folder)
     return path / PAGE
@@ -135,6 +141,15 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
                 draw_differences(comparison),
             )
         )
+    if (segments := draw_segments(comparison)) is not None:
+        drawn.append(
+            (
+                "segments",
+                "By kinds of targets and users",
+                "Of each kind the same figure over the users that have such targets.",
+                segments,
+            )
+        )
     if any(row.run_id in curves for row in comparison.rows):
         drawn.append(
             (
@@ -156,7 +171,7 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
     return [_Picture(name, title, caption, _png(figure)) for name, title, caption, figure in drawn]
 
 
-def _page(comparison: Comparison, pictures: list[_Picture]) -> str:
+def _page(comparison: Comparison, pictures: list[_Picture], findings: Sequence[Finding]) -> str:
     template = files("recsys.report").joinpath(PAGE).read_text(encoding="utf-8")
     costs = {"fit_seconds": "seconds", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
     shown = {c: head for c, head in costs.items() if any(c in row.costs for row in comparison.rows)}
@@ -169,6 +184,7 @@ def _page(comparison: Comparison, pictures: list[_Picture]) -> str:
             metrics=[_title(metric) for metric in comparison.metrics],
             costs=list(shown.values()),
             rows=[_row(comparison, row, list(shown)) for row in comparison.rows],
+            findings=findings,
             pictures=[{**p._asdict(), "data": base64.b64encode(p.png).decode()} for p in pictures],
         )
     )

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from recsys.evaluation.compare import Comparison
+from recsys.evaluation.segments import SEGMENTS
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
 """The k of recall@k and NDCG@k that are drawn."""
@@ -112,12 +113,57 @@ def draw_costs(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
     return figure
 
 
+def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure | None:
+    """A metric of every run by kinds of targets and users; None where the tables have no kinds.
+
+    Args:
+        comparison: the runs.
+        metric: of the ranks.
+    """
+    frame = comparison.models[0].first.ranks.frame
+    told = {name: words for name, words in SEGMENTS.items() if name in frame.columns}
+    told = {name: words for name, words in told.items() if frame[name].drop_nulls().n_unique() > 1}
+    if not told:
+        return None
+    lines = (len(told) + 1) // 2
+    figure = Figure(figsize=(2 * _WIDTH, 3.0 * lines), layout="constrained")
+    panels = figure.subplots(lines, 2, squeeze=False).ravel()
+    for axes in panels[len(told) :]:
+        axes.set_axis_off()
+    for axes, (column, words) in zip(panels, told.items(), strict=False):
+        segments = frame[column].drop_nulls().unique().sort().to_list()
+        for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
+            figures = [
+                model.where(column, segment).figures([metric])[metric] for segment in segments
+            ]
+            means, lows, highs = map(np.array, zip(*figures, strict=True))
+            shift = 0.5 * (number - (len(comparison.rows) - 1) / 2) / len(comparison.rows)
+            axes.errorbar(
+                np.arange(len(segments)) + shift,
+                means,
+                yerr=[means - lows, highs - means],
+                fmt=".",
+                label=row.name,
+            )
+        axes.set_xticks(range(len(segments)), [str(segment) for segment in segments])
+        axes.set_xlabel(words)
+        axes.set_ylabel(_title(metric))
+        axes.set_ylim(bottom=0)
+        _style(axes)
+    _legend(panels[0])
+    return figure
+
+
 def _axes(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: Axes) -> None:
     axes.grid(color="#dde3e8", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _legend(axes: Axes) -> None:

@@ -9,9 +9,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from recsys.config import Experiment, TrackingConfig
+from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
@@ -68,6 +69,12 @@ class Tracker:
             flat[f"{prefix}/{name}_low"] = figure.low
             flat[f"{prefix}/{name}_high"] = figure.high
         self.log_figures(flat)
+
+    def log_audit(self, findings: Sequence[Finding]) -> None:
+        """What the audit of the dataset found, as the artifact audit.json."""
+        text = json.dumps([asdict(finding) for finding in findings], indent=2)
+        with self._survive():
+            self.client.log_text(self.run_id, text, AUDIT)
 
     def log_path(self, path: Path) -> None:
         """A file, or a folder under its own name, as artifact."""
@@ -124,6 +131,7 @@ def track(
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)
     client.log_batch(tracker.run_id, params=_params(settings))
+    tracker.log_audit(audit(dataset, experiment.evaluation.seen))
     try:
         yield tracker
     except BaseException as error:

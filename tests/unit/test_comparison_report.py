@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,12 +16,17 @@ from matplotlib.image import imread
 from mlflow import MlflowClient
 
 import recsys
-from recsys.config import TrackingConfig
+from recsys.config import TrackingConfig, parse_experiment
+from recsys.data.audit import audit
+from recsys.data.shop import make_shop
 from recsys.errors import InputError
 from recsys.evaluation.compare import compare
+from recsys.evaluation.metrics import ndcg_at
 from recsys.evaluation.rank_table import Protocol, RankTable
 from recsys.evaluation.runs import learning_curves
+from recsys.evaluation.seeds import ModelRuns
 from recsys.report.comparison import comparison_latex, write_comparison_report
+from recsys.training.baseline import fit_baseline
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
 BROWSER = next(filter(shutil.which, ("chromium", "google-chrome", "chromium-browser")), None)
@@ -176,3 +182,29 @@ def test_a_browser_shows_it(tracking: TrackingConfig, tmp_path: Path) -> None:
     pixels = imread(tmp_path / "page.png")
     assert pixels.shape[:2] == (1800, 1200)
     assert np.ptp(pixels[1000:, :, :3]) > 0.5  # pictures were drawn, not left empty
+
+
+def test_real_runs_bring_their_segments_and_their_audit(tmp_path: Path) -> None:
+    shop = make_shop(num_customers=60, num_products=220)
+    experiment = parse_experiment(
+        {"name": "mine", "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"}}
+    )
+    data = recsys.prepare(shop.interactions, out=tmp_path / "data", items=shop.products)
+    runs = [fit_baseline(name, experiment, data) for name in ("popularity", "markov")]
+    recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
+    page = Page((tmp_path / "out" / "comparison.html").read_text())
+    found = {finding.name: finding for finding in audit(data)}
+    row = page.cells.index("future_training")
+    assert page.cells[row + 1] == "warning"
+    assert page.cells[row + 2] == f"{found['future_training'].count:,}"
+    assert set(found) <= set(page.cells)
+    assert (tmp_path / "out" / "segments.png").is_file()
+
+
+def test_a_segment_has_the_figures_of_its_targets(tracking: TrackingConfig) -> None:
+    (model,) = compare(["popularity"], tracking).models
+    kinds = pl.Series("purchase", ["new", "repeat"] * 150)
+    ranks = model.first.ranks
+    run = replace(model.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
+    figures = ModelRuns((run,)).where("purchase", "new").figures(["ndcg_at_10"])
+    assert figures["ndcg_at_10"].mean == pytest.approx(ndcg_at(run.ranks.ranks[::2], 10).mean())
