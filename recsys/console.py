@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have cost, and the head of its column."""
 
-_FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
-
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
     """Rows of equal keys; the hidden ones are in the JSON alone."""
@@ -135,9 +133,9 @@ def _caption(comparison: Comparison, cell: Callable[[Interval], str]) -> str:
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
     text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
-    for part in sorted({row.trained_until for row in comparison.rows}):
-        fitted = ", ".join(row.name for row in comparison.rows if row.trained_until == part)
-        text += f" Fitted on {_FITTED_ON.get(part, part)}: {fitted}."
+    for part in sorted({row.fitted_on for row in comparison.rows}):
+        fitted = ", ".join(row.name for row in comparison.rows if row.fitted_on == part)
+        text += f" Fitted on {part}: {fitted}."
     text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
     if any(row.seeds > 1 for row in comparison.rows):
         text += " s: standard deviation of the seeds' own means."

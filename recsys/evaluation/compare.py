@@ -24,6 +24,9 @@ from recsys.evaluation.runs import (
 from recsys.evaluation.seeds import ModelRuns, pool_seeds
 from recsys.evaluation.significance import PairedResult, holm
 
+_FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
+"""The last part of the split that a run was fitted on, in words."""
+
 _COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
 """What a run may have logged of its costs."""
 _COLUMNS = (
@@ -52,6 +55,11 @@ class ComparedRun:
     """Of each metric to the first run's; the p-values are Holm's. Empty for the first run."""
     costs: Mapping[str, float]
     """Those of fit_seconds, peak_memory_mib and parameters that the run logged; means of seeds."""
+
+    @property
+    def fitted_on(self) -> str:
+        """What it was fitted on, in words."""
+        return _FITTED_ON.get(self.trained_until, self.trained_until)
 
 
 @dataclass(frozen=True, slots=True)

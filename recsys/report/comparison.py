@@ -223,7 +223,7 @@ def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[
         "run_id": row.run_id,
         "model": row.model,
         "seeds": row.seeds,
-        "trained_until": row.trained_until,
+        "fitted_on": row.fitted_on,
         "cells": cells,
         "costs": [_amount(row.costs.get(cost)) for cost in costs],
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from recsys.evaluation.compare import Comparison
@@ -150,7 +151,11 @@ def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure 
         axes.set_ylabel(_title(metric))
         axes.set_ylim(bottom=0)
         _style(axes)
-    _legend(panels[0])
+    handles, names = panels[0].get_legend_handles_labels()
+    legend = figure.legend(
+        handles, names, loc="outside upper center", ncols=min(len(names), 4), frameon=False
+    )
+    _as_text(legend)
     return figure
 
 
@@ -167,8 +172,12 @@ def _style(axes: Axes) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    legend = axes.legend(fontsize=8, frameon=False)
-    for text in legend.get_texts():  # names are text, not mathematics, even with a $ in them
+    _as_text(axes.legend(fontsize=8, frameon=False))
+
+
+def _as_text(legend: Legend) -> None:
+    """Names are text, not mathematics, even with a $ in them."""
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 
