@@ -9,6 +9,7 @@ from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation import compare as comparison
 from recsys.evaluation.runs import audit_of, keep_report, learning_curves
+from recsys.evaluation.significance import Method
 from recsys.report.comparison import write_comparison_report
 from recsys.scoring.recommender import Recommender
 from recsys.training import fit as training
@@ -51,6 +52,7 @@ def compare(
     metrics: Sequence[str] | None = None,
     across_protocols: bool = False,
     pooled: bool = False,
+    method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> comparison.Comparison:
     """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
@@ -63,6 +65,7 @@ def compare(
         metrics: None: the usual ones.
         across_protocols: show runs of different protocols in one table.
         pooled: runs that differ in seed and name alone are one row.
+        method: of the p-values: the randomisation test, or ``t`` for the paired t-test.
         report: a folder to write the comparison to as a page, pictures, CSV and LaTeX; the first
             run keeps a copy of them among its artifacts, under ``comparison``.
     """
@@ -77,6 +80,7 @@ def compare(
         metrics=metrics,
         across_protocols=across_protocols,
         pooled=pooled,
+        method=method,
     )
     if report is not None:
         first = [model.first for model in compared.models]

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import recsys
+from recsys.baselines.tuned import BASELINES
 from recsys.cli import main
 from recsys.data.shop import make_shop
 
@@ -156,10 +157,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
 
 def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
-    assert {row["model"] for row in rows} == {
-        "target_attention", "popularity", "personal_frequency", "markov", "pctm",
-        "matrix_factorisation",
-    }  # fmt: skip
+    assert {row["model"] for row in rows} == {"target_attention", *BASELINES}
 
 
 def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:

@@ -200,6 +200,9 @@ def compare_runs(
     pooled: Annotated[
         bool, typer.Option("--pool-seeds", help="One row for runs that differ in their seed alone.")
     ] = False,
+    test: Annotated[
+        Literal["randomisation", "t"], typer.Option(help="The paired test that p-values are of.")
+    ] = "randomisation",
     report: Annotated[
         Path | None,
         typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
@@ -222,6 +225,7 @@ def compare_runs(
         metrics=metric,
         across_protocols=across_protocols,
         pooled=pooled,
+        method=test,
         report=report,
     )
     show_comparison(comparison, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from recsys.cli.options import Config, Data, Json, Set, Uri, app, find_dataset, 
 from recsys.config import load_search, load_suite
 from recsys.console import show_comparison, show_rows
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 @app.command("suite")
@@ -28,7 +31,10 @@ def run_many(
         tracking = loaded.tracking.model_copy(update={"uri": uri})
         loaded = loaded.model_copy(update={"tracking": tracking})
     runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
-    for found in runs.values():
+    for name, found in runs.items():
+        if not found:
+            logger.warning("%s: nothing came to its end", name)
+            continue
         show_comparison(compare(found, loaded.tracking, pooled=True), as_json)
 
 
@@ -42,7 +48,7 @@ def tune_model(
         int | None, typer.Option(min=1, help="Trials in all, in place of the search's.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Minutes of this call, in place of the search's.")
+        float | None, typer.Option(min=0.01, help="Minutes of this call, in place of the search's.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Best config to write [runs/NAME-tuned.yaml].")

@@ -113,7 +113,7 @@ class GlobalTime(Section):
 
 
 class UserHoldout(Section):
-    """Whole users are held out: the last interaction of each is foretold from all before it.
+    """Whole users are held out: of each the last interaction, foretold from earlier times.
 
     The catalogue is that of the training and validation users.
     """

@@ -46,6 +46,21 @@ class Suite(_Fields):
     """None: all that say something under the protocol."""
     tracking: TrackingConfig = TrackingConfig()
 
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("each may be there once")
+        return seeds
+
+    @field_validator("models")
+    @classmethod
+    def _models_decide_no_protocol(cls, models: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
+        for entry in models:
+            if entry.data or entry.evaluation:
+                raise ValueError(f"{entry.name!r}: data and evaluation are the dataset's to decide")
+        return models
+
     @field_validator("datasets", "models")
     @classmethod
     def _names_differ(cls, entries: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:

@@ -44,7 +44,8 @@ def drop_rows(
 def _named(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
     """Which values the rule names."""
     if rule.missing:
-        return values.is_null() | (values.cast(pl.String) == "").fill_null(value=False)
+        empty = values.is_nan() if values.dtype.is_float() else values.cast(pl.String) == ""
+        return values.is_null() | empty.fill_null(value=False)
     if rule.matches is not None:
         try:
             return values.cast(pl.String).str.contains(rule.matches).fill_null(value=False)
@@ -54,4 +55,7 @@ def _named(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
             ) from error
     if not values.dtype.is_numeric() and values.dtype != pl.String:
         raise InputError(f"{origin}: column {rule.column!r}: not numbers but {values.dtype}")
-    return (values.cast(pl.Float64, strict=False) < rule.below).fill_null(value=False)
+    numbers = values.cast(pl.Float64, strict=False)
+    if (wrong := values.filter(numbers.is_null() & values.is_not_null())).len():
+        raise InputError(f"{origin}: column {rule.column!r}: {wrong[0]!r} is no number")
+    return (numbers < rule.below).fill_null(value=False)

@@ -72,6 +72,7 @@ def choose_candidates(
         return None
     if isinstance(chosen, GivenItems):
         return read_candidates(chosen.file, dataset, part)
+    logger.warning(SAMPLED_WARNING)
     return sample_candidates(chosen, dataset, part, config.seen)
 
 

@@ -13,6 +13,7 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import candidates_in_words
+from recsys.evaluation.effect import Effect, paired_effect
 from recsys.evaluation.metrics import Interval, metric_values
 from recsys.evaluation.runs import (
     EvaluatedRun,
@@ -22,7 +23,7 @@ from recsys.evaluation.runs import (
     run_label,
 )
 from recsys.evaluation.seeds import ModelRuns, pool_seeds
-from recsys.evaluation.significance import PairedResult, holm
+from recsys.evaluation.significance import Method, PairedResult, holm
 
 _FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
 """The last part of the split that a run was fitted on, in words."""
@@ -31,7 +32,7 @@ _COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
 """What a run may have logged of its costs."""
 _COLUMNS = (
     *("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value"),
-    "_spread",
+    *("_d_z", "_users_needed", "_spread"),
 )
 """What follows a metric's name in the columns of a frame."""
 
@@ -53,6 +54,8 @@ class ComparedRun:
     """Standard deviation of the seeds' own means, of each metric; empty of a single run."""
     differences: Mapping[str, PairedResult]
     """Of each metric to the first run's; the p-values are Holm's. Empty for the first run."""
+    effects: Mapping[str, Effect]
+    """How large these differences are, and the users it would take to see them."""
     costs: Mapping[str, float]
     """Those of fit_seconds, peak_memory_mib and parameters that the run logged; means of seeds."""
 
@@ -81,7 +84,8 @@ class Comparison:
         """One row per run, one flat column per number; null where there is none.
 
         Columns: name, run_id, model, trained_until, seeds; for each metric ``M``: ``M, M_low,
-        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``;
+        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_d_z,
+        M_users_needed, M_spread``;
         fit_seconds, peak_memory_mib, parameters.
         """
         rows: list[dict[str, object]] = []
@@ -92,7 +96,7 @@ class Comparison:
             }
             for metric in self.metrics:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
-                numbers.append(row.spreads.get(metric))
+                numbers += [*row.effects.get(metric, [None] * 2), row.spreads.get(metric)]
                 cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in _COSTS})
         frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -107,6 +111,7 @@ def compare(
     metrics: Sequence[str] | None = None,
     across_protocols: bool = False,
     pooled: bool = False,
+    method: Method = "randomisation",
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
@@ -127,6 +132,7 @@ def compare(
         across_protocols: put runs of different protocols into one table all the same, untested
             where their targets differ.
         pooled: runs that differ in seed and name alone are one row, named after the first of them.
+        method: of the p-values: the randomisation test, or ``t`` for the paired t-test.
 
     Raises:
         InputError: the store, the experiment or a run is not there, a run has no rank table or not
@@ -143,15 +149,23 @@ def compare(
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     models = pool_seeds(evaluated) if pooled else [ModelRuns((one,)) for one in evaluated]
     figures = [model.figures(metrics) for model in models]
-    differences = _differences(models, metrics, across_protocols)
-    rows = map(_row, models, figures, differences)
-    first, ranks = evaluated[0].run, evaluated[0].ranks
-    dataset = first.data.tags.get("dataset", "unknown")
+    differences = _differences(models, metrics, method, across_protocols)
+    effects = [
+        {
+            name: paired_effect(model.values(name), models[0].values(name))
+            for name in found
+            if len(np.unique(model.first.ranks.users)) > 1  # an effect of one user has no size
+        }
+        for model, found in zip(models, differences, strict=True)
+    ]
+    rows = map(_row, models, figures, differences, effects)
+    ranks = evaluated[0].ranks
+    datasets = dict.fromkeys(one.run.data.tags.get("dataset", "unknown") for one in evaluated)
     protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
     return Comparison(
         rows=tuple(rows),
         metrics=tuple(metrics),
-        dataset=dataset,
+        dataset=" | ".join(datasets),
         protocol=protocol,
         users=len(np.unique(ranks.users)),
         targets=len(ranks.frame),
@@ -160,7 +174,10 @@ def compare(
 
 
 def _row(
-    model: ModelRuns, figures: Mapping[str, Interval], differences: Mapping[str, PairedResult]
+    model: ModelRuns,
+    figures: Mapping[str, Interval],
+    differences: Mapping[str, PairedResult],
+    effects: Mapping[str, Effect],
 ) -> ComparedRun:
     run = model.first.run
     costs = [one.run.data.metrics for one in model.runs]
@@ -174,6 +191,7 @@ def _row(
         figures=figures,
         spreads={metric: spread for metric, spread in spreads.items() if spread is not None},
         differences=differences,
+        effects=effects,
         costs={
             name: float(np.mean([each[name] for each in costs]))
             for name in _COSTS
@@ -192,7 +210,7 @@ def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:
 
 
 def _differences(
-    models: Sequence[ModelRuns], metrics: Sequence[str], across_protocols: bool
+    models: Sequence[ModelRuns], metrics: Sequence[str], method: Method, across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
     """Of every row to the first; per metric, the rows are one family for Holm's correction."""
     first, *others = models
@@ -204,7 +222,10 @@ def _differences(
             differences.append({})
             continue
         try:
-            found = {name: other.test(first, name, across_protocols) for name in metrics}
+            found = {
+                name: other.test(first, name, method=method, across_protocols=across_protocols)
+                for name in metrics
+            }
         except InputError as error:
             labels = f"{run_label(other.first.run)} and {run_label(first.first.run)}"
             raise InputError(f"runs {labels}: {error}") from error
@@ -236,4 +257,9 @@ def _in_words(evaluated: EvaluatedRun) -> str:
     return (
         f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
         f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
+        + (
+            f", {protocol.without_history:,} without a history dropped"
+            if protocol.without_history
+            else ""
+        )
     )

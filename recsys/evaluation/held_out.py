@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from recsys.config import EvaluationConfig
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_figures import catalogue_figures
 from recsys.evaluation.rank_table import RankTable, evaluate
@@ -23,6 +24,21 @@ class HeldOut(NamedTuple):
     """The best items of the whole catalogue after every history."""
     figures: dict[str, float]
     """Of these lists, by name; see `catalogue_figures`."""
+
+
+def refuse_empty(dataset: PreparedDataset, part: Part) -> None:
+    """Before the work: is there something to evaluate on?
+
+    Raises:
+        InputError: there is not; the message says why.
+    """
+    holdout = dataset.holdout(part)
+    if not len(holdout.targets):
+        raise InputError(
+            f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
+            f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
+            "history)"
+        )
 
 
 def evaluate_held_out(

@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from recsys.errors import InputError
 
+NEVER = np.iinfo(np.int32).max
+"""Rank of a target that can never be recommended: no metric credits it, whatever its k."""
+
 RESAMPLES = 1_000
 """Bootstrap resamples behind an interval."""
 
@@ -92,7 +95,7 @@ def metric_values(
             f"metric {metric!r}: must be recall_at_K, hit_rate_at_K, precision_at_K, ndcg_at_K, "
             "map_at_K, mrr_at_K or mrr"
         )
-    kind, k = name["kind"] or "mrr", int(name["k"] or np.iinfo(np.int64).max)
+    kind, k = name["kind"] or "mrr", min(int(name["k"] or NEVER), NEVER - 1)
     return _list_values(kind, k, ranks, np.arange(len(ranks)) if lists is None else lists)
 
 

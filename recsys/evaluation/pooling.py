@@ -24,12 +24,15 @@ def pool(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> RankTabl
     ids = pl.concat(
         [ids.gather(table.frame["user"]) for table, ids in zip(tables, user_ids, strict=True)]
     )
-    frame = pl.concat([table.frame for table in tables])
+    frame = pl.concat(
+        [table.frame.with_columns(fold=pl.lit(fold)) for fold, table in enumerate(tables, 1)]
+    )
     numbered = frame.with_columns(user=ids.rank("dense").cast(pl.Int64) - 1)
     protocols = [table.protocol for table in tables]
     protocol = replace(
         protocols[0],
         num_items=max(protocol.num_items for protocol in protocols),
         dropped=sum(protocol.dropped for protocol in protocols),
+        without_history=sum(protocol.without_history for protocol in protocols),
     )
     return RankTable(numbered, protocol)

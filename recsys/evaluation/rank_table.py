@@ -38,6 +38,8 @@ class Protocol:
     """Targets left out because the catalogue does not hold them."""
     candidates: str = CATALOGUE
     """What the targets were ranked among; see `recsys.evaluation.candidates`."""
+    without_history: int = 0
+    """Targets left out because nothing is known before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ class RankTable:
     """One row per evaluated target, in the order of the holdout, and how the ranks were taken."""
 
     frame: pl.DataFrame
-    """user (row of the user in the dataset), target (item token), rank (1 = best; I + 1 = never
-    recommended), history_length (items before the target), then any segment columns."""
+    """user (row of the user in the dataset), target (item token), rank (1 = best; `NEVER` if it
+    cannot be recommended), history_length (items before the target), then any segment columns
+    and, of pooled folds, fold."""
     protocol: Protocol
 
     @property
@@ -78,15 +81,16 @@ class RankTable:
     def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Rank, user and list of every target; what a list is asked for twice counts once."""
         frame = self.frame
-        columns = ("user", "history_length", "target")
+        # Pooled folds number their items, and a user's histories, each on its own.
+        fold = ["fold"] if "fold" in frame.columns else []
         if frame["user"].is_duplicated().any():
+            columns = ["user", "history_length", "target", *fold]
             frame = frame.unique(columns, keep="first", maintain_order=True)
         users = frame["user"].to_numpy()
-        return (
-            frame["rank"].to_numpy(),
-            users,
-            list_numbers(users, frame["history_length"].to_numpy()),
-        )
+        lists = list_numbers(users, frame["history_length"].to_numpy())
+        if fold:
+            lists = list_numbers(lists, frame["fold"].to_numpy())
+        return frame["rank"].to_numpy(), users, lists
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file, whole or not at all; see `save_table`."""
@@ -127,4 +131,6 @@ def evaluate(
         schema=_SCHEMA,
     )
     name = CATALOGUE if candidates is None else candidates.name
-    return RankTable(frame, Protocol(part, scorer.num_items, seen, ties, holdout.dropped, name))
+    dropped, without = holdout.dropped, holdout.without_history
+    protocol = Protocol(part, scorer.num_items, seen, ties, dropped, name, without)
+    return RankTable(frame, protocol)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
+from recsys.evaluation.metrics import NEVER
 from recsys.evaluation.scorer import Scorer, user_batches
 
 Seen = Literal["filter", "allow"]
@@ -40,7 +41,7 @@ def rank_targets(
 
     Under ``against_target`` the rank is the number of items that score at least as high as the
     target, itself included, so a constant scorer ranks every target last. A target that can never
-    be recommended ranks behind everything, I + 1, and no metric credits it: one the scorer gives
+    be recommended has the rank `NEVER`, and no metric credits it: one the scorer gives
     -inf, one outside its candidates, and under ``seen="filter"`` one the history already holds.
 
     Args:
@@ -54,7 +55,7 @@ def rank_targets(
         rows: which history comes before each target [Q], ascending; None: its own.
 
     Returns:
-        Ranks [Q], 1 to I + 1.
+        Ranks [Q], 1 to I, or `NEVER`.
 
     Raises:
         ValueError: as many targets as histories are needed, inside the catalogue; or the scores
@@ -110,9 +111,8 @@ def _ranks(
     rows, tokens = _not_ranked(histories, seen, scores)
     ahead = _precedes(scores[rows, tokens], tokens, bar[rows], target[rows], ties)
     rank -= torch.bincount(rows[ahead], minlength=len(rank))
-    never = scores.shape[1]  # I + 1
-    rank[bar == -math.inf] = never
-    rank[rows[tokens == target[rows]]] = never
+    rank[bar == -math.inf] = NEVER
+    rank[rows[tokens == target[rows]]] = NEVER
     ranks: NDArray[np.int64] = rank.cpu().numpy()
     return ranks
 

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, bootstrap_means
 from recsys.evaluation.runs import EvaluatedRun, run_label
-from recsys.evaluation.significance import PairedResult, paired_difference, refuse_unlike
+from recsys.evaluation.significance import (
+    Method,
+    PairedResult,
+    paired_difference,
+    refuse_unlike,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +81,34 @@ class ModelRuns:
             return None
         return float(np.std([run.table(metric).values(metric).mean() for run in self.runs], ddof=1))
 
-    def test(self, other: ModelRuns, metric: str, across_protocols: bool = False) -> PairedResult:
+    def test(
+        self,
+        other: ModelRuns,
+        metric: str,
+        *,
+        method: Method = "randomisation",
+        across_protocols: bool = False,
+    ) -> PairedResult:
         """How much better these are than the others, over users; see `paired_test`."""
         mine, theirs = self.first.table(metric), other.first.table(metric)
         refuse_unlike(mine, theirs, across_protocols=across_protocols)
-        return paired_difference(self.values(metric), other.values(metric))
+        return paired_difference(self.values(metric), other.values(metric), method=method)
 
 
 def pool_seeds(runs: Sequence[EvaluatedRun]) -> list[ModelRuns]:
-    """Runs whose parameters are equal but for seed and name together, in the order of the first."""
-    groups: dict[tuple[object, ...], list[EvaluatedRun]] = {}
+    """Runs whose parameters are equal but for seed and name together, in the order of the first.
+
+    Of two runs of one seed the later one counts; a run that was cut short stands alone.
+    """
+    groups: dict[tuple[object, ...], dict[str, EvaluatedRun]] = {}
     for run in runs:
-        parameters = {**run.run.data.params, "seed": None, "name": None}
-        tags = run.run.data.tags
-        known = tags.get("model"), tags.get("dataset_fingerprint"), tags.get("protocol.fingerprint")
-        groups.setdefault((*known, *sorted(parameters.items())), []).append(run)
-    return [ModelRuns(tuple(group)) for group in groups.values()]
+        parameters, tags = dict(run.run.data.params), run.run.data.tags
+        seed = parameters.pop("seed", run.run.info.run_id)
+        parameters.pop("name", None)
+        facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_until")
+        key = (*map(tags.get, facts), "interrupted" in tags, *sorted(parameters.items()))
+        groups.setdefault(key, {})[seed] = run
+    return [ModelRuns(tuple(group.values())) for group in groups.values()]
 
 
 def _logged(run: EvaluatedRun, metrics: Sequence[str]) -> dict[str, Interval]:

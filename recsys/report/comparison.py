@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -18,6 +19,7 @@ from recsys.data.audit import Finding
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.evaluation.compare import ComparedRun, Comparison
+from recsys.evaluation.effect import Effect
 from recsys.report.comparison_figures import (
     Curves,
     draw_by_k,
@@ -94,12 +96,12 @@ def comparison_latex(comparison: Comparison) -> str:
     ``*`` marks a run that is better than the first, ``†`` one that is worse, by the corrected
     p-value of the paired test.
     """
-    rows = {}
-    for row in comparison.rows:
-        rows[_escape(row.name)] = {
-            _title(metric): _latex_cell(comparison, row, metric) for metric in comparison.metrics
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("run").reset_index()
+    rows = [
+        {"run": _escape(row.name)}
+        | {_escape(_title(m)): _latex_cell(comparison, row, m) for m in comparison.metrics}
+        for row in comparison.rows
+    ]
+    table = pd.DataFrame(rows)
     protocol = _escape(f"{comparison.dataset}, {comparison.targets:,} targets: ")
     return (
         f"% {comparison.dataset}: {comparison.protocol}\n"
@@ -132,7 +134,7 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
             draw_by_k(comparison, "recall"),
         ),
     ]
-    if several:
+    if any(row.differences for row in comparison.rows):
         drawn.append(
             (
                 "differences",
@@ -211,6 +213,7 @@ def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[
                 "mean": _decimals(mean),
                 "best": _is_best(comparison, row, metric),
                 "interval": f"[{_decimals(low)}, {_decimals(high)}]",
+                "effect": _effect(row.effects.get(metric)),
                 "spread": row.spreads.get(metric) and _decimals(row.spreads[metric]),
                 "mark": _mark(row, metric),
                 "difference": found
@@ -240,6 +243,13 @@ def _mark(row: ComparedRun, metric: str) -> str:
     if found is None or found.p_value >= _ALPHA:
         return ""
     return "*" if found.difference > 0 else "†"
+
+
+def _effect(effect: Effect | None) -> str:
+    """Nothing where there is no difference that users could tell."""
+    if effect is None or not math.isfinite(effect.users_needed):
+        return ""
+    return f"d = {effect.d_z:+.3f}, seen with {effect.users_needed:,.0f} users"
 
 
 def _amount(cost: float | None) -> str:

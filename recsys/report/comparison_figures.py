@@ -11,6 +11,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from recsys.evaluation.compare import Comparison
+from recsys.evaluation.seeds import ModelRuns
 from recsys.evaluation.segments import SEGMENTS
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -72,7 +73,9 @@ def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figu
     """
     figure, axes = _axes(3.6)
     first = comparison.models[0].values(metric)
-    for number, row in enumerate(comparison.rows[1:], 1):
+    for number, row in enumerate(comparison.rows):
+        if not row.differences:  # the first, and those of other targets
+            continue
         differences = np.sort(comparison.models[number].values(metric) - first)
         better, worse = (differences > 0).mean(), (differences < 0).mean()
         chosen = np.linspace(0, len(differences) - 1, min(len(differences), _MOST_POINTS)).round()
@@ -132,7 +135,11 @@ def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure 
     for axes in panels[len(told) :]:
         axes.set_axis_off()
     for axes, (column, words) in zip(panels, told.items(), strict=False):
-        segments = frame[column].drop_nulls().unique().sort().to_list()
+        segments = [
+            segment
+            for segment in frame[column].drop_nulls().unique().sort().to_list()
+            if all(_has(model, column, segment) for model in comparison.models)
+        ]
         for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
             figures = [
                 model.where(column, segment).figures([metric])[metric] for segment in segments
@@ -157,6 +164,12 @@ def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure 
     )
     _as_text(legend)
     return figure
+
+
+def _has(model: ModelRuns, column: str, segment: object) -> bool:
+    """Has the run any target of that kind?"""
+    frame = model.first.ranks.frame
+    return column in frame.columns and bool((frame[column] == segment).any())
 
 
 def _axes(height: float) -> tuple[Figure, Axes]:

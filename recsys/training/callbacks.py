@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from recsys.evaluation.metrics import ndcg_at, recall_at
 from recsys.evaluation.rank_table import RankTable
 
 MONITOR = "valid/ndcg_at_10"
@@ -122,9 +121,8 @@ class EpochRecorder(pl.Callback):
         if self._validate is not None:
             started = time.perf_counter()
             table = self._validate()
-            ranks = table.ranks
-            figures[MONITOR] = float(ndcg_at(ranks, 10).mean())
-            figures["valid/recall_at_10"] = float(recall_at(ranks, 10).mean())
+            figures[MONITOR] = float(table.values("ndcg_at_10").mean())
+            figures["valid/recall_at_10"] = float(table.values("recall_at_10").mean())
             figures["valid/seconds"] = time.perf_counter() - started
         if self._validate is None or figures[MONITOR] > best:
             self.curve.best_epoch = epoch

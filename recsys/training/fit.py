@@ -24,7 +24,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.held_out import evaluate_held_out
+from recsys.evaluation.held_out import evaluate_held_out, refuse_empty
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.model_scorer import ModelScorer
@@ -105,8 +105,8 @@ def fit(
     out = Path(out) if out is not None else Path("runs") / experiment.name
     _check_out(out)
     experiment = experiment.model_copy(update={"data": dataset.config})
-    valid_part, test_part = dataset.holdout("valid"), dataset.holdout("test")
-    _check_held_out(experiment, dataset, valid_part, test_part)
+    _check_held_out(experiment, dataset)
+    valid_part = dataset.holdout("valid")
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
     family, settings = experiment.model.family, flatten(experiment)
@@ -205,20 +205,15 @@ def _write(
         draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
 
 
-def _check_held_out(
-    experiment: Experiment, dataset: PreparedDataset, valid_part: Holdout, test_part: Holdout
-) -> None:
+def _check_held_out(experiment: Experiment, dataset: PreparedDataset) -> None:
     """Before hours of training: is there something to evaluate on, and will the model do for it?"""
-    split = experiment.data.split
-    if not len(valid_part.targets) or not len(test_part.targets):
-        raise InputError(
-            f"{dataset.path}: no user has enough interactions for {split}: nothing to evaluate on"
-        )
+    refuse_empty(dataset, "valid")
+    refuse_empty(dataset, "test")
     model, length = experiment.model, list_length(dataset)
     if length and isinstance(model, SequenceToSequenceConfig) and model.max_generated < length:
         raise InputError(
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
-            f"the lists that {split} is evaluated with"
+            f"the lists that {experiment.data.split} is evaluated with"
         )
 
 

@@ -21,6 +21,7 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
+from recsys.data.files import file_sha256
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
@@ -130,9 +131,9 @@ def track(
     }
     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
     tracker = Tracker(client, run.info.run_id)
-    client.log_batch(tracker.run_id, params=_params(settings))
-    tracker.log_audit(audit(dataset, experiment.evaluation.seen))
     try:
+        client.log_batch(tracker.run_id, params=_params(settings))
+        tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
         tracker.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
@@ -160,7 +161,9 @@ def config_fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[s
     """SHA-256 of all that decides the result of a run, but the code."""
     elsewhere = ("name", "data.", "tracking.")  # data: the dataset's own fingerprint says more
     decisive = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
-    whole = json.dumps([dataset.fingerprint, model, decisive], sort_keys=True)
+    file = Path(settings.get("evaluation.candidates.file") or "")
+    content = file_sha256(file) if file.is_file() else None  # its name alone says too little
+    whole = json.dumps([dataset.fingerprint, model, decisive, content], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
 
 

@@ -160,9 +160,13 @@ def _search(
 
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             epochs = candidate.training.max_epochs
-            _, curve = train(
-                candidate, dataset.num_items, histories, holdout, epochs, report, progress
-            )
+            try:
+                _, curve = train(
+                    candidate, dataset.num_items, histories, holdout, epochs, report, progress
+                )
+            except ValueError as error:  # scores that are no numbers: the training diverged
+                logger.warning("trial %d: %s", trial.number, error)
+                raise optuna.TrialPruned from error
             if curve.interrupted:
                 raise KeyboardInterrupt
             return curve.best

@@ -117,3 +117,17 @@ def test_users_are_told_apart_by_their_ids_not_their_rows() -> None:
     one = RankTable(frame, Protocol("test", 6, "allow", "against_target", 0))
     pooled = pool([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
     assert pooled.users.tolist() == [1, 0]
+
+
+def test_equal_histories_of_two_folds_are_two_lists() -> None:
+    """Items are numbered anew in each fold: the same token and length may be another list."""
+    schema = {"user": [0], "target": [1], "history_length": [3]}
+    hit, miss = (
+        RankTable(
+            pl.DataFrame({**schema, "rank": [rank]}),
+            Protocol("test", 20, "allow", "against_target", 0),
+        )
+        for rank in (1, 20)
+    )
+    pooled = pool([hit, miss], [pl.Series(["a"])] * 2)
+    assert pooled.values("recall_at_1").tolist() == [0.5]

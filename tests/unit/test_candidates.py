@@ -22,6 +22,7 @@ from recsys.evaluation.candidates import (
     sample_candidates,
 )
 from recsys.evaluation.compare import compare
+from recsys.evaluation.metrics import NEVER
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.evaluation.ranking import Seen, rank_targets
 from recsys.training.baseline import fit_baseline
@@ -53,9 +54,9 @@ def test_ranks_among_candidates_by_hand() -> None:
     targets = np.array([3, 3, 4, 3], dtype=np.int32)
     among = Histories.from_lists([[4, 3], [1, 3, 4], [1, 4, 3], [1, 2]])
     ranks = rank_targets(scorer, histories, targets, "filter", candidates=among)
-    assert ranks.tolist() == [1, 2, 2, 5]  # the last target is no candidate: never recommended
+    assert ranks.tolist() == [1, 2, 2, NEVER]  # the last target is no candidate: never recommended
     ranks = rank_targets(scorer, histories, targets, "allow", candidates=among)
-    assert ranks.tolist() == [1, 2, 3, 5]
+    assert ranks.tolist() == [1, 2, 3, NEVER]
 
 
 def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(dataset: PreparedDataset) -> None:

@@ -239,6 +239,8 @@ def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) ->
         *("ndcg_at_10_difference", "ndcg_at_10_difference_low", "ndcg_at_10_difference_high"),
         *(
             "ndcg_at_10_p_value",
+            "ndcg_at_10_d_z",
+            "ndcg_at_10_users_needed",
             "ndcg_at_10_spread",
             "fit_seconds",
             "peak_memory_mib",
@@ -364,6 +366,18 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     assert "standard deviation of the seeds" in text
     # Without pooling they are four runs.
     assert len(compare([], tracking, metrics=["mrr"]).rows) == 4
+
+
+def test_one_seed_counts_once_and_unfinished_runs_stand_alone(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    params = {"seed": "0", "rate": "1"}
+    write("old", ranked([20, 20]), params=params, model="m")
+    new = write("new", ranked([1, 20]), params=params, model="m")
+    write("cut", ranked([1, 1]), params={**params, "seed": "1"}, model="m", interrupted="true")
+    rows = compare([], tracking, metrics=["recall_at_10"], pooled=True).rows
+    assert [(row.run_id, row.seeds) for row in rows][:1] == [(new, 1)]
+    assert [row.figures["recall_at_10"].mean for row in rows] == [0.5, 1]
 
 
 def test_more_seeds_do_not_pass_for_more_users(tracking: TrackingConfig, write: Write) -> None:

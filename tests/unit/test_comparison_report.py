@@ -208,3 +208,16 @@ def test_a_segment_has_the_figures_of_its_targets(tracking: TrackingConfig) -> N
     run = replace(model.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
     figures = ModelRuns((run,)).where("purchase", "new").figures(["ndcg_at_10"])
     assert figures["ndcg_at_10"].mean == pytest.approx(ndcg_at(run.ranks.ranks[::2], 10).mean())
+
+
+def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_path: Path) -> None:
+    comparison = compare(["popularity", "better"], tracking)
+    first, other = comparison.models
+    ranks = other.first.ranks
+    fewer = replace(other.first, ranks=replace(ranks, frame=ranks.frame.head(9)))
+    row = replace(comparison.rows[1], differences={}, name=comparison.rows[0].name)
+    apart = replace(comparison, models=(first, ModelRuns((fewer,))), rows=(comparison.rows[0], row))
+    page = write_comparison_report(tmp_path / "out", apart, {})
+    assert not (page.parent / "differences.png").exists()
+    # Two runs of one name are two lines.
+    assert comparison_latex(apart).count("popularity &") == 2

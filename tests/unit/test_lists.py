@@ -156,7 +156,7 @@ def test_a_model_that_cannot_write_enough_is_not_trained(tmp_path: Path) -> None
 
 def test_nothing_held_out_is_said_before_the_training(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=3))
-    with pytest.raises(InputError, match="no user has enough interactions for leave_last_out of 3"):
+    with pytest.raises(InputError, match="leave_last_out of 3 leaves no valid targets"):
         fit(experiment_of(tmp_path, TINY), dataset, tmp_path / "out")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation import scorer as scorer_module
+from recsys.evaluation.metrics import NEVER, metric_values
 from recsys.evaluation.ranking import Seen, Ties, rank_targets, top_k
 
 
@@ -77,7 +78,7 @@ def brute_force(
     """The place of the target in a sorted list of the items that may be recommended."""
     items = [i for i in range(1, len(scores) + 1) if seen == "allow" or i not in history]
     if target not in items:
-        return len(scores) + 1
+        return NEVER
     last = [i == target if ties == "against_target" else False for i in range(len(scores) + 1)]
     return 1 + sorted(items, key=lambda i: (-scores[i - 1], last[i], i)).index(target)
 
@@ -104,11 +105,17 @@ def test_seen_items_are_not_ranked() -> None:
 
 
 @pytest.mark.parametrize("ties", ["against_target", "item_id"])
-def test_a_target_that_cannot_be_recommended_ranks_behind_the_catalogue(ties: Ties) -> None:
-    repeat = Histories.from_lists([[2]])
-    assert rank_targets(table([1, 9, 1]), repeat, targets(2), "filter", ties).tolist() == [4]
-    ruled_out = table([1, -np.inf, 1])
-    assert rank_targets(ruled_out, NOTHING, targets(2), "allow", ties).tolist() == [4]
+def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric(ties: Ties) -> None:
+    repeat, ruled_out = Histories.from_lists([[2]]), table([1, -np.inf, 1])
+    for ranks in (
+        rank_targets(table([1, 9, 1]), repeat, targets(2), "filter", ties),
+        rank_targets(ruled_out, NOTHING, targets(2), "allow", ties),
+    ):
+        assert ranks.tolist() == [NEVER]
+        # Not even by those that look beyond the end of a catalogue of three items.
+        for metric in ("recall_at_100", "hit_rate_at_100", "ndcg_at_100", "map_at_9999999999"):
+            assert metric_values(ranks, metric).tolist() == [0]
+        assert metric_values(ranks, "mrr").tolist() == [0]
 
 
 def test_a_constant_scorer_ranks_every_target_last() -> None:
@@ -171,7 +178,7 @@ def test_top_k_and_ranks_agree(case: Case, seen: Seen) -> None:
     items, _ = top_k(TableScorer(scores), histories, scores.shape[1], seen)
     for b, rank in enumerate(ranks):
         found = np.flatnonzero(items[b] == wanted[b]).tolist()
-        assert found == ([] if rank == scores.shape[1] + 1 else [rank - 1])
+        assert found == ([] if rank == NEVER else [rank - 1])
 
 
 def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:

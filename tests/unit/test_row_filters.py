@@ -67,6 +67,7 @@ def test_what_was_left_out_stays_with_the_dataset(tmp_path: Path) -> None:
         ({"column": "piece", "below": 1}, "no column 'piece'"),
         ({"column": "invoice", "matches": "("}, "'(' of 'x' is no regular expression"),
         ({"column": "when", "below": 1}, "column 'when': not numbers but Date"),
+        ({"column": "day", "below": 1}, "is no number"),
     ],
 )
 def test_wrong_rules(rule: dict[str, Any], words: str) -> None:

@@ -74,6 +74,11 @@ def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
     [
         ({"modle": []}, "modle: unknown key; did you mean 'model'?"),
         ({"seeds": []}, "seeds: "),
+        ({"seeds": [0, 0]}, "seeds: each may be there once"),
+        (
+            {"models": [{"name": "m", "data": {"k_core": True}}]},
+            "'m': data and evaluation are the dataset's to decide",
+        ),
         ({"datasets": []}, "datasets: "),
         ({"datasets": [{"name": "a"}, {"name": "a"}]}, "two have the name 'a'"),
         ({"datasets": [{"name": "../a"}]}, "datasets.0.name: "),

@@ -49,8 +49,10 @@ def test_equally_good_settings_give_the_first(tiny_dataset: PreparedDataset) -> 
 def test_published_settings_are_kept(tiny_dataset: PreparedDataset) -> None:
     fit = Favourite()
     published = {tiny_dataset.manifest.origin: 4}
-    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "allow") == 4
+    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "filter") == 4
     assert not fit.fitted
+    # Under another protocol they may have been chosen on what is held out here.
+    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "allow") in (1, 2)
 
 
 @pytest.fixture
