@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
-from recsys.data.batches import SharedBatches
+from recsys.data.shared_batches import SharedBatches
 from recsys.evaluation.rank_table import RankTable
 from recsys.training import processes
 from recsys.training.module import TrainingModule

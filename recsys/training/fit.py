@@ -115,6 +115,8 @@ def fit(
         train_and_refit(experiment, dataset, found, lambda *_: None, lambda *_: None, progress)
         sys.exit()
     _check_out(out)
+    if fresh:
+        file.remove()
     family, settings = experiment.model.family, flatten(experiment)
     again, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
     with track(experiment, dataset, family, settings, candidates, again) as tracker:
@@ -125,15 +127,7 @@ def fit(
             seconds = time.perf_counter() - started
             file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        def report(epoch: int, figures: dict[str, float]) -> None:
-            tracker.log_figures(figures, epoch)
-
-        if found is not None:
-            curve = found.chosen or found.state.curve
-            logger.info("%s: going on after epoch %d", file.path, len(curve.epochs))
-            for epoch, figures in enumerate(curve.epochs, 1):
-                report(epoch, figures)  # a store may have lost them
-        fitted = train_and_refit(experiment, dataset, found, report, keep, progress)
+        fitted = train_and_refit(experiment, dataset, found, tracker.log_epoch, keep, progress)
         seconds = time.perf_counter() - started
         run = _evaluate_and_write(experiment, dataset, fitted, candidates, seconds, out, tracker)
     file.remove()

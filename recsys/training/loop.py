@@ -18,15 +18,10 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
-from recsys.data.batches import (
-    Batches,
-    ContinuationBatches,
-    MaskedBatches,
-    SharedBatches,
-    TrainingBatches,
-)
+from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.shared_batches import Batches, SharedBatches
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable
 from recsys.model.recommender import Model, build_model
@@ -78,18 +73,14 @@ def train(
     batches = _batches(experiment, histories)
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
-    config, length = experiment.training, experiment.model.max_sequence_length
+    config = experiment.training
     schedule = Schedule.plan(config, epochs, len(batches))
     exclude_seen = experiment.evaluation.seen == "filter"
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
         model = build_model(experiment.model, num_items)
         module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen, start=start)
-
-        def rank(holdout: Holdout) -> RankTable:
-            return rank_together(model, length, holdout, experiment.evaluation.seen)
-
-        validate = None if validation is None else lambda: rank(validation)
+        validate = _validate(experiment, model, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
@@ -105,6 +96,15 @@ def train(
                 trainer.fit(module, shared)
     model.load_state_dict(recorder.curve.best_weights)
     return model.to(_device()).eval(), recorder.curve
+
+
+def _validate(
+    experiment: Experiment, model: Model, validation: Holdout | None
+) -> Callable[[], RankTable] | None:
+    if validation is None:
+        return None
+    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
+    return lambda: rank_together(model, length, validation, seen)
 
 
 def _batches(experiment: Experiment, histories: Histories) -> Batches:

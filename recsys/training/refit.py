@@ -50,18 +50,14 @@ def train_and_refit(
         experiment: all settings.
         dataset: the prepared dataset.
         found: where to go on; None: at the beginning.
-        report: called after each epoch of the first training.
+        report: called after each epoch of the first training, and of those that are over already.
         keep: called with the state now and then, in the first process.
         progress: the view that shows it; None: one of its own.
 
     Raises:
         KeyboardInterrupt: by Ctrl-C; see `train`.
     """
-    start = again_from = None
-    if found is not None:
-        start = found.state
-        if found.chosen is not None:
-            start, again_from = TrainingState.at_the_end(found.chosen), found.state
+    start, start_again = _starts(found, report)
     model, curve = train(
         experiment,
         dataset.num_items,
@@ -86,7 +82,7 @@ def train_and_refit(
             epochs,
             lambda *_: None,
             progress,
-            again_from,
+            start_again,
             lambda state: keep(state, curve),
         )
     except KeyboardInterrupt:
@@ -95,3 +91,20 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
         return Fitted(model, "train", curve, interrupted=True)
     return Fitted(model, "valid", curve, interrupted=False)
+
+
+def _starts(
+    found: Checkpoint | None, report: Report
+) -> tuple[TrainingState | None, TrainingState | None]:
+    """Where the training starts, and where the refit does."""
+    if found is None:
+        return None, None
+    curve = found.chosen or found.state.curve
+    for epoch, figures in enumerate(curve.epochs, 1):
+        report(epoch, figures)  # the record may have been lost
+    phase = "the training" if found.chosen is None else "the refit"
+    done = len(found.state.curve.epochs)
+    logger.info("going on with %s from the checkpoint, after epoch %d", phase, done)
+    if found.chosen is None:
+        return found.state, None
+    return TrainingState.at_the_end(found.chosen), found.state

@@ -68,6 +68,10 @@ class Tracker:
         with self._survive():
             self.client.log_batch(self.run_id, metrics=metrics)
 
+    def log_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Numbers of an epoch, from 1."""
+        self.log_figures(figures, epoch)
+
     def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
         """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
         flat: dict[str, float] = {}

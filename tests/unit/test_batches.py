@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.batches import (
-    Batches,
     ContinuationBatches,
     MaskedBatches,
     SequenceBatch,
-    SharedBatches,
     TrainingBatches,
 )
 from recsys.data.histories import Histories
+from recsys.data.shared_batches import Batches, SharedBatches
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
 
@@ -83,19 +82,14 @@ def test_windows_have_every_target_once(
     batches = TrainingBatches(histories, width, budget, seed, "all")
     newest = TrainingBatches(histories, width, budget, seed, "newest")
     expected = [pair for row in histories_of(histories) for pair in itertools.pairwise(row)]
-    found = [
-        (row, batch) for batch in batches for row in zip(batch.items, batch.targets, strict=True)
-    ]
-    pairs = [
-        (int(item), int(target))
-        for (items, targets), _ in found
-        for item, target in zip(items, targets, strict=True)
-        if target > 0
-    ]
-    assert sorted(pairs) == expected
-    assert all(len(batch.items) == 1 or batch.items.numel() <= budget for _, batch in found)
+    found, windows = [], set()
+    for batch in batches:
+        assert len(batch.items) == 1 or batch.items.numel() <= budget
+        real = batch.targets > 0
+        found += list(zip(batch.items[real].tolist(), batch.targets[real].tolist(), strict=True))
+        windows |= {tuple(row[row > 0].tolist()) for row in batch.targets}
+    assert sorted(found) == expected
     assert batches.num_tokens == len(expected)
-    windows = {tuple(targets[targets > 0].tolist()) for (_, targets), _ in found}
     assert {tuple(row[row > 0].tolist()) for batch in newest for row in batch.targets} <= windows
 
 
