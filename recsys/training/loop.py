@@ -76,7 +76,7 @@ def train(
     config = experiment.training
     schedule = Schedule.plan(config, epochs, len(batches))
     exclude_seen = experiment.evaluation.seen == "filter"
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
         model = build_model(experiment.model, num_items)
         module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen, start=start)
@@ -148,6 +148,11 @@ def _trainer(
 
 def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _gpus() -> list[int]:
+    """The one that this process computes on, if any."""
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 @contextmanager
