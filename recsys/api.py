@@ -23,20 +23,22 @@ def fit(
     *,
     overrides: Sequence[str] = (),
     out: PathLike | None = None,
+    fresh: bool = False,
 ) -> training.Run:
-    """Train, evaluate and log; see `recsys.training.fit.fit`.
+    """Train, evaluate and log, or go on where that was interrupted; see `recsys.training.fit.fit`.
 
     Args:
         experiment: an `Experiment`, or the path of its YAML.
         dataset: a `PreparedDataset`, or its folder.
         overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
         out: folder of the results, ``runs/NAME`` if None.
+        fresh: start anew, whatever was interrupted.
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment, overrides)
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)
-    return training.fit(experiment, dataset, out)
+    return training.fit(experiment, dataset, out, fresh=fresh)
 
 
 def load(bundle: PathLike, dataset: PreparedDataset | PathLike | None = None) -> Recommender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 from rich.console import Console
@@ -27,7 +28,8 @@ def main() -> None:
         format="%(message)s",
         handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
     )
-    logging.getLogger("recsys").setLevel(logging.INFO)
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun has started
+    logging.getLogger("recsys").setLevel(logging.INFO if first else logging.ERROR)
     try:
         app()
     except InputError as error:

@@ -28,8 +28,10 @@ def run_backtest(
     """
     from recsys.baselines.tuned import BASELINES
     from recsys.evaluation.metrics import metric_names
+    from recsys.training import processes
     from recsys.training.backtest import MODEL, backtest
 
+    processes.refuse_several("backtest")
     experiment = read_experiment(config, overrides, uri)
     names = of or [MODEL]
     for name in names:

@@ -15,6 +15,7 @@ from recsys.cli.options import (
     Bundle,
     Config,
     Data,
+    Fresh,
     Item,
     Json,
     Log,
@@ -102,31 +103,54 @@ def audit_data(
 
 @app.command("train")
 def train_model(
-    config: Config, data: Data = None, overrides: Set = None, uri: Uri = None, as_json: Json = False
+    config: Config,
+    data: Data = None,
+    overrides: Set = None,
+    fresh: Fresh = False,
+    uri: Uri = None,
+    as_json: Json = False,
 ) -> None:
-    """Train, validate every epoch, test once; write runs/NAME and an MLflow run."""
-    from recsys.training.fit import fit  # torch and mlflow take seconds to load
+    """Train, validate every epoch, test once; write runs/NAME and an MLflow run.
+
+    Cut off on the way, the same command goes on where it was. On several devices:
+    torchrun --nproc-per-node 2 -m recsys train ...
+    """
+    from recsys.training import processes  # torch and mlflow take seconds to load
+    from recsys.training.fit import fit
 
     experiment = read_experiment(config, overrides, uri)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
-    run = fit(experiment, find_dataset(experiment, data))
+    with processes.one_after_the_other():
+        dataset = find_dataset(experiment, data)
+    run = fit(experiment, dataset, fresh=fresh)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
 
 
 @app.command("run")
 def run_experiment(
-    config: Config, overrides: Set = None, uri: Uri = None, as_json: Json = False
+    config: Config,
+    overrides: Set = None,
+    fresh: Fresh = False,
+    uri: Uri = None,
+    as_json: Json = False,
 ) -> None:
-    """The whole way: prepare, train, evaluate, fit the baselines, compare."""
+    """The whole way: prepare, train, evaluate, fit the baselines, compare.
+
+    Cut off while it trains, the same command goes on where it was.
+    """
     from recsys.evaluation.compare import compare
+    from recsys.training import processes
     from recsys.training.baseline import baselines_of, fit_baseline
     from recsys.training.fit import fit
 
     experiment = read_experiment(config, overrides, uri)
-    dataset = find_dataset(experiment, None)
-    model = fit(experiment, dataset).run_id  # first: it is the one that may refuse the config
+    with processes.one_after_the_other():
+        dataset = find_dataset(experiment, None)
+    model = fit(
+        experiment, dataset, fresh=fresh
+    ).run_id  # first: it is the one that may refuse the config
     runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment, dataset)]
     show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
 

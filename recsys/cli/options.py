@@ -37,6 +37,9 @@ Uri = Annotated[
 Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
 Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start anew, even if there is a checkpoint to go on from.")
+]
 Out = Annotated[Path | None, typer.Option(help="File to write (.parquet or .csv).")]
 
 

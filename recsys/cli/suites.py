@@ -24,8 +24,10 @@ def run_many(
 ) -> None:
     """Every model and baseline of a suite on every dataset; run again, it goes on where it was."""
     from recsys.evaluation.compare import compare  # torch and mlflow take seconds to load
+    from recsys.training import processes
     from recsys.training.suite import run_suite
 
+    processes.refuse_several("suite")
     loaded = load_suite(suite)
     if uri is not None:
         tracking = loaded.tracking.model_copy(update={"uri": uri})
@@ -64,6 +66,9 @@ def tune_model(
     except ModuleNotFoundError as error:
         raise InputError("tune needs optuna: pip install 'recsys[tune]'") from error
 
+    from recsys.training import processes
+
+    processes.refuse_several("tune")
     experiment = read_experiment(config, overrides, uri)
     given = {"trials": trials, "minutes": minutes}
     budget = {name: value for name, value in given.items() if value is not None}

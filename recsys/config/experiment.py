@@ -35,7 +35,13 @@ class TrainingConfig(Section):
     gradient_clip: float = Field(5.0, gt=0)
     """Largest norm of the gradient."""
     batch_tokens: int = Field(12_800, ge=1)
-    """Tokens per batch, padding included."""
+    """Tokens per batch, padding included; of all processes together where several train."""
+    windows: Literal["newest", "all"] = "newest"
+    """What of a history longer than model.max_sequence_length is learned from: its newest items, or
+    all, one window after the other, so that every item but the first is a target once. (A
+    sequence_to_sequence model is always trained on cuts through all.)"""
+    checkpoint_minutes: float = Field(5.0, ge=0)
+    """Minutes between checkpoints, of which there is one at the end of each epoch besides."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """auto: bf16 where the processor multiplies it fast, float32 elsewhere."""
     refit: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,8 +13,12 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 
-_POOL_BATCHES = 20
-"""Sequences are sorted by length within pools of so many batches."""
+Windows = Literal["newest", "all"]
+"""Which targets an epoch has: those among the newest items of each history, or every one."""
+
+_POOL_BATCHES = 50
+"""Sequences are sorted by length within pools of so many batches: with 20, 6 to 7% of the positions
+were padding on MovieLens-1M, Beauty and Sports, with 50 it is 3 to 4%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,16 @@ class SequenceBatch:
     """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
     [B, L], the items that follow the last input, or the hidden items [B, n]."""
 
+    def share(self, process: int, processes: int) -> SequenceBatch:
+        """The rows of one of several processes; who gets none has one without targets.
+
+        Every P-th row of P processes: the rows of a batch come by length.
+        """
+        rows = slice(process, None, processes)
+        if process < len(self.items):
+            return SequenceBatch(self.items[rows], self.lengths[rows], self.targets[rows])
+        return SequenceBatch(self.items[:1], self.lengths[:1], torch.zeros_like(self.targets[:1]))
+
 
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
@@ -36,13 +51,16 @@ class TrainingBatches:
     epoch, with the lengths that meet.
 
     Each user's newest ``max_sequence_length + 1`` items make one sequence: all but the last are
-    inputs, all but the first targets. Sequences are shuffled, sorted by length within pools of
-    twenty batches and cut so that rows × longest ≤ ``batch_tokens``: the token batching
+    inputs, all but the first targets. With ``windows="all"`` what is older makes more of them, each
+    ending with the item that the next one begins with: every item but a user's first is a target
+    once. Sequences are shuffled, sorted by length within pools of
+    some batches and cut so that rows × longest ≤ ``batch_tokens``: the token batching
     of Vaswani et al. 2017 (section 5.1), without a Python step per sample.
 
     Args:
         histories: training histories; those with fewer than two items are left out.
         seed: with the epoch number it decides the order.
+        windows: which items of a history are targets.
     """
 
     def __init__(
@@ -51,9 +69,11 @@ class TrainingBatches:
         max_sequence_length: int,
         batch_tokens: int,
         seed: int,
+        windows: Windows = "newest",
     ) -> None:
-        recent = histories.newest(max_sequence_length + 1)
-        self._sequences = recent.take(np.flatnonzero(recent.lengths >= 2))
+        size = max_sequence_length + 1
+        cut = histories.newest(size) if windows == "newest" else _overlapping(histories, size)
+        self._sequences = cut.take(np.flatnonzero(cut.lengths >= 2))
         self._batch_tokens = batch_tokens
         self._seed = seed
         self.epoch = 0
@@ -111,6 +131,15 @@ class MaskedBatches:
         self._sequences = sequences
         self._probability = probability
         self._seed = seed
+
+    @property
+    def epoch(self) -> int:
+        """The one that comes next, from 0."""
+        return self._sequences.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._sequences.epoch = epoch
 
     @property
     def num_sequences(self) -> int:
@@ -212,6 +241,19 @@ class ContinuationBatches:
 
     def _cuts_per_history(self) -> NDArray[np.int64]:
         return -(-(self._histories.lengths - 1) // self._max_sequence_length)
+
+
+def _overlapping(histories: Histories, size: int) -> Histories:
+    """Windows of ``size`` items from the end, each beginning with the last item of the one before.
+
+    >>> _overlapping(Histories.from_lists([[1, 2, 3, 4, 5, 6], [7], [8, 9]]), 3).padded().tolist()
+    [[1, 2, 0], [2, 3, 4], [4, 5, 6], [7, 0, 0], [8, 9, 0]]
+    """
+    steps = np.maximum(-(-(histories.lengths - 1) // (size - 1)), 1)
+    users = np.repeat(np.arange(len(histories)), steps)
+    left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # windows after this one
+    starts, ends = histories.offsets[users], histories.offsets[users + 1] - left * (size - 1)
+    return Histories.from_spans(histories.items, np.maximum(starts, ends - size), ends)
 
 
 def _plan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,25 @@ class Holdout:
     """Targets outside the catalogue: not among the Q, but counted."""
     without_history: int = 0
     """Targets inside the catalogue before which nothing is known: not among the Q, but counted."""
+
+    def share(self, part: int, parts: int) -> tuple[int, int, Holdout]:
+        """A run of the histories, one of several about equal ones, with the targets after them.
+
+        Returns:
+            The first of those targets among the Q, one more than the last, and the share.
+        """
+        start, stop = len(self.histories) * part // parts, len(self.histories) * (part + 1) // parts
+        first, last = (int(row) for row in np.searchsorted(self.rows, [start, stop]))
+        some = slice(first, last)
+        share = replace(
+            self,
+            users=self.users[some],
+            targets=self.targets[some],
+            places=self.places[some],
+            rows=self.rows[some] - start,
+            histories=self.histories[start:stop],
+        )
+        return first, last, share
 
 
 @dataclass(frozen=True, slots=True)

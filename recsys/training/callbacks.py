@@ -1,85 +1,71 @@
-"""What happens around an epoch: validation, keeping the best weights, telling the user."""
+"""What happens around an epoch: validation, keeping the best weights, checkpoints."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytorch_lightning as pl
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
+from recsys.config import TrainingConfig
+from recsys.data.shared_batches import SharedBatches
 from recsys.evaluation.rank_table import RankTable
-
-MONITOR = "valid/ndcg_at_10"
-"""What the best epoch is chosen by."""
+from recsys.training import processes
+from recsys.training.module import TrainingModule
+from recsys.training.state import MONITOR, Curve, EpochSoFar, TrainingState, random_state
 
 Report = Callable[[int, dict[str, float]], None]
 """Takes an epoch's number, from 1, and its figures."""
-
-
-@dataclass
-class Curve:
-    """What each epoch gave, and the weights of the best one."""
-
-    epochs: list[dict[str, float]] = field(default_factory=list)
-    """Per epoch: train/loss, train/tokens_per_second, train/seconds, valid/…"""
-    best_epoch: int | None = None
-    """Number of epochs after which validation was best (1 = after the first)."""
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
-    best_ranks: RankTable | None = None
-    """Of the validation targets under those weights; None without validation."""
-    interrupted: bool = False
-    """By Ctrl-C."""
-
-    @property
-    def best(self) -> float:
-        """The best validation NDCG@10 so far; -1 before the first."""
-        return max((epoch[MONITOR] for epoch in self.epochs if MONITOR in epoch), default=-1.0)
-
-    def validated(self) -> tuple[int, RankTable]:
-        """The best epoch and its ranks, of a training with validation.
-
-        Raises:
-            ValueError: it was without.
-        """
-        if self.best_epoch is None or self.best_ranks is None:
-            raise ValueError("no epoch was validated")
-        return self.best_epoch, self.best_ranks
 
 
 class EpochRecorder(pl.Callback):
     """Validates, keeps the best weights, stops when they stay the best, hands the figures on.
 
     Args:
-        model: whose weights are kept.
+        module: whose weights are kept.
         validate: ranks the validation targets under the current weights; None: no validation, the
             last epoch counts as the best.
-        every: epochs between validations; the last epoch is always validated.
-        patience: epochs without a better validation before the training is stopped.
+        config: the training section.
+        epochs: the most of them.
+        batches: what an epoch reads.
         tokens_per_epoch: real tokens, for the throughput.
         report: called with the epoch number (from 1) and its figures.
+        start: where to go on; None: at the beginning.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        module: TrainingModule,
         validate: Callable[[], RankTable] | None,
-        every: int,
-        patience: int,
+        config: TrainingConfig,
+        epochs: int,
+        batches: SharedBatches,
         tokens_per_epoch: int,
         report: Report,
+        start: TrainingState | None,
     ) -> None:
-        self.curve = Curve()
-        self._model = model
+        self.curve = Curve() if start is None else start.curve
+        self._module = module
         self._validate = validate
-        self._every = every
-        self._patience = patience
+        self._config = config
+        self._epochs = epochs
+        self._batches = batches
         self._tokens = tokens_per_epoch
         self._report = report
+        self._seconds_before = 0.0 if start is None else start.epoch.seconds
         self._started = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more epochs, or patience is at its end."""
+        done, best = len(self.curve.epochs), self.curve.best_epoch
+        return done >= self._epochs or done - (best or done) >= self._config.patience
+
+    @property
+    def seconds(self) -> float:
+        """Of the epoch so far."""
+        return self._seconds_before + time.perf_counter() - self._started
 
     def interrupt(self) -> bool:
         """End the training here: whether there are weights to go on with.
@@ -100,19 +86,22 @@ class EpochRecorder(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validate, compare with the best so far, report."""
-        seconds = time.perf_counter() - self._started
+        seconds = self.seconds
+        loss, targets = processes.total(self._module.sums).tolist()
+        self._module.sums.zero_()
+        self._seconds_before = 0.0
         figures = {
-            "train/loss": float(trainer.callback_metrics["train/loss"]),
+            "train/loss": loss / targets,
             "train/seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
+            "train/padding_share": self._batches.padding_share,
         }
-        curve = self.curve
-        epoch = len(curve.epochs) + 1
-        curve.epochs.append(figures)
-        if self._validate is None or epoch % self._every == 0 or epoch == trainer.max_epochs:
+        epoch = len(self.curve.epochs) + 1
+        self.curve.epochs.append(figures)
+        every = self._config.validate_every
+        if self._validate is None or epoch % every == 0 or epoch == self._epochs:
             self._keep(epoch, figures)
-        if epoch - (curve.best_epoch or epoch) >= self._patience:
-            trainer.should_stop = True
+        trainer.should_stop = self.over
         self._report(epoch, figures)
 
     def _keep(self, epoch: int, figures: dict[str, float]) -> None:
@@ -129,50 +118,36 @@ class EpochRecorder(pl.Callback):
             self.curve.best_ranks = table
             self.curve.best_weights = {
                 name: weight.detach().to("cpu", copy=True)
-                for name, weight in self._model.state_dict().items()
+                for name, weight in self._module.model.state_dict().items()
             }
 
 
-def training_progress() -> Progress:
-    """Bars on standard error, ``figures`` behind each; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps, left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
-class ProgressLine(pl.Callback):
-    """One bar over the whole training, or one line per epoch where there is no terminal.
+class StateKeeper(pl.Callback):
+    """Hands on where the training stands: now and then, after each epoch, and at a SIGTERM.
 
     Args:
-        title: what the bar is of.
-        total_steps: of the whole training.
-        recorder: has the figures.
-        progress: a view that is already shown, where the bar stands while the training lasts; None:
-            a view of its own.
+        module: what is trained.
+        recorder: of the epochs; it comes before this one among the callbacks.
+        keep: called in the first process, with tensors that the next step changes.
+        config: the training section.
+        start: where to go on; None: at the beginning.
     """
 
     def __init__(
-        self, title: str, total_steps: int, recorder: EpochRecorder, progress: Progress | None
+        self,
+        module: TrainingModule,
+        recorder: EpochRecorder,
+        keep: Callable[[TrainingState], None],
+        config: TrainingConfig,
+        start: TrainingState | None,
     ) -> None:
-        self._title = title
+        self._module = module
         self._recorder = recorder
-        self._shared = progress is not None
-        self._progress = progress or training_progress()
-        self._console = self._progress.console
-        self._task = self._progress.add_task(title, total=total_steps, figures="")
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the bar."""
-        if not self._shared:
-            self._progress.start()
+        self._keep = keep
+        self._seconds = config.checkpoint_minutes * 60
+        self._step = 0 if start is None else start.step
+        self._batches = 0 if start is None else start.epoch.batches
+        self._last = time.monotonic()
 
     def on_train_batch_end(
         self,
@@ -182,40 +157,38 @@ class ProgressLine(pl.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """One step further."""
-        curve = self._recorder.curve
-        loss = f"epoch {len(curve.epochs) + 1}  loss {float(trainer.callback_metrics['loss']):.3f}"
-        best = f"  best valid NDCG@10 {curve.best:.4f}" if curve.best >= 0 else ""
-        self._progress.update(self._task, advance=1, figures=loss + best)
+        """Count; and keep the state if it is time and more of the epoch is to come."""
+        self._step += 1
+        self._batches += 1
+        due = time.monotonic() - self._last >= self._seconds
+        if not trainer.is_last_batch and processes.first_says(due):
+            self._hand_on(self._recorder.seconds)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the figures of the epoch."""
-        curve = self._recorder.curve
-        line = _describe(len(curve.epochs), curve)
-        self._progress.update(self._task, figures=line)
-        if not self._console.is_terminal:
-            self._console.print(f"{self._title}: {line}", soft_wrap=True, highlight=False)
-
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the last state of the bar on the screen, unless others stand there too."""
-        self._leave()
+        """Keep the state."""
+        self._batches = 0
+        self._hand_on(0.0)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """The same when training is cut short."""
-        self._leave()
+        """Keep the state if someone wants the machine back: Lightning says so between two steps."""
+        if isinstance(exception, SIGTERMException):
+            self._hand_on(self._recorder.seconds if self._batches else 0.0)
 
-    def _leave(self) -> None:
-        if self._shared:
-            self._progress.remove_task(self._task)
-        else:
-            self._progress.stop()
-
-
-def _describe(epoch: int, curve: Curve) -> str:
-    figures = curve.epochs[-1]
-    line = f"epoch {epoch}  loss {figures['train/loss']:.3f}"
-    if MONITOR in figures:
-        line += f"  valid NDCG@10 {figures[MONITOR]:.4f} (best {curve.best:.4f})"
-    return f"{line}  {figures['train/seconds']:.1f} s"
+    def _hand_on(self, seconds: float) -> None:
+        module = self._module
+        loss, targets = processes.total(module.sums).tolist()
+        random = processes.stacked(random_state())
+        if processes.is_first():
+            self._keep(
+                TrainingState(
+                    module.model.state_dict(),
+                    module.moments(),
+                    random,
+                    self._step,
+                    EpochSoFar(self._batches, loss, int(targets), seconds),
+                    self._recorder.curve,
+                )
+            )
+        self._last = time.monotonic()

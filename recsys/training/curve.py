@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from recsys.training.callbacks import MONITOR, Curve
+from recsys.training.state import MONITOR, Curve
 
 
 def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,10 +20,9 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.candidates import choose_candidates
+from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.held_out import evaluate_held_out, refuse_empty
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
@@ -31,13 +31,14 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import RankTable
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.top_k_table import TopKTable
-from recsys.model.recommender import Model
-from recsys.scoring.bundle import ModelBundle, TrainedUntil
-from recsys.training.callbacks import Curve
+from recsys.scoring.bundle import ModelBundle
+from recsys.training import processes
+from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.curve import draw_learning_curve
-from recsys.training.loop import train
 from recsys.training.memory import forget_peak, peak_memory_mib
-from recsys.training.tracking import Tracker, git_commit, track
+from recsys.training.refit import Fitted, train_and_refit
+from recsys.training.state import Curve, TrainingState
+from recsys.training.tracking import Tracker, decisive_facts, git_commit, track
 
 logger = logging.getLogger(__name__)
 
@@ -71,23 +72,22 @@ class Run:
     """Of training, validation and refit included."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    model: Model
-    trained_until: TrainedUntil
-    curve: Curve
-
-
 def fit(
     experiment: Experiment,
     dataset: PreparedDataset,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    *,
+    fresh: bool = False,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, and keep everything.
 
     Ctrl-C ends the training early, or the refit altogether, and goes on with the best epoch so far;
-    the run is tagged ``interrupted`` then.
+    the run is tagged ``interrupted`` then. A run that was cut off otherwise goes on from its
+    checkpoint, ``OUT.checkpoint``, and ends as if nothing had happened.
+
+    Processes that torchrun has started train together. The first one evaluates, writes and returns;
+    the others end with the training.
 
     Args:
         experiment: all settings but those of the data: the dataset's own take their place.
@@ -96,46 +96,78 @@ def fit(
             (``runs/NAME`` if None); it appears when all is done, in place of that of an earlier
             run.
         progress: the view that shows it; None: one of its own.
+        fresh: start anew, whatever checkpoint there is.
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, the candidates given lack a target, or ``out`` or the
-            tracking store cannot be used.
+            many purchases as are held out, the candidates given lack a target, the checkpoint is of
+            other settings or data, or ``out`` or the tracking store cannot be used.
+        SystemExit: in every process but the first of several; after a SIGTERM.
     """
+    processes.join()
     out = Path(out) if out is not None else Path("runs") / experiment.name
-    _check_out(out)
     experiment = experiment.model_copy(update={"data": dataset.config})
     _check_held_out(experiment, dataset)
-    valid_part = dataset.holdout("valid")
-    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    file = _checkpoint_file(out, experiment, dataset)
+    found = None if fresh else file.read()
+    if not processes.is_first():
+        train_and_refit(experiment, dataset, found, lambda *_: None, lambda *_: None, progress)
+        sys.exit()
+    _check_out(out)
+    if fresh:
+        file.remove()
     family, settings = experiment.model.family, flatten(experiment)
-    with track(experiment, dataset, family, settings, candidates) as tracker:
+    again, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
+    with track(experiment, dataset, family, settings, candidates, again) as tracker:
         forget_peak()
-        started = time.perf_counter()
-        fitted = _train_and_refit(experiment, dataset, valid_part, tracker, progress)
+        started = time.perf_counter() - before
+
+        def keep(state: TrainingState, chosen: Curve | None) -> None:
+            seconds = time.perf_counter() - started
+            file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
+
+        fitted = train_and_refit(experiment, dataset, found, tracker.log_epoch, keep, progress)
         seconds = time.perf_counter() - started
-        scorer = ModelScorer(fitted.model, length)
-        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
-        lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
-        best_epoch, valid_ranks = fitted.curve.validated()
-        valid = with_segments(valid_ranks, dataset)
-        parameters = sum(weight.numel() for weight in fitted.model.parameters())
-        costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
-        costs |= peak_memory_mib()
-        tables: dict[str, RankTable | ContinuationTable | TopKTable]
-        tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
-        tables |= {f"{name}_test": table for name, table in lists.items()}
-        _write(out, experiment, dataset, fitted, tables)
-        for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
-            tracker.log_path(path)
-        names = metric_names(experiment.evaluation.cutoffs)
-        valid_figures = valid.summary(names)
-        test_figures = test.ranks.summary(names) | list_summary(lists)
-        tracker.log_intervals("valid", valid_figures)
-        tracker.log_intervals("test", test_figures)
-        of_lists = {f"test/{name}": value for name, value in test.figures.items()}
-        tracker.log_figures(costs | of_lists)
+        run = _evaluate_and_write(experiment, dataset, fitted, candidates, seconds, out, tracker)
+    file.remove()
+    return run
+
+
+def _evaluate_and_write(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    fitted: Fitted,
+    candidates: Candidates | None,
+    seconds: float,
+    out: Path,
+    tracker: Tracker,
+) -> Run:
+    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
+    tracker.tag("trained_until", fitted.trained_until)
+    if fitted.interrupted:
+        tracker.tag("interrupted", "true")
+    scorer = ModelScorer(fitted.model, length)
+    test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
+    lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
+    best_epoch, valid_ranks = fitted.curve.validated()
+    valid = with_segments(valid_ranks, dataset)
+    parameters = sum(weight.numel() for weight in fitted.model.parameters())
+    costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
+    costs |= peak_memory_mib()
+    tables: dict[str, RankTable | ContinuationTable | TopKTable]
+    tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
+    tables |= {f"{name}_test": table for name, table in lists.items()}
+    _write(out, experiment, dataset, fitted, tables)
+    for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
+        tracker.log_path(path)
+    names = metric_names(experiment.evaluation.cutoffs)
+    valid_figures = valid.summary(names)
+    test_figures = test.ranks.summary(names) | list_summary(lists)
+    tracker.log_intervals("valid", valid_figures)
+    tracker.log_intervals("test", test_figures)
+    of_lists = {f"test/{name}": value for name, value in test.figures.items()}
+    tracker.log_figures(costs | of_lists)
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
@@ -147,48 +179,21 @@ def fit(
     )
 
 
-def _train_and_refit(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    valid_part: Holdout,
-    tracker: Tracker,
-    progress: Progress | None,
-) -> _Fitted:
-    model, curve = train(
-        experiment,
-        dataset.num_items,
-        dataset.histories("valid"),
-        valid_part,
-        experiment.training.max_epochs,
-        lambda epoch, figures: tracker.log_figures(figures, epoch),
-        progress,
-    )
-    trained_until: TrainedUntil = "train"
-    interrupted = curve.interrupted
-    if experiment.training.refit and not interrupted:
-        epochs, _ = curve.validated()
-        logger.info("refit on all but the test targets, %d epochs", epochs)
-        again = experiment.model_copy(update={"name": f"{experiment.name} refit"})
-        histories = dataset.histories("test")
-        try:
-            model, _ = train(
-                again, dataset.num_items, histories, None, epochs, lambda *_: None, progress
-            )
-            trained_until = "valid"
-        except KeyboardInterrupt:
-            interrupted = True
-            logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
-    tracker.tag("trained_until", trained_until)
-    if interrupted:
-        tracker.tag("interrupted", "true")
-    return _Fitted(model, trained_until, curve)
+def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset) -> CheckpointFile:
+    """Beside the folder of the run."""
+    store = {
+        "tracking.uri": experiment.tracking.absolute_uri,
+        "tracking.experiment": experiment.tracking.experiment,
+    }
+    facts = decisive_facts(dataset, experiment.model.family, flatten(experiment)) | store
+    return CheckpointFile(out.with_name(f"{out.name}.checkpoint"), facts)
 
 
 def _write(
     out: Path,
     experiment: Experiment,
     dataset: PreparedDataset,
-    fitted: _Fitted,
+    fitted: Fitted,
     tables: Mapping[str, RankTable | ContinuationTable | TopKTable],
 ) -> None:
     with new_folder(out) as folder:

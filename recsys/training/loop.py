@@ -1,34 +1,39 @@
-"""One training: a fresh model, Lightning's loop around it, the weights of the best epoch back."""
+"""One training: a model, Lightning's loop around it, the weights of the best epoch back."""
 
 from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.shared_batches import Batches, SharedBatches
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.rank_table import RankTable
 from recsys.model.recommender import Model, build_model
-from recsys.training.callbacks import Curve, EpochRecorder, ProgressLine, Report
+from recsys.training import processes
+from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
+from recsys.training.progress import ProgressLine
+from recsys.training.state import Curve, TrainingState
+from recsys.training.validation import rank_together
 
 logger = logging.getLogger(__name__)
-
-Batches = TrainingBatches | MaskedBatches | ContinuationBatches
 
 
 def train(
@@ -39,8 +44,10 @@ def train(
     epochs: int,
     report: Report,
     progress: Progress | None = None,
+    start: TrainingState | None = None,
+    keep: Callable[[TrainingState], None] | None = None,
 ) -> tuple[Model, Curve]:
-    """Train a fresh model on the histories.
+    """Train a model on the histories, a fresh one or from where another training stood.
 
     Args:
         experiment: model, training, protocol and seed.
@@ -50,6 +57,8 @@ def train(
         epochs: the most passes over the histories.
         report: called after each epoch with its number and figures.
         progress: the view that shows it; None: one of its own.
+        start: a state of a training with the same arguments; None: at the beginning.
+        keep: called with the state now and then, and after each epoch, in the first process.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -58,76 +67,87 @@ def train(
 
     Raises:
         InputError: no history has two items.
-        KeyboardInterrupt: by Ctrl-C before the first epoch has ended, or without validation.
+        KeyboardInterrupt: by Ctrl-C before the first epoch has ended, without validation, or where
+            several processes train.
     """
     batches = _batches(experiment, histories)
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
+    config = experiment.training
+    schedule = Schedule.plan(config, epochs, len(batches))
+    exclude_seen = experiment.evaluation.seen == "filter"
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _fit(experiment, num_items, batches, validation, epochs, report, progress)
+        model = build_model(experiment.model, num_items)
+        module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen, start=start)
+        validate = _validate(experiment, model, validation)
+        tokens = batches.num_tokens
+        shared = _share(batches, start)
+        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
+        callbacks: list[pl.Callback] = [recorder]
+        if keep is not None:
+            callbacks.append(StateKeeper(module, recorder, keep, config, start))
+        if processes.is_first():
+            steps = (0 if start is None else start.step, schedule.total_steps)
+            callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
+        if not recorder.over:
+            trainer = _trainer(config.precision, epochs, callbacks)
+            with _ctrl_c_ends_early(trainer, recorder):
+                trainer.fit(module, shared)
+    model.load_state_dict(recorder.curve.best_weights)
+    return model.to(_device()).eval(), recorder.curve
+
+
+def _validate(
+    experiment: Experiment, model: Model, validation: Holdout | None
+) -> Callable[[], RankTable] | None:
+    if validation is None:
+        return None
+    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
+    return lambda: rank_together(model, length, validation, seen)
 
 
 def _batches(experiment: Experiment, histories: Histories) -> Batches:
-    model, tokens, seed = experiment.model, experiment.training.batch_tokens, experiment.seed
-    length = model.max_sequence_length
+    model, training, seed = experiment.model, experiment.training, experiment.seed
+    length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):
         return ContinuationBatches(histories, length, model.max_generated, tokens, seed)
-    sequences = TrainingBatches(histories, length, tokens, seed)
+    sequences = TrainingBatches(histories, length, tokens, seed, training.windows)
     if isinstance(model, MaskedItemConfig):
         return MaskedBatches(sequences, model.mask_probability, seed)
     return sequences
 
 
-def _fit(
-    experiment: Experiment,
-    num_items: int,
-    batches: Batches,
-    validation: Holdout | None,
-    epochs: int,
-    report: Report,
-    progress: Progress | None,
-) -> tuple[Model, Curve]:
-    config, length = experiment.training, experiment.model.max_sequence_length
-    model = build_model(experiment.model, num_items)
-    schedule = Schedule.plan(config, epochs, len(batches))
-    exclude_seen = experiment.evaluation.seen == "filter"
-    module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
+def _share(batches: Batches, start: TrainingState | None) -> SharedBatches:
+    epoch, done = (0, 0) if start is None else (len(start.curve.epochs), start.epoch.batches)
+    return SharedBatches(batches, epoch, done, processes.index(), processes.count())
 
-    def validate(holdout: Holdout) -> RankTable:
-        scorer = ModelScorer(model, length)
-        return evaluate(scorer, holdout, "valid", experiment.evaluation.seen)
 
-    recorder = EpochRecorder(
-        model,
-        None if validation is None else lambda: validate(validation),
-        config.validate_every,
-        config.patience,
-        batches.num_tokens,
-        report,
-    )
-    line = ProgressLine(experiment.name, schedule.total_steps, recorder, progress)
+def _trainer(
+    precision: Literal["auto", "bf16", "float32"], epochs: int, callbacks: list[pl.Callback]
+) -> pl.Trainer:
     # Lightning logs tips and advertisements as news; what users need to know, we say.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    precision, reason = choose_precision(config.precision)
-    logger.info("precision %s: %s", precision, reason)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator=device,
-        devices=1,
+    chosen, reason = choose_precision(precision)
+    logger.info("precision %s: %s", chosen, reason)
+    return pl.Trainer(
+        max_epochs=epochs,  # the recorder says when they are over
+        accelerator=_device(),
+        devices=processes.count_here(),
+        num_nodes=processes.count() // processes.count_here(),
+        strategy="ddp" if processes.count() > 1 else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
-        precision=precision,
-        callbacks=[recorder, line],
+        precision=chosen,
+        callbacks=callbacks,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    with _ctrl_c_ends_early(trainer, recorder):
-        trainer.fit(module, batches)
-    model.load_state_dict(recorder.curve.best_weights)
-    return model.to(device).eval(), recorder.curve
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
@@ -140,10 +160,12 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
             # Lightning 2.6 still asks torch in the old way; nothing that a user could mend.
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
             yield
+    except SIGTERMException:
+        sys.exit(128 + signal.SIGTERM)  # as a shell has it; Lightning would say that all is well
     except SystemExit:
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
-        if not recorder.interrupt():
+        if processes.count() > 1 or not recorder.interrupt():
             raise KeyboardInterrupt from None
         logger.warning("stopped by Ctrl-C: going on with epoch %d", recorder.curve.best_epoch)
     finally:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, float64
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.recommender import Model
+from recsys.training import processes
 from recsys.training.losses import chunked_cross_entropy
 from recsys.training.schedule import inverse_square_root, warmup_hold_decay
+from recsys.training.state import TrainingState, restore_random
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,15 @@ class Schedule:
 
 
 class TrainingModule(pl.LightningModule):
-    """Prediction of every target over the whole catalogue."""
+    """Prediction of every target over the whole catalogue.
+
+    Args:
+        model: what is trained; it takes on the weights of ``start``.
+        config: the training section.
+        schedule: of the whole training.
+        exclude_seen: whether items that were had are no wrong answers.
+        start: where to go on; None: at the beginning.
+    """
 
     def __init__(
         self,
@@ -51,15 +62,34 @@ class TrainingModule(pl.LightningModule):
         schedule: Schedule,
         *,
         exclude_seen: bool,
+        start: TrainingState | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self._config = config
         self._schedule = schedule
         self._exclude_seen = exclude_seen
+        self._start = start
+        self.sums = torch.zeros(2, dtype=float64)
+        """Loss and targets of the epoch so far, in this process."""
+        if start is not None:
+            model.load_state_dict(start.weights)
+            if processes.is_first():
+                self.sums += torch.tensor([start.epoch.loss, start.epoch.targets], dtype=float64)
+
+    def on_train_start(self) -> None:
+        """Draw what would have been drawn next; a process that is new draws on its own."""
+        self.sums = self.sums.to(self.device)
+        number, start = processes.index(), self._start
+        if start is not None and number < len(start.random):
+            restore_random(start.random[number])
+        elif number > 0:
+            step = 0 if start is None else start.step
+            seeds = np.random.SeedSequence([torch.initial_seed(), number, step])
+            torch.manual_seed(int(seeds.generate_state(1)[0]))
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        """Mean cross-entropy per target."""
+        """Mean cross-entropy per target, of all processes' targets."""
         head = self.model.head
         history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
         candidates = head.candidate_side(self.model.items.weight)
@@ -71,10 +101,13 @@ class TrainingModule(pl.LightningModule):
             had if self._exclude_seen else None,
             label_smoothing=self._config.label_smoothing,
         )
-        targets = int((batch.targets != PAD).sum())
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
-        self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
-        return loss
+        targets = (batch.targets != PAD).sum()
+        self.sums += torch.stack([loss.detach().double() * targets, targets])
+        if processes.count() == 1:
+            return loss
+        # Lightning takes the mean of the processes' gradients, but some have more targets.
+        return loss * (targets * processes.count() / processes.total(targets))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""
@@ -85,11 +118,37 @@ class TrainingModule(pl.LightningModule):
             weight_decay=self._config.weight_decay,
             fused=True,
         )
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._schedule)
+        done = 0
+        if self._start is not None:
+            done = self._start.step
+            self._restore_moments(optimizer, self._start.moments)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: self._schedule(done + step)
+        )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def moments(self) -> dict[str, Tensor]:
+        """What the optimiser remembers of each weight: ``WEIGHT.exp_avg`` and so on."""
+        state = self.trainer.optimizers[0].state_dict()["state"]
+        return {
+            f"{name}.{moment}": value
+            for number, (name, _) in enumerate(self.model.named_parameters())
+            for moment, value in state.get(number, {}).items()
+        }
+
+    def _restore_moments(
+        self, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+    ) -> None:
+        numbers = {name: number for number, (name, _) in enumerate(self.model.named_parameters())}
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in moments.items():
+            name, moment = key.rsplit(".", 1)
+            state.setdefault(numbers[name], {})[moment] = value
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def configure_gradient_clipping(
         self,

@@ -15,8 +15,8 @@ from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.training.baseline import baseline_settings, baselines_of, fit_baseline
-from recsys.training.callbacks import training_progress
 from recsys.training.fit import fit
+from recsys.training.progress import training_progress
 from recsys.training.tracking import finished_run
 
 logger = logging.getLogger(__name__)

@@ -44,6 +44,8 @@ class Tracker:
 
     client: MlflowClient
     run_id: str
+    logged: frozenset[tuple[str, int]] = frozenset()
+    """Figures, by name and step, that the run had when it was opened again: not logged twice."""
 
     def tag(self, name: str, value: str) -> None:
         """A fact of the run that is no number."""
@@ -58,9 +60,17 @@ class Tracker:
     def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
         """Numbers of one step."""
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in figures.items()]
+        metrics = [
+            Metric(name, value, now, step)
+            for name, value in figures.items()
+            if (name, step) not in self.logged
+        ]
         with self._survive():
             self.client.log_batch(self.run_id, metrics=metrics)
+
+    def log_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Numbers of an epoch, from 1."""
+        self.log_figures(figures, epoch)
 
     def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
         """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
@@ -105,10 +115,12 @@ def track(
     model: str,
     settings: Mapping[str, Any],
     candidates: Candidates | None = None,
+    again: str | None = None,
 ) -> Iterator[Tracker]:
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
-    The run ends FINISHED with the block, KILLED by Ctrl-C, FAILED by any other exception.
+    The run ends FINISHED with the block, KILLED by Ctrl-C or a SIGTERM, FAILED by any other
+    exception.
 
     Args:
         experiment: its name, tracking section and protocol.
@@ -116,11 +128,13 @@ def track(
         model: what was fitted, e.g. ``target_attention`` or ``popularity``.
         settings: dotted names and values that decided the result.
         candidates: what the test targets are ranked among; None: the whole catalogue.
+        again: the id of an interrupted run to go on with; a new one if the store has lost it.
 
     Raises:
         InputError: the tracking store cannot be reached.
     """
     client, experiment_id = _open_store(experiment.tracking)
+    known = None if again is None else _reopen(client, again)
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
@@ -129,16 +143,35 @@ def track(
         _FINGERPRINT: config_fingerprint(dataset, model, settings),
         **protocol_tags(dataset, experiment.evaluation, candidates),
     }
-    run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
-    tracker = Tracker(client, run.info.run_id)
+    if known is None:
+        run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
+    tracker = known or Tracker(client, run.info.run_id)
     try:
-        client.log_batch(tracker.run_id, params=_params(settings))
-        tracker.log_audit(audit(dataset, experiment.evaluation.seen))
+        if known is None:
+            client.log_batch(tracker.run_id, params=_params(settings))
+            tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
-        tracker.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+        tracker.end("KILLED" if stopped else "FAILED")
         raise
     tracker.end("FINISHED")
+
+
+def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
+    """A run that was interrupted, under way again; None if the store does not have it."""
+    try:
+        run = client.get_run(run_id)
+        client.update_run(run_id, status="RUNNING")
+        logged = {
+            (metric.key, metric.step)
+            for name in run.data.metrics
+            for metric in client.get_metric_history(run_id, name)
+        }
+    except MlflowException as error:
+        logger.warning("MLflow run %s: cannot be gone on with, a new one: %s", run_id, error)
+        return None
+    return Tracker(client, run_id, frozenset(logged))
 
 
 def finished_run(
@@ -159,12 +192,20 @@ def finished_run(
 
 def config_fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
     """SHA-256 of all that decides the result of a run, but the code."""
-    elsewhere = ("name", "data.", "tracking.")  # data: the dataset's own fingerprint says more
-    decisive = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
+    whole = json.dumps(decisive_facts(dataset, model, settings), sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def decisive_facts(
+    dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that decides the result of a run, but the code, by dotted names."""
+    # The dataset's own fingerprint says more than the settings of its preparation.
+    elsewhere = ("name", "data.", "tracking.", "training.checkpoint_minutes")
+    facts = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
     file = Path(settings.get("evaluation.candidates.file") or "")
     content = file_sha256(file) if file.is_file() else None  # its name alone says too little
-    whole = json.dumps([dataset.fingerprint, model, decisive, content], sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()
+    return {"dataset": dataset.fingerprint, "model": model, "candidates": content, **facts}
 
 
 def _params(settings: Mapping[str, Any]) -> list[Param]:

@@ -19,8 +19,9 @@ from recsys.config import Experiment, Range, Search, dump_experiment, flatten, p
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
-from recsys.training.callbacks import MONITOR, training_progress
 from recsys.training.loop import train
+from recsys.training.progress import training_progress
+from recsys.training.state import MONITOR
 from recsys.training.tracking import config_fingerprint
 
 logger = logging.getLogger(__name__)

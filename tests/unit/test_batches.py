@@ -12,8 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import ContinuationBatches, SequenceBatch, TrainingBatches
+from recsys.data.batches import (
+    ContinuationBatches,
+    MaskedBatches,
+    SequenceBatch,
+    TrainingBatches,
+)
 from recsys.data.histories import Histories
+from recsys.data.shared_batches import Batches, SharedBatches
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
 
@@ -64,6 +70,68 @@ def test_like_lengths_meet() -> None:
     batches = TrainingBatches(Histories.from_lists(rows), 200, 2_000, seed=0)
     computed = sum(batch.items.numel() for batch in batches)
     assert batches.num_tokens / computed > 0.85
+
+
+@settings(max_examples=100, deadline=None)
+@given(lists, st.integers(1, 10), st.integers(1, 40), st.integers(0, 99))
+def test_windows_have_every_target_once(
+    rows: list[list[int]], width: int, budget: int, seed: int
+) -> None:
+    """Nothing of the log is dropped, and the newest window is the one of `newest`."""
+    histories = numbered([len(row) for row in rows])
+    batches = TrainingBatches(histories, width, budget, seed, "all")
+    newest = TrainingBatches(histories, width, budget, seed, "newest")
+    expected = [pair for row in histories_of(histories) for pair in itertools.pairwise(row)]
+    found, windows = [], set()
+    for batch in batches:
+        assert len(batch.items) == 1 or batch.items.numel() <= budget
+        real = batch.targets > 0
+        found += list(zip(batch.items[real].tolist(), batch.targets[real].tolist(), strict=True))
+        windows |= {tuple(row[row > 0].tolist()) for row in batch.targets}
+    assert sorted(found) == expected
+    assert batches.num_tokens == len(expected)
+    assert {tuple(row[row > 0].tolist()) for batch in newest for row in batch.targets} <= windows
+
+
+def test_windows_by_hand() -> None:
+    histories = Histories.from_lists([[1, 2, 3, 4, 5, 6, 7, 8], [9]])
+    (batch,) = TrainingBatches(histories, 3, 100, 0, "all")
+    assert sorted(batch.items.tolist()) == [[1, 0, 0], [2, 3, 4], [5, 6, 7]]
+    assert sorted(batch.targets.tolist()) == [[2, 0, 0], [3, 4, 5], [6, 7, 8]]
+
+
+def kinds(histories: Histories) -> list[Batches]:
+    return [
+        TrainingBatches(histories, 8, 60, seed=3),
+        MaskedBatches(TrainingBatches(histories, 8, 60, seed=3), 0.3, seed=3),
+        ContinuationBatches(histories, 8, 4, 60, seed=3),
+    ]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_shares_make_the_whole_from_any_place_on(kind: int) -> None:
+    """Each row of each batch in one process; a batch of one row leaves the others no target."""
+    lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
+    histories = numbered([*lengths, 200])
+    whole = kinds(histories)[kind]
+    epochs = [list(whole) for _ in range(2)]
+    parts = [SharedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
+    assert {len(part) for part in parts} == {len(epochs[1]) - 2}
+    for batch, *shares in zip(epochs[1][2:], *parts, strict=True):
+        rows = [row for share in shares for row in zip(share.items, share.targets, strict=True)]
+        found = sorted(str((items, targets)) for items, targets in rows if targets.any())
+        pairs = zip(batch.items, batch.targets, strict=True)
+        assert found == sorted(str((items, targets)) for items, targets in pairs)
+        assert all(len(share.items) == len(share.lengths) >= 1 for share in shares)
+    assert {part.padding_share for part in parts} == {
+        1
+        - sum(int(batch.lengths.sum()) for batch in epochs[1])
+        / sum(batch.items.numel() for batch in epochs[1])
+    }
+
+
+def histories_of(histories: Histories) -> list[list[int]]:
+    return [row[row > 0].tolist() for row in histories.padded()]
 
 
 def numbered(lengths: list[int]) -> Histories:

@@ -15,7 +15,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.shop import make_shop
 from recsys.errors import InputError
 from recsys.scoring.bundle import ModelBundle
-from recsys.training import fit as fit_module
+from recsys.training import refit as refit_module
 from recsys.training.fit import fit
 from recsys.training.loop import train
 from recsys.training.memory import forget_peak, peak_memory_mib
@@ -78,7 +78,7 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
         kept.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
         return found
 
-    monkeypatch.setattr(fit_module, "train", interrupted)
+    monkeypatch.setattr(refit_module, "train", interrupted)
     run = fit(experiment, dataset, tmp_path / "out")
     bundle = ModelBundle.open(run.bundle)
     assert bundle.manifest.protocol.trained_until == "train"

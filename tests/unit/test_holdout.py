@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
 from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, prepare
 
 PARTS: tuple[Part, ...] = ("valid", "test")
@@ -86,3 +88,35 @@ def test_parts_partition_the_log(
         tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()
         assert train[user] + targets["valid"].get(user, []) == known[user]
         assert known[user] + targets["test"].get(user, []) == [t for t in tokens if t != 0]
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any),
+    st.integers(1, 5),
+)
+def test_shares_have_every_target_with_its_history_once(counts: list[int], parts: int) -> None:
+    """Some histories come before several targets, some before none."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    whole = Holdout(
+        users=rows + 100,
+        targets=np.arange(1, len(rows) + 1, dtype=np.int32),
+        places=np.arange(len(rows)),
+        rows=rows,
+        histories=Histories.from_lists([[row + 1] * (row + 1) for row in range(len(counts))]),
+        dropped=3,
+    )
+    found, ends = [], [0]
+    for part in range(parts):
+        first, last, share = whole.share(part, parts)
+        assert first == ends[-1]
+        ends.append(last)
+        assert share.dropped == 3
+        histories = lists(share.histories)
+        found += [
+            (int(user), int(target), histories[row])
+            for user, target, row in zip(share.users, share.targets, share.rows, strict=True)
+        ]
+    histories = lists(whole.histories)
+    expected = [(row + 100, place + 1, histories[row]) for place, row in enumerate(rows.tolist())]
+    assert found == expected
+    assert ends[-1] == len(rows)

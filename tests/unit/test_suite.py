@@ -139,7 +139,7 @@ def test_a_killed_suite_goes_on_where_it_was(
         f"small-unseen-{model}-s{seed}" for model in ("sasrec", "bert4rec") for seed in (0, 1)
     ]
     assert {name: len(found) for name, found in runs.items()} == {"whole": 6, "unseen": 6}
-    assert statuses(suite) == {"FINISHED": 12, "FAILED": 1}
+    assert statuses(suite) == {"FINISHED": 12}  # the run that failed was gone on with
     names = [row.name for row in compare(runs["whole"], suite.tracking).rows]
     assert names == [
         *("small-whole-sasrec-s0", "small-whole-sasrec-s1"),

@@ -26,8 +26,8 @@ from recsys.data.holdout import Continuations
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.training import tune as tune_module
-from recsys.training.callbacks import MONITOR, Curve
 from recsys.training.loop import train
+from recsys.training.state import MONITOR, Curve
 from recsys.training.tune import tune
 
 SPACE: dict[str, Any] = {

@@ -1,0 +1,181 @@
+"""Real processes: killed at any moment and started again, and two that train together."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import yaml
+from mlflow import MlflowClient
+
+from recsys.config import DataConfig
+from recsys.data.prepared import prepare
+from recsys.data.shop import make_shop
+from recsys.scoring.bundle import ModelBundle
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes as Linux has them"),
+]
+
+ALONE = [sys.executable, "-m", "recsys"]
+TOGETHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "recsys"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with a prepared dataset; the tests share its MLflow store."""
+    folder = tmp_path_factory.mktemp("home")
+    log = make_shop(seed=0, num_customers=60).interactions
+    prepare(log, DataConfig(duplicates="drop_exact", min_user_interactions=3), folder / "shop")
+    return folder
+
+
+def write_config(home: Path, name: str, dropout: float, epochs: int) -> None:
+    tree: dict[str, Any] = {
+        "name": name,
+        "model": {
+            "embedding_dim": 8,
+            "feed_forward_dim": 8,
+            "max_sequence_length": 10,
+            "dropout": dropout,
+            "head": {"kind": "target_attention", "head_dim": 4},
+        },
+        "training": {
+            "max_epochs": epochs,
+            "patience": epochs,
+            "batch_tokens": 150,
+            "learning_rate": 0.01,
+            "refit": True,
+            "precision": "float32",
+            "checkpoint_minutes": 0.001,
+        },
+        "evaluation": {"seen": "allow", "cutoffs": [10]},
+    }
+    (home / f"{name}.yaml").write_text(yaml.safe_dump(tree))
+
+
+def start(home: Path, name: str, python: list[str]) -> subprocess.Popen[str]:
+    command = [*python, "train", f"{name}.yaml", "--data", "shop", "--json"]
+    return subprocess.Popen(
+        command,
+        cwd=home,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(home: Path, name: str, python: list[str] = ALONE) -> tuple[dict[str, Any], str]:
+    """The row that the command prints, and what it says on the way."""
+    process = start(home, name, python)
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    (row,) = json.loads(out)
+    return row, said
+
+
+def history(home: Path, run: str) -> dict[str, list[tuple[int, float]]]:
+    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
+    logged = client.get_run(run)
+    assert logged.info.status == "FINISHED"
+    return {
+        name: [(entry.step, entry.value) for entry in client.get_metric_history(run, name)]
+        for name in logged.data.metrics
+        if not any(word in name for word in ("second", "memory"))
+    }
+
+
+def weights(home: Path, name: str) -> dict[str, torch.Tensor]:
+    return ModelBundle.open(home / "runs" / name / "bundle").model.state_dict()
+
+
+def test_twenty_kills_change_nothing(home: Path) -> None:
+    """kill -9 at random times, also while Python starts, data load or a checkpoint is written."""
+    for name in ("whole", "cut"):
+        write_config(home, name, dropout=0.3, epochs=40)
+    expected, _ = finish(home, "whole")
+    chance = random.Random(0)  # noqa: S311 - no secret
+    checkpoint, resumed = home / "runs" / "cut.checkpoint", 0
+    for _ in range(20):
+        process, began = start(home, "cut", ALONE), time.monotonic()
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and time.monotonic() - began < 60:
+            moved = checkpoint.exists() and checkpoint.stat().st_mtime_ns != before
+            if moved or chance.random() < 0.0002:
+                break
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        resumed += checkpoint.exists()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert resumed >= 10
+    row, said = finish(home, "cut")
+    assert "from the checkpoint, after epoch" in said
+    assert row["best_epoch"] == expected["best_epoch"]
+    mine, theirs = weights(home, "cut"), weights(home, "whole")
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    for table in ("ranks_valid", "ranks_test", "topk_test"):
+        one, other = (home / "runs" / name / f"{table}.parquet" for name in ("cut", "whole"))
+        assert pl.read_parquet(one).equals(pl.read_parquet(other))
+    assert history(home, row["run"]) == history(home, expected["run"])
+    assert not [path for path in (home / "runs").iterdir() if "checkpoint" in path.name]
+
+
+def test_a_sigterm_is_heard_between_two_steps(home: Path) -> None:
+    """The machine is wanted back: the checkpoint is of that moment, not of minutes before."""
+    write_config(home, "wanted", dropout=0.3, epochs=400)
+    text = (home / "wanted.yaml").read_text().replace("checkpoint_minutes: 0.001", "")
+    (home / "wanted.yaml").write_text(text)
+    process, checkpoint = start(home, "wanted", ALONE), home / "runs" / "wanted.checkpoint"
+    while not checkpoint.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
+    (run,) = client.search_runs(["1"], "attributes.run_name = 'wanted'")
+    assert run.info.status == "KILLED"
+
+
+def test_two_processes_train_as_one_does_and_one_goes_on_for_two(home: Path) -> None:
+    for name in ("alone", "together", "handed-over"):
+        write_config(home, name, dropout=0.0, epochs=3)
+    expected, _ = finish(home, "alone")
+    alone = history(home, expected["run"])
+    row, said = finish(home, "together", TOGETHER)
+    assert said.count("together: epoch 1 ") == 1  # the first process alone speaks
+    process, checkpoint = start(home, "handed-over", TOGETHER), home / "runs/handed-over.checkpoint"
+    while not checkpoint.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    process.communicate()
+    assert process.returncode != 0
+    again, said = finish(home, "handed-over")
+    assert "from the checkpoint, after epoch" in said
+    for run in (row["run"], again["run"]):
+        together = history(home, run)
+        assert together.keys() == alone.keys()
+        for name, points in alone.items():
+            assert [step for step, _ in together[name]] == [step for step, _ in points]
+            loose = 1e-5 if name == "train/loss" else 5e-3  # rounding may change a close rank
+            assert [value for _, value in together[name]] == pytest.approx(
+                [value for _, value in points], rel=loose, abs=loose
+            )

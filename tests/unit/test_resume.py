@@ -1,0 +1,236 @@
+"""Interrupted runs: started again they end as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from mlflow import MlflowClient
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.data.batches import SequenceBatch
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.shop import make_shop
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+from recsys.training.fit import Run, fit
+from recsys.training.module import TrainingModule
+from recsys.training.tracking import Tracker
+
+MODELS: dict[str, dict[str, Any]] = {
+    "next_item": {"head": {"kind": "target_attention", "head_dim": 4}},
+    "masked_item": {"kind": "masked_item"},
+    "sequence_to_sequence": {"kind": "sequence_to_sequence", "max_generated": 4},
+}
+
+
+class Killed(BaseException):
+    """What kill -9 is to a process."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    log = make_shop(seed=0, num_customers=60).interactions
+    config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One for all: to make one takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Experiment:
+    tree = {
+        "name": "run",
+        "model": {
+            "embedding_dim": 8,
+            "num_heads": 2,
+            "feed_forward_dim": 8,
+            "max_sequence_length": 10,
+            "dropout": 0.3,
+            **MODELS[model],
+        },
+        "training": {
+            "max_epochs": 3,
+            "batch_tokens": 150,
+            "refit": True,
+            "learning_rate": 0.01,
+            "checkpoint_minutes": 0,
+        },
+        "evaluation": {"seen": "allow", "cutoffs": [10]},
+        "tracking": {"uri": store, "experiment": str(out)},
+    }
+    return parse_experiment(tree, overrides)
+
+
+def outcome(run: Run) -> tuple[dict[str, torch.Tensor], list[pl.DataFrame], dict[str, Any]]:
+    """All that a run has come to, but for times and memory."""
+    folder = run.bundle.parent
+    tables = [pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
+    client = MlflowClient(run.tracking.absolute_uri)
+    logged = client.get_run(run.run_id)
+    assert logged.info.status == "FINISHED"
+    history = {
+        name: [
+            (metric.step, metric.value) for metric in client.get_metric_history(run.run_id, name)
+        ]
+        for name in logged.data.metrics
+        if not any(word in name for word in ("second", "memory"))
+    }
+    return ModelBundle.open(run.bundle).model.state_dict(), tables, history
+
+
+def assert_same(run: Run, expected: Run) -> None:
+    weights, tables, history = outcome(run)
+    same_weights, same_tables, same_history = outcome(expected)
+    assert all(torch.equal(weights[name], same_weights[name]) for name in same_weights)
+    assert all(a.equals(b) for a, b in zip(tables, same_tables, strict=True))
+    assert history == same_history
+
+
+def killed(run: Callable[[], Run], step: int) -> None:
+    """A run that dies at so many training steps from its start, those of the refit among them."""
+    train, left = TrainingModule.training_step, iter(range(step - 1, -1, -1))
+
+    def mortal(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        if next(left) == 0:
+            raise Killed
+        return train(self, batch, batch_idx)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", mortal)
+        with pytest.raises(Killed):
+            run()
+
+
+def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:
+    """A whole run, and the training steps of it."""
+    steps = 0
+    train = TrainingModule.training_step
+
+    def counted(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        return train(self, batch, batch_idx)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", counted)
+        return run(), steps
+
+
+@pytest.mark.parametrize("minutes", [0, 60])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_killed_run_ends_as_the_undisturbed_one(
+    model: str, minutes: int, dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """Cut off three times, in training and refit; checkpoints after every step, or every epoch."""
+    setting = f"training.checkpoint_minutes={minutes}"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    experiment = make_experiment(store, whole, model, setting)
+    expected, steps = count_steps(lambda: fit(experiment, dataset, whole))
+    experiment = make_experiment(store, cut, model, setting)
+    for part in (0.3, 0.35, 0.2) if minutes == 0 else (0.3, 0.45, 0.4):
+        killed(lambda: fit(experiment, dataset, cut), int(part * steps))
+        assert not cut.exists()
+    run = fit(experiment, dataset, cut)
+    assert_same(run, expected)
+    client = MlflowClient(store)
+    known = client.get_experiment_by_name(str(cut))
+    assert known is not None
+    assert len(client.search_runs([known.experiment_id])) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut"}
+
+
+def test_killed_between_the_last_step_and_the_end(
+    dataset: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is trained again; what had been logged is not logged twice."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    expected = fit(make_experiment(store, whole, "next_item"), dataset, whole)
+    experiment = make_experiment(store, cut, "next_item")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "end", die)
+        with pytest.raises(Killed):
+            fit(experiment, dataset, cut)
+    run, steps = count_steps(lambda: fit(experiment, dataset, cut))
+    assert steps == 0
+    assert_same(run, expected)
+
+
+def test_a_checkpoint_of_other_settings_is_not_lost(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    out, file = tmp_path / "out", tmp_path / "out.checkpoint"
+    experiment = make_experiment(store, out, "next_item")
+    killed(lambda: fit(experiment, dataset, out), 5)
+    kept = file.read_bytes()
+    other = make_experiment(store, out, "next_item", "training.learning_rate=0.02")
+    wanted = r"out\.checkpoint: is of an interrupted run with training\.learning_rate=0\.01, not 0"
+    with pytest.raises(InputError, match=wanted):
+        fit(other, dataset, out)
+    assert file.read_bytes() == kept
+    fresh = fit(other, dataset, out, fresh=True)
+    assert not file.exists()
+    again = make_experiment(store, tmp_path / "again", "next_item", "training.learning_rate=0.02")
+    assert_same(fresh, fit(again, dataset, tmp_path / "again"))
+
+
+def test_how_often_checkpoints_are_written_decides_nothing(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    experiment = make_experiment(store, out, "next_item")
+    killed(lambda: fit(experiment, dataset, out), 5)
+    seldom = make_experiment(store, out, "next_item", "training.checkpoint_minutes=9")
+    run, steps = count_steps(lambda: fit(seldom, dataset, out))
+    expected, all_steps = count_steps(lambda: fit(seldom, dataset, out))
+    assert steps == all_steps - 4
+    assert_same(run, expected)
+
+
+def test_a_run_that_its_store_has_lost_is_logged_whole(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    experiment = make_experiment(store, out, "next_item")
+    _, steps = count_steps(lambda: fit(experiment, dataset, out))
+    killed(lambda: fit(experiment, dataset, out), steps - 1)
+    client = MlflowClient(store)
+    known = client.get_experiment_by_name(str(out))
+    assert known is not None
+    newest = client.search_runs([known.experiment_id], order_by=["attributes.start_time DESC"])[0]
+    client.delete_run(newest.info.run_id)
+    run = fit(experiment, dataset, out)
+    history = client.get_metric_history(run.run_id, "train/loss")
+    assert [entry.step for entry in history] == [1, 2, 3]
+
+
+def test_a_file_that_is_no_checkpoint_is_named(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "out.checkpoint").write_bytes(b"half a file")
+    with pytest.raises(InputError, match=r"out\.checkpoint: cannot be read as a checkpoint"):
+        fit(make_experiment(store, tmp_path, "next_item"), dataset, tmp_path / "out")
+
+
+@pytest.mark.parametrize("command", ["suite", "tune", "backtest"])
+def test_commands_of_one_process_refuse_torchrun(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = CliRunner().invoke(app, [command, "none.yaml"])
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith(f"{command}: runs in one process")
