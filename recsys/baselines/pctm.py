@@ -113,6 +113,14 @@ class PCTM:
         """See `Scorer.score`."""
         return give_scores(self._catalogue, self.num_items, histories, candidates)
 
+    def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
+        """What each item of a history [L], oldest first, adds to the score of a candidate [L]."""
+        read = Histories.from_lists([items]).newest(self.settings.history_length)
+        added = np.zeros(len(items))
+        votes = self.evidence[read.items, [candidate] * len(read.items)]
+        added[len(items) - len(read.items) :] = self._weights(read) * votes
+        return added
+
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
         read = histories.newest(self.settings.history_length)
         votes = weighted_histories(read, self._weights(read), self.num_items)

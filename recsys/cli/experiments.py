@@ -178,10 +178,9 @@ def evaluate_bundle(
 
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.metrics import metric_names
-    from recsys.evaluation.model_scorer import ModelScorer
     from recsys.evaluation.rank_table import evaluate
     from recsys.evaluation.segments import with_segments
-    from recsys.scoring.bundle import ModelBundle
+    from recsys.scoring.bundle import ModelBundle, model_scorer
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
@@ -196,7 +195,7 @@ def evaluate_bundle(
         )
     experiment = loaded.experiment
     model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    scorer = ModelScorer(model, experiment.model.max_sequence_length)
+    scorer = model_scorer(model, experiment, loaded.evidence)
     config = experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})

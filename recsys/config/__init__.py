@@ -8,7 +8,7 @@ from recsys.config.evaluation import (
     GivenItems,
     SampledItems,
 )
-from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
+from recsys.config.experiment import EvidenceConfig, Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.model import (
     DotProduct,
@@ -46,6 +46,7 @@ __all__ = [
     "DotProduct",
     "DropRows",
     "EvaluationConfig",
+    "EvidenceConfig",
     "Experiment",
     "FactorisationMachineConfig",
     "GivenItems",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import ModelConfig, NextItemConfig
+from recsys.config.model import ModelConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import Section
 
 
@@ -49,6 +49,14 @@ class TrainingConfig(Section):
     targets, for as many epochs (the learning rate falls at the end of those)."""
 
 
+class EvidenceConfig(Section):
+    """Counts of what followed what, added to the trained model's scores (`Evidence`)."""
+
+    weights: tuple[PositiveFloat, ...] = Field((0.5, 1.0, 2.0, 4.0, 8.0, 16.0), min_length=1)
+    """What validation NDCG@10 chooses the weight of the counts from; 0, the model alone, is always
+    among them."""
+
+
 class TrackingConfig(Section):
     """Where MLflow keeps the runs."""
 
@@ -83,5 +91,18 @@ class Experiment(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
+    evidence: EvidenceConfig | None = None
+    """None: the model alone."""
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _reads_counts(self) -> Experiment:
+        if self.evidence is not None and isinstance(self.model, SequenceToSequenceConfig):
+            raise ValueError("evidence: a model that writes purchases reads no counts")
+        return self
+
+    @property
+    def family(self) -> str:
+        """What runs are told apart by."""
+        return self.model.family if self.evidence is None else f"{self.model.family} + counts"

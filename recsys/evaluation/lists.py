@@ -8,7 +8,6 @@ from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.metrics import Interval
-from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import Seen, top_k
 from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.sequence_generator import SequenceGenerator
@@ -60,7 +59,12 @@ def evaluate_lists(
 
 
 def evaluate_model_lists(
-    model: Model, max_sequence_length: int, dataset: PreparedDataset, part: Part, seen: Seen
+    model: Model,
+    best: Scorer,
+    max_sequence_length: int,
+    dataset: PreparedDataset,
+    part: Part,
+    seen: Seen,
 ) -> dict[str, ContinuationTable]:
     """The lists of a model, by name; none where one target per user leaves nothing to list.
 
@@ -71,6 +75,7 @@ def evaluate_model_lists(
 
     Args:
         model: fitted.
+        best: scores what may come very next: the model, any counts with it.
         max_sequence_length: the newest items of a history that it reads.
         dataset: whose split says how long the lists are.
         part: of the split.
@@ -79,7 +84,6 @@ def evaluate_model_lists(
     Raises:
         InputError: the model cannot write lists of that length.
     """
-    best = ModelScorer(model, max_sequence_length)
     sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
     if isinstance(model, SequenceToSequence):
         sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}

@@ -121,16 +121,28 @@ def evaluate(
     sets = None if candidates is None else candidates.sets
     histories, rows = holdout.histories, holdout.rows
     ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
+    return rank_table(ranks, holdout, part, scorer.num_items, seen, ties, candidates)
+
+
+def rank_table(
+    ranks: NDArray[np.int64],
+    holdout: Holdout,
+    part: Part,
+    num_items: int,
+    seen: Seen,
+    ties: Ties = "against_target",
+    candidates: Candidates | None = None,
+) -> RankTable:
+    """The table of the ranks [Q] of the targets of a holdout, taken as the other arguments say."""
     frame = pl.DataFrame(
         {
             "user": holdout.users,
             "target": holdout.targets,
             "rank": ranks,
-            "history_length": histories.lengths[rows],
+            "history_length": holdout.histories.lengths[holdout.rows],
         },
         schema=_SCHEMA,
     )
     name = CATALOGUE if candidates is None else candidates.name
     dropped, without = holdout.dropped, holdout.without_history
-    protocol = Protocol(part, scorer.num_items, seen, ties, dropped, name, without)
-    return RankTable(frame, protocol)
+    return RankTable(frame, Protocol(part, num_items, seen, ties, dropped, name, without))

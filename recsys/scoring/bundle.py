@@ -21,9 +21,13 @@ from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import PreparedDataset
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.scorer import Scorer
 from recsys.model.recommender import Model, build_model
+from recsys.scoring.evidence import Evidence
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
+_EVIDENCE = "evidence.safetensors"
 
 TrainedUntil = Literal["train", "valid"]
 """The last part of the split that the weights were trained on: "valid" after a refit."""
@@ -69,6 +73,8 @@ class ModelBundle:
     item_table: pl.DataFrame
     """item_id, the features of the items, and count: how many interactions of the item the model
     was trained on [I rows]; row i is item token i + 1."""
+    evidence: Evidence | None = None
+    """Counts whose scores are added to the model's."""
 
     @classmethod
     def write(
@@ -79,6 +85,7 @@ class ModelBundle:
         dataset: PreparedDataset,
         trained_until: TrainedUntil,
         git_commit: str | None = None,
+        evidence: Evidence | None = None,
     ) -> ModelBundle:
         """Write a bundle folder, whole or not at all, and open it.
 
@@ -91,6 +98,7 @@ class ModelBundle:
             dataset: what the model was trained on; a feature of its items named count gives way.
             trained_until: "valid" if the weights were refitted with the validation targets.
             git_commit: of the code that trained it.
+            evidence: counted on the same part, to be added to the scores.
 
         Raises:
             InputError: something else is at the path, or it cannot be written.
@@ -105,6 +113,8 @@ class ModelBundle:
                 for name, weight in model.state_dict().items()
             }
             save_file(weights, folder / _WEIGHTS)
+            if evidence is not None:
+                evidence.save(folder / _EVIDENCE)
             (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
             dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
             BundleManifest(
@@ -141,7 +151,13 @@ class ModelBundle:
                 "manifest"
             )
         model = _load_model(path / _WEIGHTS, experiment, manifest.num_items)
-        return cls(path, manifest, experiment, model, item_table)
+        evidence = Evidence.load(path / _EVIDENCE) if _EVIDENCE in manifest.files else None
+        return cls(path, manifest, experiment, model, item_table, evidence)
+
+    @property
+    def scorer(self) -> Scorer:
+        """The model, its counted evidence with it, on the device where the model is."""
+        return model_scorer(self.model, self.experiment, self.evidence)
 
     @property
     def num_items(self) -> int:
@@ -162,6 +178,12 @@ class ModelBundle:
     def popularity(self) -> NDArray[np.float32]:
         """Interactions the model was trained on, by item [I]; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
+
+
+def model_scorer(model: Model, experiment: Experiment, evidence: Evidence | None = None) -> Scorer:
+    """The scores of a model, those of the counted evidence added."""
+    scorer = ModelScorer(model, experiment.model.max_sequence_length)
+    return scorer if evidence is None else evidence.beside(scorer)
 
 
 def _load_model(path: Path, experiment: Experiment, num_items: int) -> Model:

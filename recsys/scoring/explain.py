@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from recsys.data.histories import PAD
 from recsys.errors import InputError
@@ -22,40 +21,46 @@ from recsys.scoring.inputs import id_series, known_tokens
 def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFrame:
     """What each purchase of a history adds to the score of an item.
 
-    Target attention adds to the dot product one term per purchase (the sum over its heads): these
-    terms are the contributions. The dot product itself, of the whole history's hidden state and the
-    item, has no parts.
+    Target attention adds to the dot product one term per purchase (the sum over its heads), and so
+    does counted evidence: these terms are the contributions. The dot product itself, of the whole
+    history's hidden state and the item, has no parts.
 
     Args:
-        bundle: a model with the target-attention head.
+        bundle: a model with the target-attention head, or with counted evidence.
         history: item ids, oldest first; those outside the catalogue are skipped.
         item: the id of the item to explain.
 
     Returns:
-        One row per purchase that the model reads (the newest ones, as many as it was trained
-        with), oldest first: position (index in the history), item_id, the item's name or title if
-        the item table has them, contribution (signed), share (contribution over the sum of all
-        absolute contributions; 0 if all are 0) and dot_product (the same in each row). The sum of
-        the contributions plus dot_product is the item's score.
+        One row per purchase that the model or the counts read (the newest ones), oldest first:
+        position (index in the history), item_id, the item's name or title if the item table has
+        them, contribution (signed), share (contribution over the sum of all absolute contributions;
+        0 if all are 0) and dot_product (the same in each row). The sum of the contributions plus
+        dot_product is the item's score.
 
     Raises:
-        InputError: the model has the dot-product head; the item is not in the catalogue; no item
-            of the history is.
+        InputError: the model has neither; the item is not in the catalogue; no item of the history
+            is.
     """
-    model, vocabulary = bundle.model, bundle.vocabulary
-    head = model.head
-    if not isinstance(model, SequenceRecommender) or not isinstance(head, TargetAttentionHead):
+    model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
+    attends = isinstance(model.head, TargetAttentionHead)
+    if not isinstance(model, SequenceRecommender) or not (attends or evidence):
         raise InputError(
-            f"{bundle.path}: only the scores of target attention have parts to explain, not those "
-            f"of {bundle.experiment.model.family}"
+            f"{bundle.path}: only the scores of target attention and of counted evidence have "
+            f"parts to explain, not those of {bundle.experiment.family}"
         )
-    candidate = torch.from_numpy(known_tokens([item], vocabulary, "item", "catalogue"))
+    candidate = known_tokens([item], vocabulary, "item", "catalogue")
     tokens = vocabulary.encode(id_series(history, "history"))
-    positions = np.flatnonzero(tokens != PAD)[-bundle.experiment.model.max_sequence_length :]
+    read = bundle.experiment.model.max_sequence_length
+    longest = read if evidence is None else max(read, evidence.counts.settings.history_length)
+    positions = np.flatnonzero(tokens != PAD)[-longest:]
     if not len(positions):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
     tokens = tokens[positions]
-    contributions, dot_product = _parts(model, head, torch.from_numpy(tokens), candidate)
+    contributions = np.zeros(len(tokens), dtype=np.float32)
+    newest = slice(-min(read, len(tokens)), None)
+    contributions[newest], dot_product = _parts(model, tokens[newest], candidate)
+    if evidence is not None:
+        contributions += evidence.contributions(tokens, candidate.item()).astype(np.float32)
     size = np.abs(contributions).sum()
     return (
         bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
@@ -70,13 +75,15 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
 
 @torch.inference_mode()
 def _parts(
-    model: SequenceRecommender, head: TargetAttentionHead, items: Tensor, candidate: Tensor
+    model: SequenceRecommender, tokens: NDArray[np.int32], candidate: NDArray[np.int32]
 ) -> tuple[NDArray[np.float32], float]:
-    """Contributions [L] of the items [L], and the dot product, for a candidate [1]."""
-    device = model.items.weight.device
-    lengths = torch.tensor([len(items)], device=device)
-    embedding = model.items(candidate.to(device))
-    history = model(items[None].to(device), lengths)
+    """Target attention's contributions [L] of the items [L], 0 without it; and the dot product."""
+    device, head = model.items.weight.device, model.head
+    lengths = torch.tensor([len(tokens)], device=device)
+    embedding = model.items(torch.from_numpy(candidate).to(device))
+    history = model(torch.from_numpy(tokens)[None].to(device), lengths)
+    dot_product = float(last_states(history[0], lengths) @ embedding.T)
+    if not isinstance(head, TargetAttentionHead):
+        return np.zeros(len(tokens), dtype=np.float32), dot_product
     contributions = head.contributions(history, head.candidate_side(embedding), lengths)
-    dot_product = last_states(history[0], lengths) @ embedding.T
-    return contributions[0, :, 0].cpu().numpy(), float(dot_product)
+    return contributions[0, :, 0].cpu().numpy(), dot_product

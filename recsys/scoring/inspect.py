@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import top_k
 from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.attention import MultiHeadAttention
@@ -181,9 +180,8 @@ def _scored(
     head = model.head
     if isinstance(head, TargetAttentionHead):
         if candidates is None:
-            scorer = ModelScorer(model, bundle.experiment.model.max_sequence_length)
             k = min(10, bundle.num_items)
-            best, _ = top_k(scorer, known, k, bundle.manifest.protocol.seen)
+            best, _ = top_k(bundle.scorer, known, k, bundle.manifest.protocol.seen)
             candidates = _some(best[0], "recommend")
         rows = _labels(bundle, candidates, np.arange(1, len(candidates) + 1))
         side = head.candidate_side(model.items(torch.from_numpy(candidates).to(items.device)))

@@ -20,9 +20,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import Seen, top_k
-from recsys.evaluation.scorer import user_batches
+from recsys.evaluation.scorer import Scorer, user_batches
 from recsys.model.generation import Greedy, Strategy
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
@@ -235,17 +234,16 @@ class Recommender:
 
     @cached_property
     def _scorer(self) -> _ServingScorer:
-        length = self.bundle.experiment.model.max_sequence_length
         counts = torch.from_numpy(self.bundle.popularity)
         popularity = torch.cat([torch.tensor([-torch.inf]), counts])
-        return _ServingScorer(ModelScorer(self.bundle.model, length), popularity)
+        return _ServingScorer(self.bundle.scorer, popularity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ServingScorer:
     """The model, and popularity where a history is empty. A `Scorer`."""
 
-    model: ModelScorer
+    model: Scorer
     popularity: Tensor
     """Score by item token [I + 1]."""
 

@@ -20,21 +20,22 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.held_out import evaluate_held_out, refuse_empty
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.top_k_table import TopKTable
-from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.bundle import ModelBundle, model_scorer
+from recsys.scoring.evidence import Evidence
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.curve import draw_learning_curve
+from recsys.training.evidence import weigh_evidence
 from recsys.training.memory import forget_peak, peak_memory_mib
 from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
@@ -46,6 +47,7 @@ _OUTPUTS = {
     *("bundle", "learning_curve.png"),
     *("ranks_valid.parquet", "ranks_test.parquet", "topk_test.parquet"),
     *("lists_test.parquet", "lists_best_test.parquet"),
+    *("ranks_valid_model_alone.parquet", "ranks_test_model_alone.parquet"),
 }
 """What there may be in the folder of a run."""
 
@@ -117,7 +119,7 @@ def fit(
     _check_out(out)
     if fresh:
         file.remove()
-    family, settings = experiment.model.family, flatten(experiment)
+    family, settings = experiment.family, flatten(experiment)
     again, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
     with track(experiment, dataset, family, settings, candidates, again) as tracker:
         forget_peak()
@@ -143,22 +145,32 @@ def _evaluate_and_write(
     out: Path,
     tracker: Tracker,
 ) -> Run:
-    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
+    length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
     tracker.tag("trained_until", fitted.trained_until)
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    scorer = ModelScorer(fitted.model, length)
-    test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
-    lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
     best_epoch, valid_ranks = fitted.curve.validated()
+    scorer, evidence = model_scorer(fitted.model, experiment), None
+    alone: dict[Part, RankTable] = {}
+    if experiment.evidence is not None:
+        holdout = dataset.holdout("test")
+        ranks = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
+        alone = {"valid": valid_ranks, "test": ranks}
+        evidence, valid_ranks = weigh_evidence(experiment.evidence, experiment, dataset, fitted)
+        scorer = evidence.beside(scorer)
+    test = evaluate_held_out(scorer, dataset, "test", evaluation, candidates)
+    lists = evaluate_model_lists(fitted.model, scorer, length, dataset, "test", evaluation.seen)
     valid = with_segments(valid_ranks, dataset)
     parameters = sum(weight.numel() for weight in fitted.model.parameters())
     costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
     costs |= peak_memory_mib()
+    if evidence is not None:
+        costs["evidence_weight"] = evidence.weight
     tables: dict[str, RankTable | ContinuationTable | TopKTable]
     tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
     tables |= {f"{name}_test": table for name, table in lists.items()}
-    _write(out, experiment, dataset, fitted, tables)
+    tables |= {f"ranks_{part}_model_alone": table for part, table in alone.items()}
+    _write(out, experiment, dataset, fitted, evidence, tables)
     for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
         tracker.log_path(path)
     names = metric_names(experiment.evaluation.cutoffs)
@@ -166,6 +178,9 @@ def _evaluate_and_write(
     test_figures = test.ranks.summary(names) | list_summary(lists)
     tracker.log_intervals("valid", valid_figures)
     tracker.log_intervals("test", test_figures)
+    for part, table in alone.items():
+        figures = table.summary(names)
+        tracker.log_intervals(part, {f"model_alone_{name}": figures[name] for name in names})
     of_lists = {f"test/{name}": value for name, value in test.figures.items()}
     tracker.log_figures(costs | of_lists)
     return Run(
@@ -185,7 +200,7 @@ def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset
         "tracking.uri": experiment.tracking.absolute_uri,
         "tracking.experiment": experiment.tracking.experiment,
     }
-    facts = decisive_facts(dataset, experiment.model.family, flatten(experiment)) | store
+    facts = decisive_facts(dataset, experiment.family, flatten(experiment)) | store
     return CheckpointFile(out.with_name(f"{out.name}.checkpoint"), facts)
 
 
@@ -194,6 +209,7 @@ def _write(
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: Fitted,
+    evidence: Evidence | None,
     tables: Mapping[str, RankTable | ContinuationTable | TopKTable],
 ) -> None:
     with new_folder(out) as folder:
@@ -204,6 +220,7 @@ def _write(
             dataset,
             fitted.trained_until,
             git_commit(),
+            evidence,
         )
         for name, table in tables.items():
             table.save(folder / f"{name}.parquet")

@@ -91,7 +91,7 @@ def _training(experiment: Experiment, dataset: PreparedDataset, out: Path) -> _S
     settings = flatten(experiment)
     return _Step(
         experiment.name,
-        lambda: finished_run(experiment.tracking, dataset, experiment.model.family, settings),
+        lambda: finished_run(experiment.tracking, dataset, experiment.family, settings),
         lambda progress: fit(experiment, dataset, out / experiment.name, progress).run_id,
     )
 

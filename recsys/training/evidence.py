@@ -1,0 +1,134 @@
+"""How to count, and how much the counts weigh beside a trained model: validation says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
+from recsys.config import EvidenceConfig, Experiment
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.rank_table import RankTable, rank_table
+from recsys.evaluation.ranking import Seen, rank_targets
+from recsys.evaluation.scorer import Scorer, user_batches
+from recsys.model.recommender import build_model
+from recsys.scoring.bundle import model_scorer
+from recsys.scoring.evidence import Evidence
+from recsys.training.refit import Fitted
+
+logger = logging.getLogger(__name__)
+
+WAYS = tuple(replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values()))
+"""Ways to count; without popularity, which the model knows by itself."""
+
+
+class Choice(NamedTuple):
+    """What validation chose."""
+
+    way: PCTMSettings
+    weight: float
+    """0: the model alone was best."""
+    ranks: RankTable
+    """Of the validation targets, by the model and the counts together."""
+
+
+def weigh_evidence(
+    config: EvidenceConfig, experiment: Experiment, dataset: PreparedDataset, fitted: Fitted
+) -> tuple[Evidence, RankTable]:
+    """Counts to go with a trained model, of what it was trained on.
+
+    Way and weight are chosen beside the model of the best epoch, before any refit.
+
+    Returns:
+        The counts and their weight; and the ranks of the validation targets with them.
+    """
+    model = fitted.model
+    if fitted.trained_until == "valid":  # the refit has seen the validation targets
+        with torch.random.fork_rng(devices=[]):
+            model = build_model(experiment.model, dataset.num_items)
+        model.load_state_dict(fitted.curve.best_weights)
+        model.to(fitted.model.items.weight.device).eval()
+    choice = choose_evidence(
+        model_scorer(model, experiment),
+        dataset.histories("valid"),
+        dataset.holdout("valid"),
+        experiment.evaluation.seen,
+        config.weights,
+    )
+    known = dataset.histories("test" if fitted.trained_until == "valid" else "valid")
+    counts = PCTM.fit(known, dataset.num_items, choice.way)
+    return Evidence(counts, choice.weight), choice.ranks
+
+
+def choose_evidence(
+    model: Scorer,
+    histories: Histories,
+    holdout: Holdout,
+    seen: Seen,
+    weights: Sequence[float],
+    ways: Sequence[PCTMSettings] = WAYS,
+) -> Choice:
+    """The way to count and the weight with the best validation NDCG@10; the first of equal ones.
+
+    The model scores each history once, and is tried alone too.
+
+    Args:
+        model: trained on the histories and no more.
+        histories: of the training part, to be counted.
+        holdout: the validation targets.
+        seen: whether items of the user's history are left out of the ranking.
+        weights: to be tried, each above 0.
+        ways: to count.
+    """
+    counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
+    pairs = [(ways[0], 0.0), *((way, weight) for way in ways for weight in weights)]
+    ranks = np.empty((len(pairs), len(holdout.targets)), dtype=np.int64)
+    for batch in user_batches(len(holdout.histories), model.num_items):
+        some = slice(*np.searchsorted(holdout.rows, [batch.start, batch.stop]))
+        known, targets = holdout.histories[batch], holdout.targets[some]
+        sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
+        for pair, scores in enumerate(sums):
+            rows = holdout.rows[some] - batch.start
+            ranks[pair, some] = rank_targets(_Made(scores), known, targets, seen, rows=rows)
+    tables = [rank_table(one, holdout, "valid", model.num_items, seen) for one in ranks]
+    quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
+    best = int(np.argmax(quality))
+    (way, weight), table = pairs[best], tables[best]
+    logger.info(
+        "counted evidence: weight %g, validation NDCG@10 %.4f, %.4f without",
+        *(weight, quality[best], quality[0]),
+    )
+    return Choice(way, weight, table)
+
+
+def _sums(scores: Tensor, counted: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
+    """The model alone, then with each of the counts at each weight."""
+    yield scores
+    for one in counted:
+        for weight in weights:
+            yield scores.add(one, alpha=weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """Scores that are there already, as the `Scorer` of all their users."""
+
+    scores: Tensor
+
+    @property
+    def num_items(self) -> int:
+        return self.scores.shape[1] - 1
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        if len(histories) != len(self.scores) or candidates is not None:
+            raise ValueError("these are the scores of the whole catalogue for other histories")
+        return self.scores
