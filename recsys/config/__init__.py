@@ -13,6 +13,7 @@ from recsys.config.files import dump_experiment, flatten, load_experiment, parse
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
+    HSTUConfig,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "FactorisationMachineConfig",
     "GivenItems",
     "GlobalTime",
+    "HSTUConfig",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
