@@ -95,11 +95,11 @@ def _fit(
     module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
 
     def validate(holdout: Holdout) -> RankTable:
-        scorer = ModelScorer(model, length)
+        scorer = ModelScorer(module.evaluated, length)
         return evaluate(scorer, holdout, "valid", experiment.evaluation.seen)
 
     recorder = EpochRecorder(
-        model,
+        module.evaluated,
         None if validation is None else lambda: validate(validation),
         config.validate_every,
         config.patience,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.recommender import Model
 from recsys.training.losses import chunked_cross_entropy
-from recsys.training.schedule import inverse_square_root, warmup_hold_decay
+from recsys.training.schedule import inverse_square_root, warmup_cosine, warmup_hold_decay
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The learning-rate schedule of a training, in steps."""
 
-    kind: Literal["hold_decay", "inverse_square_root"]
+    kind: Literal["hold_decay", "inverse_square_root", "cosine"]
     warmup_steps: int
     decay_steps: int
     total_steps: int
@@ -38,11 +39,17 @@ class Schedule:
         """The factor of the learning rate at a step."""
         if self.kind == "inverse_square_root":
             return inverse_square_root(step, self.warmup_steps)
+        if self.kind == "cosine":
+            return warmup_cosine(step, self.warmup_steps, self.total_steps)
         return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
 
 
 class TrainingModule(pl.LightningModule):
-    """Prediction of every target over the whole catalogue."""
+    """Prediction of every target over the whole catalogue.
+
+    The moving average of the weights, where there is one, is a part of it: it moves with it, and
+    checkpoints hold it.
+    """
 
     def __init__(
         self,
@@ -54,9 +61,23 @@ class TrainingModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
+        self._average: AveragedModel | None = None
+        if config.ema_decay:
+            average = get_ema_multi_avg_fn(config.ema_decay)
+            self._average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
         self._config = config
         self._schedule = schedule
         self._exclude_seen = exclude_seen
+
+    @property
+    def evaluated(self) -> Model:
+        """The model with the weights to validate and to keep: averaged ones, if there are."""
+        return self.model if self._average is None else cast("Model", self._average.module)
+
+    def on_train_batch_end(self, outputs: object, batch: SequenceBatch, batch_idx: int) -> None:
+        """Move the average towards the new weights."""
+        if self._average is not None:
+            self._average.update_parameters(self.model)
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean cross-entropy per target."""
@@ -79,7 +100,7 @@ class TrainingModule(pl.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""
         optimizer = torch.optim.AdamW(
-            self.parameters(),
+            self.model.parameters(),
             lr=self._config.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=self._config.weight_decay,
@@ -102,7 +123,7 @@ class TrainingModule(pl.LightningModule):
         Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
         bf16 needs no scaling.
         """
-        torch.nn.utils.clip_grad_norm_(self.parameters(), self._config.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.gradient_clip)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
