@@ -6,6 +6,7 @@ from recsys.config.evaluation import (
     CandidatesConfig,
     EvaluationConfig,
     GivenItems,
+    RequestTime,
     SampledItems,
 )
 from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
@@ -59,6 +60,7 @@ __all__ = [
     "ModelConfig",
     "NextItemConfig",
     "Range",
+    "RequestTime",
     "SampledItems",
     "Search",
     "Section",

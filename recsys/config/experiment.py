@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import ModelConfig, NextItemConfig
+from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig
 from recsys.config.section import Section
 
 
@@ -80,5 +80,16 @@ class Experiment(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
     tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("evaluation")
+    @classmethod
+    def _says_what_the_model_is_told(
+        cls, evaluation: EvaluationConfig, info: ValidationInfo
+    ) -> EvaluationConfig:
+        model = info.data.get("model")
+        told = isinstance(model, HSTUConfig) and model.times == "request"
+        if told and evaluation.request_time == "unknown":
+            raise ValueError("request_time must be known where model.times is request")
+        return evaluation

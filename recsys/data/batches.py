@@ -27,6 +27,9 @@ class SequenceBatch:
     targets: Tensor
     """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
     [B, L], the items that follow the last input, or the hidden items [B, n]."""
+    times: Tensor | None = None
+    """When the inputs and, behind them, the last target were had, int64 [B, L + 1], on the scale of
+    the log; None: not known, or of no use."""
 
 
 class TrainingBatches:
@@ -83,10 +86,12 @@ class TrainingBatches:
             sequences = self._sequences.take(rows)
             width = batch_width(int(sequences.lengths.max()) - 1)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
+            times = sequences.padded_times(width + 1)
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
+                times=None if times is None else torch.from_numpy(times[:, :-1]),
             )
 
 

@@ -31,7 +31,7 @@ from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
-from recsys.model.hstu import HSTUBlock, HSTUEncoder
+from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
 from recsys.model.masked import MaskedRecommender
 from recsys.model.positions import (
     LearnedPositions,
@@ -64,6 +64,11 @@ class SequenceRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
+    @property
+    def times(self) -> TimesRead:
+        """What the encoder reads of times."""
+        return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
+
     def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
         """The history side of the head, from right-padded item tokens [B, L] and lengths [B].
 
@@ -89,7 +94,8 @@ class SequenceRecommender(nn.Module):
 
 Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
-(`forward`), and targets too where they are known (`teacher_forced`)."""
+(`forward`), and targets too where they are known (`teacher_forced`); times [B, L + 1] are passed
+over by those that do not read them."""
 
 
 @overload

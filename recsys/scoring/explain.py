@@ -39,8 +39,8 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
         the contributions plus dot_product is the item's score.
 
     Raises:
-        InputError: the model has the dot-product head; the item is not in the catalogue; no item
-            of the history is.
+        InputError: the model has the dot-product head, or reads times; the item is not in the
+            catalogue; no item of the history is.
     """
     model, vocabulary = bundle.model, bundle.vocabulary
     head = model.head
@@ -49,6 +49,7 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
             f"{bundle.path}: only the scores of target attention have parts to explain, not those "
             f"of {bundle.experiment.model.family}"
         )
+    bundle.refuse_mere_ids()
     candidate = torch.from_numpy(known_tokens([item], vocabulary, "item", "catalogue"))
     tokens = vocabulary.encode(id_series(history, "history"))
     positions = np.flatnonzero(tokens != PAD)[-bundle.experiment.model.max_sequence_length :]

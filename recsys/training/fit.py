@@ -106,7 +106,7 @@ def fit(
     _check_out(out)
     experiment = experiment.model_copy(update={"data": dataset.config})
     _check_held_out(experiment, dataset)
-    valid_part = dataset.holdout("valid")
+    valid_part = dataset.holdout("valid", experiment.evaluation.request_time)
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
     family, settings = experiment.model.family, flatten(experiment)
@@ -117,7 +117,9 @@ def fit(
         seconds = time.perf_counter() - started
         scorer = ModelScorer(fitted.model, length)
         test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
-        lists = evaluate_model_lists(fitted.model, length, dataset, "test", seen)
+        lists = evaluate_model_lists(
+            fitted.model, length, dataset, "test", seen, experiment.evaluation.request_time
+        )
         best_epoch, valid_ranks = fitted.curve.validated()
         valid = with_segments(valid_ranks, dataset)
         parameters = sum(weight.numel() for weight in fitted.model.parameters())

@@ -82,7 +82,9 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean cross-entropy per target."""
         head = self.model.head
-        history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
+        history, had = self.model.teacher_forced(
+            batch.items, batch.lengths, batch.targets, batch.times
+        )
         candidates = head.candidate_side(self.model.items.weight)
         loss = chunked_cross_entropy(
             head.logits,
@@ -133,4 +135,5 @@ class TrainingModule(pl.LightningModule):
             items=batch.items.to(device, non_blocking=True),
             lengths=batch.lengths.to(device, non_blocking=True),
             targets=batch.targets.to(device, non_blocking=True),
+            times=None if batch.times is None else batch.times.to(device, non_blocking=True),
         )
