@@ -58,11 +58,13 @@ class Histories:
         ``times`` are those of the items, ``asked`` those of the histories.
         """
         spans, offsets = _spans(starts, ends - starts), _offsets(ends - starts)
-        known = np.asarray(items)[spans] != PAD
-        if not known.all():
-            spans, offsets = spans[known], np.concatenate([[0], np.cumsum(known)])[offsets]
+        picked = np.asarray(items)[spans]
         when = None if times is None else np.asarray(times)[spans]
-        return cls(np.asarray(items)[spans], offsets, when, asked)
+        known = picked != PAD
+        if not known.all():
+            picked, offsets = picked[known], np.concatenate([[0], np.cumsum(known)])[offsets]
+            when = None if when is None else when[known]
+        return cls(picked, offsets, when, asked)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -122,15 +124,12 @@ class Histories:
         """
         if self.times is None:
             return None
-        lengths, offsets = self.lengths, self.offsets
+        lengths, users = self.lengths, np.arange(len(self))
         width = int(lengths.max(initial=0)) if width is None else width
         grid = np.zeros((len(self), width + 1), dtype=np.int64)
         grid[np.arange(width + 1) < lengths[:, None]] = self.times
-        asked = self.asked
-        if asked is None:
-            known = np.concatenate([self.times, [0]])  # an empty history may be the last
-            asked = np.where(lengths > 0, known[offsets[1:] - 1], 0)
-        grid[np.arange(len(self)), lengths] = asked
+        # Before the first place of an empty history is the last of the row: 0, as it should be.
+        grid[users, lengths] = grid[users, lengths - 1] if self.asked is None else self.asked
         return grid
 
 

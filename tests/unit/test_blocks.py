@@ -224,6 +224,10 @@ def test_rotary_attention_knows_distances_alone() -> None:
     near, shifted = layer.weights(x), layer.weights(far)[:, :, 3:, 3:]
     shifted = shifted / shifted.sum(dim=-1, keepdim=True)
     assert torch.allclose(near, shifted, rtol=0, atol=1e-6)
+    attended = layer.weights(x, causal=True) @ layer.keys_values(x)[1]  # values do not turn
+    assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    with torch.no_grad():  # the fused kernel
+        assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
     plain = MultiHeadAttention(8, 2).double()
     plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
     assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
