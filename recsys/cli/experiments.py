@@ -200,7 +200,8 @@ def evaluate_bundle(
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     among = choose_candidates(config, dataset, part)
-    table = evaluate(scorer, dataset.holdout(part), part, config.seen, candidates=among)
+    holdout = dataset.holdout(part, config.request_time)
+    table = evaluate(scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 Histories = Annotated[
     Path | None, typer.Argument(help="Log of histories: user_id, item_id, timestamp.")
 ]
+At = Annotated[
+    str | None,
+    typer.Option(
+        help="When the recommendation is asked for, a date or a number on the scale of the log; "
+        "models with model.times=request need it, others do not read it."
+    ),
+]
 Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
 
 
@@ -30,12 +37,13 @@ def recommend_items(
     user: Users = None,
     data: Data = None,
     k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    at: At = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """The k best items for each history, or for users of a prepared dataset."""
     recommender, users = _open(bundle, data, user)
-    show_frame(recommender.recommend(histories, users=users, k=k), out, as_json)
+    show_frame(recommender.recommend(histories, users=users, k=k, at=_time(at)), out, as_json)
 
 
 @app.command("score")
@@ -43,13 +51,15 @@ def score_items(
     bundle: Bundle,
     histories: Annotated[Path, typer.Argument(help="Log of histories.")],
     candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
+    at: At = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Score candidate items for each history."""
     from recsys.scoring.recommender import Recommender
 
-    show_frame(Recommender.load(bundle).score(histories, candidates), out, as_json)
+    recommender = Recommender.load(bundle)
+    show_frame(recommender.score(histories, candidates, at=_time(at)), out, as_json)
 
 
 @app.command("generate")
@@ -194,6 +204,11 @@ def inspect_attention(
     page = write_attention_report(out, [one.newest(newest) for one in maps], about)
     pictures = sum(len(one.heads) for one in maps)
     show_rows([{"page": str(page), "pictures": pictures}], as_json)
+
+
+def _time(at: str | None) -> str | int | None:
+    """A whole number where it is one; else the text of a date."""
+    return int(at) if at is not None and at.lstrip("-").isdecimal() else at
 
 
 def _open(

@@ -6,6 +6,7 @@ from recsys.config.evaluation import (
     CandidatesConfig,
     EvaluationConfig,
     GivenItems,
+    RequestTime,
     SampledItems,
 )
 from recsys.config.experiment import EvidenceConfig, Experiment, TrackingConfig, TrainingConfig
@@ -13,6 +14,7 @@ from recsys.config.files import dump_experiment, flatten, load_experiment, parse
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
+    HSTUConfig,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
@@ -51,6 +53,7 @@ __all__ = [
     "FactorisationMachineConfig",
     "GivenItems",
     "GlobalTime",
+    "HSTUConfig",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
@@ -58,6 +61,7 @@ __all__ = [
     "ModelConfig",
     "NextItemConfig",
     "Range",
+    "RequestTime",
     "SampledItems",
     "Search",
     "Section",

@@ -53,6 +53,10 @@ CandidatesConfig = Annotated[
 ]
 
 
+RequestTime = Literal["unknown", "known"]
+"""Whether scorers are told when the targets were had."""
+
+
 class EvaluationConfig(Section):
     """The protocol the figures are taken under."""
 
@@ -61,6 +65,10 @@ class EvaluationConfig(Section):
     wrong answers); allow: repeat purchases count."""
     cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
+    request_time: RequestTime = "unknown"
+    """known: a model may read when each recommendation is asked for, which is when its target was
+    had. Few of them do (``model.times: request``), and figures move for that alone: they are of
+    another protocol."""
     candidates: CandidatesConfig = AllItems()
     """What the test targets are ranked among. The epoch is chosen on validation targets that are
     ranked among all items, whatever stands here."""

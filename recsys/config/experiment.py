@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import ModelConfig, NextItemConfig, SequenceToSequenceConfig
+from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import Section
 
 
@@ -23,9 +29,9 @@ class TrainingConfig(Section):
     """Epochs without a better validation NDCG@10 before stopping."""
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
+    schedule: Literal["hold_decay", "inverse_square_root", "cosine"] = "hold_decay"
     """After the warm-up: hold the learning rate, then let it fall to a hundredth; or divide it by
-    the square root of the step, as in 2017."""
+    the square root of the step, as in 2017; or let it fall to a hundredth along a cosine."""
     warmup_steps: int = Field(100, ge=0)
     """Steps over which the learning rate rises to its full value; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
@@ -34,6 +40,9 @@ class TrainingConfig(Section):
     """Share of each target's probability that the loss spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
     """Largest norm of the gradient."""
+    ema_decay: float = Field(0.0, ge=0, lt=1)
+    """Decay per step of the moving average of the weights, which is validated and kept in their
+    place; 0: no average."""
     batch_tokens: int = Field(12_800, ge=1)
     """Tokens per batch, padding included; of all processes together where several train."""
     windows: Literal["newest", "all"] = "newest"
@@ -93,8 +102,19 @@ class Experiment(Section):
     training: TrainingConfig = TrainingConfig()
     evidence: EvidenceConfig | None = None
     """None: the model alone."""
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
     tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("evaluation")
+    @classmethod
+    def _says_what_the_model_is_told(
+        cls, evaluation: EvaluationConfig, info: ValidationInfo
+    ) -> EvaluationConfig:
+        model = info.data.get("model")
+        told = isinstance(model, HSTUConfig) and model.times == "request"
+        if told and evaluation.request_time == "unknown":
+            raise ValueError("request_time must be known where model.times is request")
+        return evaluation
 
     @model_validator(mode="after")
     def _reads_counts(self) -> Experiment:

@@ -39,14 +39,24 @@ class TransformerConfig(Section):
     num_heads: int = Field(2, ge=1)
     """Attention heads of each block; must divide embedding_dim unless they are wide."""
     feed_forward_dim: int = Field(256, ge=1)
-    activation: Literal["gelu", "relu"] = "gelu"
-    """Between the two maps of a feed-forward network; relu is the published one."""
+    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    """Between the two maps of a feed-forward network; relu is the published one. swiglu: a third
+    map, as wide as the first, is a gate."""
     max_sequence_length: int = Field(50, ge=1)
     """The newest so many items of a history are read."""
     dropout: float = Field(0.2, ge=0, lt=1)
-    norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each sub-layer, or after it as in 2017."""
-    positions: Literal["learned", "sinusoidal"] = "learned"
+    embedding_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout of what the first block reads, items with positions; None: as everywhere."""
+    norm: Literal["pre", "post", "gated"] = "pre"
+    """Layer norm before each sub-layer, or after it as in 2017. gated: before it, and a gate says
+    how much of it is added; with swiglu, these are the blocks of LiGR and eSASRec."""
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    """Vectors added to items; or rotary: attention sees how far apart items are."""
+
+    @property
+    def first_dropout(self) -> float:
+        """What `embedding_dropout` comes to."""
+        return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @field_validator("num_heads")
     @classmethod
@@ -55,6 +65,15 @@ class TransformerConfig(Section):
         if dim % num_heads and not info.data.get("wide_heads"):
             raise ValueError(f"must divide embedding_dim, {dim}, unless wide_heads is true")
         return num_heads
+
+    @field_validator("positions")
+    @classmethod
+    def _turns_pairs(cls, positions: str, info: ValidationInfo) -> str:
+        dim, heads = info.data.get("embedding_dim", 2), info.data.get("num_heads", 1)
+        width = dim if info.data.get("wide_heads") else dim // heads
+        if positions == "rotary" and width % 2:
+            raise ValueError(f"rotary turns pairs of features, and heads have {width}")
+        return positions
 
 
 class NextItemConfig(TransformerConfig):
@@ -84,10 +103,44 @@ class MaskedItemConfig(TransformerConfig):
         return self.kind
 
 
+class HSTUConfig(Section):
+    """HSTU blocks and a head: which item comes next (`HSTUBlock`)."""
+
+    kind: Literal["hstu"]
+    embedding_dim: int = Field(64, ge=1)
+    num_blocks: int = Field(2, ge=0)
+    num_heads: int = Field(2, ge=1)
+    """Attention heads of each block; must divide embedding_dim."""
+    max_sequence_length: int = Field(50, ge=1)
+    """The newest so many items of a history are read."""
+    dropout: float = Field(0.2, ge=0, lt=1)
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    """Vectors added to items, beside the blocks' own bias for distances."""
+    times: Literal["none", "past", "request"] = "none"
+    """What is read of times. past: how long before the newest item each item was had. request: how
+    long before the time at which the recommendation is asked for: in training, when the next item
+    was had; the protocol is to say so (``evaluation.request_time: known``)."""
+    head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = DotProduct()
+
+    @property
+    def family(self) -> str:
+        """What runs are told apart by."""
+        return self.kind
+
+    @field_validator("num_heads")
+    @classmethod
+    def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
+        dim = info.data.get("embedding_dim", num_heads)
+        if dim % num_heads:
+            raise ValueError(f"must divide embedding_dim, {dim}")
+        return num_heads
+
+
 class SequenceToSequenceConfig(TransformerConfig):
     """An encoder of the history and a decoder that writes the purchases after it, one by one."""
 
     kind: Literal["sequence_to_sequence"]
+    positions: Literal["learned", "sinusoidal"] = "learned"
     num_encoder_blocks: int = Field(2, ge=0)
     num_decoder_blocks: int = Field(2, ge=1)
     max_generated: int = Field(20, ge=1)
@@ -124,6 +177,7 @@ def _model_kind(model: object) -> str:
 ModelConfig = Annotated[
     Annotated[NextItemConfig, Tag("next_item")]
     | Annotated[MaskedItemConfig, Tag("masked_item")]
+    | Annotated[HSTUConfig, Tag("hstu")]
     | Annotated[SequenceToSequenceConfig, Tag("sequence_to_sequence")]
     | Annotated[FactorisationMachineConfig, Tag("factorisation_machine")],
     Discriminator(_model_kind),

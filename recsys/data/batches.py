@@ -32,16 +32,20 @@ class SequenceBatch:
     targets: Tensor
     """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
     [B, L], the items that follow the last input, or the hidden items [B, n]."""
+    times: Tensor | None = None
+    """When the inputs and, behind them, the last target were had, int64 [B, L + 1], on the scale of
+    the log; None: not known, or of no use."""
 
     def share(self, process: int, processes: int) -> SequenceBatch:
         """The rows of one of several processes; who gets none has one without targets.
 
         Every P-th row of P processes: the rows of a batch come by length.
         """
-        rows = slice(process, None, processes)
-        if process < len(self.items):
-            return SequenceBatch(self.items[rows], self.lengths[rows], self.targets[rows])
-        return SequenceBatch(self.items[:1], self.lengths[:1], torch.zeros_like(self.targets[:1]))
+        some = process < len(self.items)
+        rows = slice(process, None, processes) if some else slice(1)
+        targets = self.targets[rows] if some else torch.zeros_like(self.targets[rows])
+        times = None if self.times is None else self.times[rows]
+        return SequenceBatch(self.items[rows], self.lengths[rows], targets, times)
 
 
 class TrainingBatches:
@@ -103,10 +107,12 @@ class TrainingBatches:
             sequences = self._sequences.take(rows)
             width = batch_width(int(sequences.lengths.max()) - 1)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
+            times = sequences.padded_times(width + 1)
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
+                times=None if times is None else torch.from_numpy(times[:, :-1]),
             )
 
 
@@ -253,7 +259,8 @@ def _overlapping(histories: Histories, size: int) -> Histories:
     users = np.repeat(np.arange(len(histories)), steps)
     left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # windows after this one
     starts, ends = histories.offsets[users], histories.offsets[users + 1] - left * (size - 1)
-    return Histories.from_spans(histories.items, np.maximum(starts, ends - size), ends)
+    starts = np.maximum(starts, ends - size)
+    return Histories.from_spans(histories.items, starts, ends, histories.times)
 
 
 def _plan(

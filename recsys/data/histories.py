@@ -31,6 +31,10 @@ class Histories:
     """Item tokens [N], each at least 1."""
     offsets: NDArray[np.int64]
     """Where each history starts and the last one ends [B + 1]."""
+    times: NDArray[np.int64] | None = None
+    """When each item was had [N], on the scale of the log; None: not known."""
+    asked: NDArray[np.int64] | None = None
+    """When each user's next item is asked for [B]; None: the scorer is not told."""
 
     @classmethod
     def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
@@ -42,15 +46,25 @@ class Histories:
 
     @classmethod
     def from_spans(
-        cls, items: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+        cls,
+        items: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
+        asked: NDArray[np.int64] | None = None,
     ) -> Histories:
-        """The histories ``items[starts[b]:ends[b]]``, copied end to end, without PAD tokens."""
-        picked = np.asarray(items)[_spans(starts, ends - starts)]
+        """The histories ``items[starts[b]:ends[b]]``, copied end to end, without PAD tokens.
+
+        ``times`` are those of the items, ``asked`` those of the histories.
+        """
+        spans, offsets = _spans(starts, ends - starts), _offsets(ends - starts)
+        picked = np.asarray(items)[spans]
+        when = None if times is None else np.asarray(times)[spans]
         known = picked != PAD
-        if known.all():
-            return cls(picked, _offsets(ends - starts))
-        kept = np.concatenate([[0], np.cumsum(known)])
-        return cls(picked[known], kept[_offsets(ends - starts)])
+        if not known.all():
+            picked, offsets = picked[known], np.concatenate([[0], np.cumsum(known)])[offsets]
+            when = None if when is None else when[known]
+        return cls(picked, offsets, when, asked)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -61,7 +75,10 @@ class Histories:
         if step != 1:
             raise ValueError(f"a run of users has step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
-        return Histories(self.items[offsets[0] : offsets[-1]], offsets - offsets[0])
+        run = slice(offsets[0], offsets[-1])
+        times = None if self.times is None else self.times[run]
+        asked = None if self.asked is None else self.asked[users]
+        return Histories(self.items[run], offsets - offsets[0], times, asked)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -75,12 +92,15 @@ class Histories:
 
     def take(self, rows: NDArray[np.int64]) -> Histories:
         """The histories of the given rows, in their order."""
-        return Histories.from_spans(self.items, self.offsets[rows], self.offsets[rows + 1])
+        asked = None if self.asked is None else self.asked[rows]
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        return Histories.from_spans(self.items, starts, ends, self.times, asked)
 
     def newest(self, count: int) -> Histories:
         """The last ``count`` items of each history."""
         ends = self.offsets[1:]
-        return Histories.from_spans(self.items, np.maximum(self.offsets[:-1], ends - count), ends)
+        starts = np.maximum(self.offsets[:-1], ends - count)
+        return Histories.from_spans(self.items, starts, ends, self.times, self.asked)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
         """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""
@@ -88,6 +108,28 @@ class Histories:
         width = int(lengths.max(initial=0)) if width is None else width
         grid = np.full((len(self), width), PAD, dtype=np.int32)
         grid[np.arange(width) < lengths[:, None]] = self.items
+        return grid
+
+    def padded_times(self, width: int | None = None) -> NDArray[np.int64] | None:
+        """When each item was had and, behind the last one, when the next is asked for.
+
+        [B, width + 1], right-padded with 0; where the scorer is not told the time of asking, that
+        of the last item stands in its place. None if the times are not known.
+
+        >>> items, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 3])
+        >>> times, asked = np.array([10, 11, 25]), np.array([14, 30])
+        >>> Histories(items, offsets, times, asked).padded_times()
+        array([[10, 11, 14],
+               [25, 30,  0]])
+        """
+        if self.times is None:
+            return None
+        lengths, users = self.lengths, np.arange(len(self))
+        width = int(lengths.max(initial=0)) if width is None else width
+        grid = np.zeros((len(self), width + 1), dtype=np.int64)
+        grid[np.arange(width + 1) < lengths[:, None]] = self.times
+        # Before the first place of an empty history is the last of the row: 0, as it should be.
+        grid[users, lengths] = grid[users, lengths - 1] if self.asked is None else self.asked
         return grid
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import DataConfig
+from recsys.config import DataConfig, RequestTime
 from recsys.data.encoding import dataset_fingerprint, encode_log
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
@@ -118,7 +118,8 @@ class PreparedDataset:
     def histories(self, before: Part) -> Histories:
         """What is known of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
-        return Histories.from_spans(self.items, starts, starts + self.cuts[:, _START[before]])
+        ends = starts + self.cuts[:, _START[before]]
+        return Histories.from_spans(self.items, starts, ends, self.timestamps)
 
     def places(self, part: Part) -> TargetPlaces:
         """Where the targets of a part are, in user order, oldest first, and their histories.
@@ -129,11 +130,16 @@ class PreparedDataset:
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
 
-    def holdout(self, part: Part) -> Holdout:
+    def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
         """The targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 4 bytes per item. Advancing ones differ: of a user with n targets and as many
-        interactions before them they are up to 2n² items.
+        Histories take 12 bytes per item. Advancing ones differ: of a user with n targets and as
+        many interactions before them they are up to 2n² items.
+
+        Args:
+            part: of the split.
+            request_time: known: histories say when their targets were had, and are one for each
+                time of these.
         """
         places = self.places(part)
         inside = places[self.items[places.targets] != PAD]
@@ -141,29 +147,37 @@ class PreparedDataset:
         told = inside[known[inside.ends] > known[inside.starts]]
         other = np.diff(told.users, prepend=-1) != 0
         other |= np.diff(known[told.ends], prepend=-1) != 0
+        asked = None
+        if request_time == "known":
+            when = self.timestamps[told.targets]
+            other[1:] |= np.diff(when) != 0
+            asked = when[other]
+        starts, ends = told.starts[other], told.ends[other]
         return Holdout(
             users=told.users,
             targets=self.items[told.targets],
             places=told.targets,
             rows=np.cumsum(other) - 1,
-            histories=Histories.from_spans(self.items, told.starts[other], told.ends[other]),
+            histories=Histories.from_spans(self.items, starts, ends, self.timestamps, asked),
             dropped=len(places.users) - len(inside.users),
             without_history=len(inside.users) - len(told.users),
         )
 
-    def continuations(self, part: Part) -> Continuations:
+    def continuations(self, part: Part, request_time: RequestTime = "unknown") -> Continuations:
         """All that users with a history did in a part of the split, that of a user together.
 
-        Histories end where the part begins, whatever targets and histories the split chooses.
+        Histories end where the part begins, whatever targets and histories the split chooses; with
+        ``request_time: known`` they say when the first purchase of the part was.
         """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
         targets = Histories.from_spans(self.items, starts, ends)
         histories = self.histories(part)
         users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
+        asked = self.timestamps[starts[users]] if request_time == "known" else None
         return Continuations(
             users=users,
-            histories=histories.take(users),
+            histories=replace(histories.take(users), asked=asked),
             targets=targets.take(users),
             dropped=int((ends - starts).sum()) - len(targets.items),
             without_history=int(targets.lengths[histories.lengths == 0].sum()),

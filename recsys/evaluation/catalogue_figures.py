@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.config import RequestTime
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.metrics import user_means
@@ -98,7 +99,10 @@ def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def catalogue_figures(
-    table: TopKTable, dataset: PreparedDataset, cutoffs: Sequence[int]
+    table: TopKTable,
+    dataset: PreparedDataset,
+    cutoffs: Sequence[int],
+    request_time: RequestTime = "unknown",
 ) -> dict[str, float]:
     """Figures of the k best items, for each cut-off k that the lists are long enough for.
 
@@ -115,6 +119,7 @@ def catalogue_figures(
         table: made of a part of the dataset.
         dataset: that one.
         cutoffs: the values of k.
+        request_time: as the lists were asked for; see `PreparedDataset.holdout`.
 
     Returns:
         Figures by name; those that have no value are left out.
@@ -122,7 +127,8 @@ def catalogue_figures(
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
-    usual = _mean_of_histories(dataset.holdout(table.protocol.part).histories, popularity)
+    histories = dataset.holdout(table.protocol.part, request_time).histories
+    usual = _mean_of_histories(histories, popularity)
     features = item_features(dataset.item_table)
     users, every = table.frame["user"].to_numpy(), table.items
 

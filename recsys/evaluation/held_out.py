@@ -49,8 +49,8 @@ def evaluate_held_out(
     candidates: Candidates | None,
 ) -> HeldOut:
     """Rank the targets among the candidates (None: all items), and list the best items of all."""
-    holdout = dataset.holdout(part)
+    holdout = dataset.holdout(part, config.request_time)
     ranks = evaluate(scorer, holdout, part, config.seen, candidates=candidates)
     best = list_best(scorer, holdout, part, config.seen, max(config.cutoffs, default=1))
-    figures = catalogue_figures(best, dataset, config.cutoffs)
+    figures = catalogue_figures(best, dataset, config.cutoffs, config.request_time)
     return HeldOut(with_segments(ranks, dataset), best, figures)

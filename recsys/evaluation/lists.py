@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut
+from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.metrics import Interval
@@ -31,7 +31,11 @@ def list_length(dataset: PreparedDataset) -> int | None:
 
 
 def evaluate_lists(
-    source: Scorer | SequenceGenerator, dataset: PreparedDataset, part: Part, seen: Seen
+    source: Scorer | SequenceGenerator,
+    dataset: PreparedDataset,
+    part: Part,
+    seen: Seen,
+    request_time: RequestTime = "unknown",
 ) -> ContinuationTable | None:
     """Make a list for every user with targets in a part of the split, and keep both.
 
@@ -40,6 +44,7 @@ def evaluate_lists(
         dataset: whose split says how long the lists are.
         part: of the split.
         seen: whether items of the user's history are left out of the lists.
+        request_time: known: the source is told when the first purchase of the part was.
 
     Returns:
         The table; None where one target per user leaves nothing to list.
@@ -50,7 +55,7 @@ def evaluate_lists(
     length = list_length(dataset)
     if length is None:
         return None
-    continuations = dataset.continuations(part)
+    continuations = dataset.continuations(part, request_time)
     if isinstance(source, SequenceGenerator):
         lists, _ = source.generate(continuations.histories, length, seen)
     else:
@@ -65,6 +70,7 @@ def evaluate_model_lists(
     dataset: PreparedDataset,
     part: Part,
     seen: Seen,
+    request_time: RequestTime = "unknown",
 ) -> dict[str, ContinuationTable]:
     """The lists of a model, by name; none where one target per user leaves nothing to list.
 
@@ -80,6 +86,7 @@ def evaluate_model_lists(
         dataset: whose split says how long the lists are.
         part: of the split.
         seen: whether items of the user's history are left out of the lists.
+        request_time: see `evaluate_lists`.
 
     Raises:
         InputError: the model cannot write lists of that length.
@@ -87,7 +94,10 @@ def evaluate_model_lists(
     sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
     if isinstance(model, SequenceToSequence):
         sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
-    tables = {name: evaluate_lists(s, dataset, part, seen) for name, s in sources.items()}
+    tables = {
+        name: evaluate_lists(source, dataset, part, seen, request_time)
+        for name, source in sources.items()
+    }
     return {name: table for name, table in tables.items() if table is not None}
 
 

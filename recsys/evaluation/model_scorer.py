@@ -14,7 +14,7 @@ from torch import Tensor
 from recsys.data.histories import PAD, Histories
 from recsys.evaluation.scorer import ELEMENTS_PER_BATCH
 from recsys.model.heads import CandidateSide
-from recsys.model.recommender import Model
+from recsys.model.recommender import Model, SequenceRecommender
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,16 @@ class ModelScorer:
         """See `Scorer.score`; on the device of the model.
 
         Raises:
-            ValueError: a history is empty: the model has no opinion then.
+            ValueError: a history is empty: the model has no opinion then; or the model reads times
+                that the histories do not have.
         """
         recent = histories.newest(self._max_sequence_length)
         lengths = recent.lengths
         if not lengths.all():
             raise ValueError(f"history {lengths.argmin()} is empty: the model needs one item")
+        told = isinstance(self._model, SequenceRecommender) and self._model.times == "request"
+        if told and recent.asked is None:
+            raise ValueError("the model reads when the next item is asked for: give `asked`")
         device = self._model.items.weight.device
         width = self.num_items + 1 if candidates is None else candidates.shape[1]
         scores = torch.empty(len(histories), width, device=device)
@@ -84,7 +88,9 @@ class ModelScorer:
         device = self._model.items.weight.device
         items = torch.from_numpy(histories.padded()).to(device)
         lengths = torch.from_numpy(histories.lengths).to(device)
-        history = self._model(items, lengths)
+        times = histories.padded_times()
+        moments = None if times is None else torch.from_numpy(times).to(device)
+        history = self._model(items, lengths, moments)
         step = max(1, self._step.elements // items.numel())
         scores = torch.empty(len(histories), self.num_items + 1, device=device)
         for start in range(0, self.num_items + 1, step):

@@ -23,7 +23,7 @@ def protocol_tags(
 
     Args:
         dataset: evaluated on; its split is part of the protocol.
-        evaluation: the seen policy.
+        evaluation: the seen policy, and whether the times of the targets are told.
         candidates: what targets are ranked among; None: the whole catalogue.
         part: whose targets.
     """
@@ -32,7 +32,7 @@ def protocol_tags(
         "seen": evaluation.seen,
         "candidates": CATALOGUE if candidates is None else candidates.name,
         "ties": "against_target",
-        "request_time": "unknown",  # no model is told when the target was bought
+        "request_time": evaluation.request_time,
     }
     whole = json.dumps({**fields, "dataset": dataset.fingerprint, "part": part}, sort_keys=True)
     fields["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()

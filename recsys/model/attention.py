@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.model.positions import RotaryPositions
+
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """Which key each query may see, [L, L]: True where key ≤ query.
@@ -132,9 +134,22 @@ class MultiHeadAttention(nn.Module):
     embedding_dim each. Without a memory it is self-attention; with one, cross-attention.
 
     Source: Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762
+
+    Args:
+        embedding_dim: D.
+        num_heads: H.
+        wide: heads of D features each.
+        rotary: turns queries and keys by their places; for self-attention alone.
     """
 
-    def __init__(self, embedding_dim: int, num_heads: int, *, wide: bool = False) -> None:
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_heads: int,
+        *,
+        wide: bool = False,
+        rotary: RotaryPositions | None = None,
+    ) -> None:
         super().__init__()
         if not wide and embedding_dim % num_heads:
             raise ValueError(
@@ -144,6 +159,7 @@ class MultiHeadAttention(nn.Module):
         self.width = embedding_dim * num_heads if wide else embedding_dim
         self.query_key_value = nn.Linear(embedding_dim, 3 * self.width)
         self.output = nn.Linear(self.width, embedding_dim)
+        self.rotary = rotary
 
     def forward(
         self,
@@ -196,6 +212,8 @@ class MultiHeadAttention(nn.Module):
         if memory is not None:
             return self.queries(x), *self.keys_values(memory)
         query, key, value = (self._split(part) for part in self.query_key_value(x).chunk(3, dim=-1))
+        if self.rotary is not None:
+            query, key = self.rotary(query), self.rotary(key)
         return query, key, value
 
     def _split(self, x: Tensor) -> Tensor:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from recsys.model.attention import MultiHeadAttention, attend
 from recsys.model.dropout import Dropout
+from recsys.model.positions import RotaryPositions
 
 
 class PreNorm(nn.LayerNorm):
@@ -42,6 +44,42 @@ class PostNorm(nn.LayerNorm):
         return super().forward(x + self.dropout(sublayer(x)))
 
 
+class Gated(nn.LayerNorm):
+    """A residual that lets in what it wants: x + sigmoid(W x + b) ⊙ dropout(sublayer(norm(x))).
+
+    Sources: Borisyuk et al. 2025 (LiGR), https://arxiv.org/abs/2502.03417; Tikhonovich et al. 2025
+    (eSASRec), https://arxiv.org/abs/2508.06450
+    """
+
+    def __init__(self, embedding_dim: int, dropout: float) -> None:
+        super().__init__(embedding_dim)
+        self.gate = nn.Linear(embedding_dim, embedding_dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+        """Any shape [..., D], kept."""
+        added = self.dropout(sublayer(super().forward(x)))
+        return x + torch.sigmoid(self.gate(x)) * added  # type: ignore[no-any-return]
+
+
+class SwiGLU(nn.Module):
+    """A feed-forward network with a gate: W_o dropout(silu(W_g x) ⊙ W_i x), without biases.
+
+    Source: Shazeer 2020, https://arxiv.org/abs/2002.05202; the dropout is eSASRec's.
+    """
+
+    def __init__(self, embedding_dim: int, feed_forward_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.gate_input = nn.Linear(embedding_dim, 2 * feed_forward_dim, bias=False)
+        self.dropout = Dropout(dropout)
+        self.output = nn.Linear(feed_forward_dim, embedding_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., D]."""
+        gate, hidden = self.gate_input(x).chunk(2, dim=-1)
+        return self.output(self.dropout(F.silu(gate) * hidden))  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
 class BlockSettings:
     """What the blocks of a stack have in common."""
@@ -50,23 +88,29 @@ class BlockSettings:
     num_heads: int
     feed_forward_dim: int
     dropout: float
-    norm: type[PreNorm | PostNorm] = PreNorm
+    norm: type[PreNorm | PostNorm | Gated] = PreNorm
     activation: type[nn.Module] = nn.GELU
+    """Between the two maps of a feed-forward network; `SwiGLU` is the whole network."""
     wide_heads: bool = False
+    rotary: RotaryPositions | None = None
+    """Turns the queries and keys of self-attention; shared, for it learns nothing."""
 
     def attention(self) -> MultiHeadAttention:
         """A fresh attention layer."""
-        return MultiHeadAttention(self.embedding_dim, self.num_heads, wide=self.wide_heads)
+        dim, wide = self.embedding_dim, self.wide_heads
+        return MultiHeadAttention(dim, self.num_heads, wide=wide, rotary=self.rotary)
 
-    def feed_forward(self) -> nn.Sequential:
-        """Two linear maps with a non-linearity between them, applied at each position."""
+    def feed_forward(self) -> nn.Module:
+        """A fresh network that is applied at each position."""
+        if self.activation is SwiGLU:
+            return SwiGLU(self.embedding_dim, self.feed_forward_dim, self.dropout)
         return nn.Sequential(
             nn.Linear(self.embedding_dim, self.feed_forward_dim),
             self.activation(),
             nn.Linear(self.feed_forward_dim, self.embedding_dim),
         )
 
-    def residual(self) -> PreNorm | PostNorm:
+    def residual(self) -> PreNorm | PostNorm | Gated:
         """A fresh residual with its norm."""
         return self.norm(self.embedding_dim, self.dropout)
 

@@ -37,7 +37,7 @@ class FactorisationMachine(nn.Module):
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 
-    def forward(self, items: Tensor, lengths: Tensor) -> HistorySide:
+    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
         """What the candidates' vectors are multiplied with, [B, L, D + 1]; item tokens [B, L]."""
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
         count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
@@ -46,7 +46,7 @@ class FactorisationMachine(nn.Module):
         return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor
+        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
     ) -> tuple[HistorySide, Tensor]:
         """See `SequenceRecommender`."""
         return self(items, lengths), items

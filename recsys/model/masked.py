@@ -38,7 +38,7 @@ class MaskedRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(self, items: Tensor, lengths: Tensor) -> HistorySide:
+    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
         """The state of a hidden item behind each history: items [B, L], right-padded, lengths [B].
 
         It is given for every position, [B, L, D], so that the head finds it at the last one.
@@ -47,7 +47,7 @@ class MaskedRecommender(nn.Module):
         return (last_states(states, lengths + 1)[:, None].expand(-1, items.shape[1], -1),)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor
+        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
     ) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
 

@@ -1,4 +1,4 @@
-"""Positional embeddings."""
+"""Positions: vectors added to items, or turns of queries and keys."""
 
 from __future__ import annotations
 
@@ -55,3 +55,44 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Tensor) -> Tensor:
         """Vectors [..., D] of positions [...] below max_length."""
         return self.table[positions]
+
+
+class NoPositions(nn.Module):
+    """Adds nothing: the order is told in another way, or not at all."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """0, for positions of any shape."""
+        return torch.zeros((), device=positions.device)
+
+
+class RotaryPositions(nn.Module):
+    """Turns each pair of features by an angle that grows with its place.
+
+    Features 2i and 2i + 1 at place p turn by p / 10000^(2i/d): the product of a turned query and a
+    turned key depends on them and on how far apart they are, whatever their places.
+    Source: Su et al. 2021 (RoFormer), https://arxiv.org/abs/2104.09864
+
+    Args:
+        max_length: the most places.
+        width: d, even.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"rotary positions turn pairs of features: {width} is odd")
+        place = torch.arange(max_length, dtype=torch.float64)[:, None]
+        even = torch.arange(0, width, 2, dtype=torch.float64)
+        angle = place * torch.exp(even * (-math.log(10_000.0) / width))
+        self.register_buffer("cosines", angle.cos().float(), persistent=False)
+        self.register_buffer("sines", angle.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., L, d] to [..., L, d], in its dtype; the first of the L is place 0."""
+        cosines, sines = (table[: x.shape[-2]].to(x.dtype) for table in (self.cosines, self.sines))
+        one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
+        turned = (one * cosines - other * sines, one * sines + other * cosines)
+        return torch.stack(turned, dim=-1).flatten(-2)

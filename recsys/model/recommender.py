@@ -11,19 +11,34 @@ from torch import Tensor, nn
 from recsys.config import (
     DotProduct,
     FactorisationMachineConfig,
+    HSTUConfig,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
     TransformerConfig,
 )
-from recsys.model.blocks import BlockSettings, DecoderBlock, EncoderBlock, PostNorm, PreNorm
+from recsys.model.blocks import (
+    BlockSettings,
+    DecoderBlock,
+    EncoderBlock,
+    Gated,
+    PostNorm,
+    PreNorm,
+    SwiGLU,
+)
 from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
+from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
 from recsys.model.masked import MaskedRecommender
-from recsys.model.positions import LearnedPositions, SinusoidalPositions
+from recsys.model.positions import (
+    LearnedPositions,
+    NoPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
 
@@ -37,7 +52,7 @@ class SequenceRecommender(nn.Module):
         self,
         num_items: int,
         embedding_dim: int,
-        encoder: Encoder,
+        encoder: Encoder | HSTUEncoder,
         head: DotProductHead | TargetAttentionHead,
     ) -> None:
         super().__init__()
@@ -49,29 +64,42 @@ class SequenceRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(self, items: Tensor, lengths: Tensor) -> HistorySide:
-        """The history side of the head, from right-padded item tokens [B, L] and lengths [B]."""
+    @property
+    def times(self) -> TimesRead:
+        """What the encoder reads of times."""
+        return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
+
+    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
+        """The history side of the head, from right-padded item tokens [B, L] and lengths [B].
+
+        ``times`` [B, L + 1] are for the encoders that read them: see `HSTUEncoder.forward`.
+        """
         embedded = self.items(items) * math.sqrt(self.items.embedding_dim)
-        return self.head.history_side(self.encoder(embedded, lengths), embedded)
+        if isinstance(self.encoder, HSTUEncoder):
+            states = self.encoder(embedded, lengths, times)
+        else:
+            states = self.encoder(embedded, lengths)
+        return self.head.history_side(states, embedded)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor
+        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
     ) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, L] that follow each of the items [B, L].
 
         Returns:
             The history side; and item tokens [B, L] whose first 1 + t were had before target t.
         """
-        return self(items, lengths), items
+        return self(items, lengths, times), items
 
 
 Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
-(`forward`), and targets too where they are known (`teacher_forced`)."""
+(`forward`), and targets too where they are known (`teacher_forced`); times [B, L + 1] are passed
+over by those that do not read them."""
 
 
 @overload
-def build_model(config: NextItemConfig, num_items: int) -> SequenceRecommender: ...
+def build_model(config: NextItemConfig | HSTUConfig, num_items: int) -> SequenceRecommender: ...
 @overload
 def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
 @overload
@@ -88,45 +116,68 @@ def build_model(config: ModelConfig, num_items: int) -> Model:
     if isinstance(config, FactorisationMachineConfig):
         return FactorisationMachine(num_items, dim, config.dropout)
     if isinstance(config, SequenceToSequenceConfig):
-        settings, longest = _block_settings(config), config.max_generated
+        settings, longest = _block_settings(config, config.max_generated), config.max_generated
         encoder = _encoder(config, config.num_encoder_blocks, causal=False)
         blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
-        decoder = Decoder(_positions(config, longest), blocks, dim, config.dropout)
+        positions = _positions(config.positions, longest, dim)
+        decoder = Decoder(positions, blocks, dim, config.first_dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
     if isinstance(config, MaskedItemConfig):
         encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
         return MaskedRecommender(num_items, dim, encoder)
-    encoder = _encoder(config, config.num_blocks, causal=True)
-    return SequenceRecommender(num_items, dim, encoder, _head(config))
+    stack: Encoder | HSTUEncoder
+    if isinstance(config, HSTUConfig):
+        stack = _hstu_encoder(config)
+    else:
+        stack = _encoder(config, config.num_blocks, causal=True)
+    return SequenceRecommender(num_items, dim, stack, _head(config))
 
 
-def _block_settings(config: TransformerConfig) -> BlockSettings:
+def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
+    dim = config.embedding_dim
+    width = dim if config.wide_heads else dim // config.num_heads
+    norms: dict[str, type[PreNorm | PostNorm | Gated]]
+    norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
+    activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
     return BlockSettings(
-        config.embedding_dim,
+        dim,
         config.num_heads,
         config.feed_forward_dim,
         config.dropout,
-        norm=PreNorm if config.norm == "pre" else PostNorm,
-        activation=nn.GELU if config.activation == "gelu" else nn.ReLU,
+        norm=norms[config.norm],
+        activation=activations[config.activation],
         wide_heads=config.wide_heads,
+        rotary=RotaryPositions(longest, width) if config.positions == "rotary" else None,
     )
 
 
-def _positions(config: TransformerConfig, longest: int) -> nn.Module:
-    kind = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}[config.positions]
-    return kind(longest, config.embedding_dim)
+def _positions(kind: str, longest: int, dim: int) -> nn.Module:
+    kinds = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
+    return kinds[kind](longest, dim) if kind in kinds else NoPositions()
 
 
 def _encoder(
     config: TransformerConfig, num_blocks: int, *, causal: bool, appended: int = 0
 ) -> Encoder:
-    settings = _block_settings(config)
+    longest, dim = config.max_sequence_length + appended, config.embedding_dim
+    settings = _block_settings(config, longest)
     blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
-    positions = _positions(config, config.max_sequence_length + appended)
-    return Encoder(positions, blocks, config.embedding_dim, config.dropout, causal=causal)
+    positions = _positions(config.positions, longest, dim)
+    return Encoder(positions, blocks, dim, config.first_dropout, causal=causal)
 
 
-def _head(config: NextItemConfig) -> DotProductHead | TargetAttentionHead:
+def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:
+    dim, longest, dropout = config.embedding_dim, config.max_sequence_length, config.dropout
+    timed = config.times != "none"
+    blocks = [
+        HSTUBlock(dim, config.num_heads, longest, dropout, timed=timed)
+        for _ in range(config.num_blocks)
+    ]
+    positions = _positions(config.positions, longest, dim)
+    return HSTUEncoder(positions, blocks, dim, dropout, config.times)
+
+
+def _head(config: NextItemConfig | HSTUConfig) -> DotProductHead | TargetAttentionHead:
     if isinstance(config.head, DotProduct):
         return DotProductHead()
     shortest, longest = config.head.half_life

@@ -23,7 +23,8 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.scorer import Scorer
-from recsys.model.recommender import Model, build_model
+from recsys.model.hstu import TimesRead
+from recsys.model.recommender import Model, SequenceRecommender, build_model
 from recsys.scoring.evidence import Evidence
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -163,6 +164,23 @@ class ModelBundle:
     def num_items(self) -> int:
         """Size of the catalogue, I."""
         return self.manifest.num_items
+
+    @property
+    def times(self) -> TimesRead:
+        """What the model reads of times."""
+        return self.model.times if isinstance(self.model, SequenceRecommender) else "none"
+
+    def refuse_mere_ids(self) -> None:
+        """For what takes the item ids of a history alone.
+
+        Raises:
+            InputError: the model reads when items were had, too.
+        """
+        if self.times != "none":
+            raise InputError(
+                f"{self.path}: its model reads when items were had (model.times={self.times}), and "
+                "a list of items does not say that: recommend and score take histories with times"
+            )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -38,8 +38,8 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
         dot_product is the item's score.
 
     Raises:
-        InputError: the model has neither; the item is not in the catalogue; no item of the history
-            is.
+        InputError: the model has neither, or reads times; the item is not in the catalogue; no item
+            of the history is.
     """
     model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
     attends = isinstance(model.head, TargetAttentionHead)
@@ -48,6 +48,7 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
             f"{bundle.path}: only the scores of target attention and of counted evidence have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
+    bundle.refuse_mere_ids()
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     tokens = vocabulary.encode(id_series(history, "history"))
     read = bundle.experiment.model.max_sequence_length

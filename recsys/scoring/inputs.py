@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -14,19 +15,24 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, time_value
 from recsys.data.histories import PAD, Histories
 from recsys.data.log import filter_log, read_log
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
+from recsys.model.hstu import TimesRead
 
 logger = logging.getLogger(__name__)
 
 RawHistories = TableSource | Mapping[Any, Iterable[Any]] | Sequence[Iterable[Any]]
 """A log (frame or file), item ids by user id, or lists of item ids for users 0, 1, …; lists hold
 the oldest item first."""
+
+Moment = float | str | datetime
+"""A time: a number on the scale of the training log, or a date (of a log that had dates; text is
+ISO 8601, and UTC where it names no zone)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +81,46 @@ class UserHistories:
         known_users = Vocabulary(dataset.user_ids)
         rows = known_tokens(asked, known_users, "user", f"dataset {dataset.path}") - 1
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
-        theirs = Histories.from_spans(dataset.items, starts, ends)
+        theirs = Histories.from_spans(dataset.items, starts, ends, dataset.timestamps)
         ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
         histories = Histories.from_spans(
-            ours[theirs.items], theirs.offsets[:-1], theirs.offsets[1:]
+            ours[theirs.items], theirs.offsets[:-1], theirs.offsets[1:], theirs.times
         )
         return _counted(dataset.user_ids.gather(rows), histories, ends - starts)
+
+    def told(self, reads: TimesRead, at: Moment | None) -> UserHistories:
+        """With the times that a model reads.
+
+        Args:
+            reads: what it reads; at "none" nothing is looked at.
+            at: when the recommendation is asked for, one time for all.
+
+        Raises:
+            InputError: the histories have no times; the time of asking is not given, is none, or
+                is before a user's newest item.
+        """
+        times, lengths = self.histories.times, self.histories.lengths
+        if reads == "none":
+            return self
+        if times is None:
+            raise InputError(
+                "histories: the model reads when items were had: give a log with a timestamp"
+            )
+        if reads == "past":
+            return self
+        if at is None:
+            raise InputError("at: the model reads when the recommendation is asked for: say when")
+        moment = _moment(at)
+        some = np.flatnonzero(lengths)
+        newest = times[self.histories.offsets[some + 1] - 1]
+        if (newest > moment).any():
+            late = int(np.argmax(newest > moment))
+            user = self.user_ids[int(some[late])]
+            raise InputError(
+                f"at={at!r}: must not be before the newest item of user {user!r}, at {newest[late]}"
+            )
+        asked = np.full(len(lengths), moment, dtype=np.int64)
+        return replace(self, histories=replace(self.histories, asked=asked))
 
 
 def id_series(values: Iterable[Any], place: str) -> pl.Series:
@@ -140,7 +180,8 @@ def _from_log(source: TableSource, data: DataConfig, vocabulary: Vocabulary) -> 
     log = frame.collect("polars").to_native()
     users = log["user_id"].rle().struct.unnest()
     lengths = users["len"].to_numpy().astype(np.int64)
-    return _encoded(users["value"].rename("user_id"), log["item_id"], lengths, vocabulary)
+    times = log["timestamp"].to_numpy()
+    return _encoded(users["value"].rename("user_id"), log["item_id"], lengths, vocabulary, times)
 
 
 def _from_lists(
@@ -155,12 +196,26 @@ def _from_lists(
     return _encoded(id_series(users, "users of the histories"), items, lengths, vocabulary)
 
 
+def _moment(at: Moment) -> int:
+    """On the scale of a prepared log."""
+    if isinstance(at, int):
+        return at  # whole: a float has 53 bits
+    try:
+        return int(time_value(at.isoformat() if isinstance(at, datetime) else at))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"at={at!r}: a number or an ISO 8601 date") from error
+
+
 def _encoded(
-    user_ids: pl.Series, items: pl.Series, lengths: NDArray[np.int64], vocabulary: Vocabulary
+    user_ids: pl.Series,
+    items: pl.Series,
+    lengths: NDArray[np.int64],
+    vocabulary: Vocabulary,
+    times: NDArray[np.int64] | None = None,
 ) -> UserHistories:
-    """From item ids laid end to end."""
+    """From item ids laid end to end, and their times."""
     ends = np.cumsum(lengths)
-    histories = Histories.from_spans(vocabulary.encode(items), ends - lengths, ends)
+    histories = Histories.from_spans(vocabulary.encode(items), ends - lengths, ends, times)
     return _counted(user_ids, histories, lengths)
 
 

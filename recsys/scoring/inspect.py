@@ -96,22 +96,25 @@ def inspect(
     """Where a model looks when it reads a history, and scores items or writes purchases.
 
     Args:
-        bundle: a model with a Transformer.
+        bundle: a model with a Transformer, or with target attention.
         history: item ids, oldest first; those outside the catalogue are skipped, and only the
             newest ones are read, as many as the model was trained with.
         items: ids of the candidates of target attention; none: the ten best ones.
         n: purchases that a sequence-to-sequence model writes greedily; None: 5.
 
     Returns:
-        A map of each block of the encoder; then two of each block of the decoder; then that of
+        A map of each block of the encoder (none of HSTU blocks, whose weights do not sum to 1 and
+        may be below 0); then two of each block of the decoder; then that of
         target attention. Purchases are labelled with their place in the history (from 1) and the
         item's name or title if the item table has them, else its id; what is written with its
         step; candidates with their place in the ranking, or among the given ones.
 
     Raises:
-        InputError: the model has no attention, or not the kind that items or n are for; an item is
-            not in the catalogue; no item of the history is; nothing is left to recommend or write.
+        InputError: the model has no attention, or not the kind that items or n are for, or it reads
+            times; an item is not in the catalogue; no item of the history is; nothing is left to
+            recommend or write.
     """
+    bundle.refuse_mere_ids()
     model, vocabulary = bundle.model, bundle.vocabulary
     target = isinstance(model.head, TargetAttentionHead)
     if items and not target:
@@ -135,7 +138,9 @@ def inspect(
     else:
         maps = _scored(bundle, model, known, purchases, candidates)
     if not maps:
-        raise InputError(f"{bundle.path}: its model has no attention to look at")
+        raise InputError(
+            f"{bundle.path}: its model has no attention to look at, of weights that sum to 1"
+        )
     return maps
 
 

@@ -13,21 +13,21 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, top_k
-from recsys.evaluation.scorer import Scorer, user_batches
+from recsys.evaluation.scorer import user_batches
 from recsys.model.generation import Greedy, Strategy
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
 from recsys.scoring.generate import generate
-from recsys.scoring.inputs import RawHistories, UserHistories, known_tokens
+from recsys.scoring.inputs import Moment, RawHistories, UserHistories, known_tokens
 from recsys.scoring.inspect import AttentionMap, inspect
+from recsys.scoring.serving_scorer import ServingScorer
 
 Frame = Any
 """A data frame of the caller's kind: pandas for pandas, and so on; polars where none was given."""
@@ -95,6 +95,7 @@ class Recommender:
         users: Iterable[Any] | None = None,
         k: int = 10,
         seen: Seen | None = None,
+        at: Moment | None = None,
     ) -> Frame:
         """The k best items for each user.
 
@@ -104,16 +105,19 @@ class Recommender:
             k: items per user; fewer where filtering leaves fewer.
             seen: filter: no item of the history is recommended; allow: any may be. None: as in
                 training.
+            at: when the recommendation is asked for; for the models that read it, and only they
+                need it.
 
         Returns:
             user_id, item_id, score, rank (from 1), source ("model", or "popularity" for an empty
             history: its score is the number of interactions in training), best item first.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; see `read_histories`.
+            InputError: k is not between 1 and the size of the catalogue; the model reads times, and
+                there are none; see `read_histories`.
         """
         seen = self._seen(seen)
-        asked = self.read_histories(histories, users)
+        asked = self.read_histories(histories, users).told(self.bundle.times, at)
         tokens, scores = top_k(self._scorer, asked.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
         answer = _answer(
@@ -128,6 +132,7 @@ class Recommender:
         candidates: TableSource | Sequence[Any] = (),
         *,
         users: Iterable[Any] | None = None,
+        at: Moment | None = None,
     ) -> Frame:
         """The scores of candidate items.
 
@@ -136,15 +141,16 @@ class Recommender:
             candidates: user_id and item_id (a frame, or the path of a file); or a list of item ids
                 for all users.
             users: see `read_histories`.
+            at: see `recommend`.
 
         Returns:
             user_id, item_id, score, source, as in `recommend`, in the order of the candidates.
 
         Raises:
             InputError: a candidate is not in the catalogue, or its user not among the histories;
-                see `read_histories`.
+                the model reads times, and there are none; see `read_histories`.
         """
-        asked = self.read_histories(histories, users)
+        asked = self.read_histories(histories, users).told(self.bundle.times, at)
         rows, tokens = self._pairs(asked, candidates)
         scores = np.empty(len(rows), dtype=np.float32)
         wanted, pair_rows = np.unique(rows, return_inverse=True)
@@ -233,34 +239,10 @@ class Recommender:
         return users.astype(np.int64) - 1, tokens
 
     @cached_property
-    def _scorer(self) -> _ServingScorer:
+    def _scorer(self) -> ServingScorer:
         counts = torch.from_numpy(self.bundle.popularity)
         popularity = torch.cat([torch.tensor([-torch.inf]), counts])
-        return _ServingScorer(self.bundle.scorer, popularity)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ServingScorer:
-    """The model, and popularity where a history is empty. A `Scorer`."""
-
-    model: Scorer
-    popularity: Tensor
-    """Score by item token [I + 1]."""
-
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return self.model.num_items
-
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; on the CPU."""
-        scores = self.popularity.repeat(len(histories), 1)
-        rows = np.flatnonzero(histories.lengths)
-        if len(rows):
-            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows)).cpu()
-        if candidates is None:
-            return scores
-        return scores.gather(1, torch.from_numpy(candidates.astype(np.int64)))
+        return ServingScorer(self.bundle.scorer, popularity)
 
 
 def _answer(

@@ -60,7 +60,7 @@ def weigh_evidence(
     choice = choose_evidence(
         model_scorer(model, experiment),
         dataset.histories("valid"),
-        dataset.holdout("valid"),
+        dataset.holdout("valid", experiment.evaluation.request_time),
         experiment.evaluation.seen,
         config.weights,
     )

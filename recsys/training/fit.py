@@ -153,13 +153,21 @@ def _evaluate_and_write(
     scorer, evidence = model_scorer(fitted.model, experiment), None
     alone: dict[Part, RankTable] = {}
     if experiment.evidence is not None:
-        holdout = dataset.holdout("test")
+        holdout = dataset.holdout("test", evaluation.request_time)
         ranks = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
         alone = {"valid": valid_ranks, "test": ranks}
         evidence, valid_ranks = weigh_evidence(experiment.evidence, experiment, dataset, fitted)
         scorer = evidence.beside(scorer)
     test = evaluate_held_out(scorer, dataset, "test", evaluation, candidates)
-    lists = evaluate_model_lists(fitted.model, scorer, length, dataset, "test", evaluation.seen)
+    lists = evaluate_model_lists(
+        fitted.model,
+        scorer,
+        length,
+        dataset,
+        "test",
+        evaluation.seen,
+        evaluation.request_time,
+    )
     valid = with_segments(valid_ranks, dataset)
     parameters = sum(weight.numel() for weight in fitted.model.parameters())
     costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}

@@ -80,7 +80,7 @@ def train(
         torch.manual_seed(experiment.seed)
         model = build_model(experiment.model, num_items)
         module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen, start=start)
-        validate = _validate(experiment, model, validation)
+        validate = _validate(experiment, module.evaluated, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, float64
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
@@ -17,15 +18,18 @@ from recsys.data.histories import PAD
 from recsys.model.recommender import Model
 from recsys.training import processes
 from recsys.training.losses import chunked_cross_entropy
-from recsys.training.schedule import inverse_square_root, warmup_hold_decay
+from recsys.training.schedule import inverse_square_root, warmup_cosine, warmup_hold_decay
 from recsys.training.state import TrainingState, restore_random
+
+_AVERAGE = "average"
+"""What the moving average of a weight is called among its moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The learning-rate schedule of a training, in steps."""
 
-    kind: Literal["hold_decay", "inverse_square_root"]
+    kind: Literal["hold_decay", "inverse_square_root", "cosine"]
     warmup_steps: int
     decay_steps: int
     total_steps: int
@@ -41,11 +45,16 @@ class Schedule:
         """The factor of the learning rate at a step."""
         if self.kind == "inverse_square_root":
             return inverse_square_root(step, self.warmup_steps)
+        if self.kind == "cosine":
+            return warmup_cosine(step, self.warmup_steps, self.total_steps)
         return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
 
 
 class TrainingModule(pl.LightningModule):
     """Prediction of every target over the whole catalogue.
+
+    The moving average of the weights, where there is one, is a part of it: it moves with it, and
+    checkpoints hold it.
 
     Args:
         model: what is trained; it takes on the weights of ``start``.
@@ -66,6 +75,10 @@ class TrainingModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
+        self._average: AveragedModel | None = None
+        if config.ema_decay:
+            average = get_ema_multi_avg_fn(config.ema_decay)
+            self._average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
         self._config = config
         self._schedule = schedule
         self._exclude_seen = exclude_seen
@@ -74,6 +87,7 @@ class TrainingModule(pl.LightningModule):
         """Loss and targets of the epoch so far, in this process."""
         if start is not None:
             model.load_state_dict(start.weights)
+            self._restore_average(start.moments)
             if processes.is_first():
                 self.sums += torch.tensor([start.epoch.loss, start.epoch.targets], dtype=float64)
 
@@ -88,10 +102,23 @@ class TrainingModule(pl.LightningModule):
             seeds = np.random.SeedSequence([torch.initial_seed(), number, step])
             torch.manual_seed(int(seeds.generate_state(1)[0]))
 
+    @property
+    def evaluated(self) -> Model:
+        """The model with the weights to validate and to keep: averaged ones, if there are."""
+        return self.model if self._average is None else cast("Model", self._average.module)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """A step, and the average moves towards the new weights: before any checkpoint is made."""
+        super().optimizer_step(*args, **kwargs)
+        if self._average is not None:
+            self._average.update_parameters(self.model)
+
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean cross-entropy per target, of all processes' targets."""
         head = self.model.head
-        history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
+        history, had = self.model.teacher_forced(
+            batch.items, batch.lengths, batch.targets, batch.times
+        )
         candidates = head.candidate_side(self.model.items.weight)
         loss = chunked_cross_entropy(
             head.logits,
@@ -112,7 +139,7 @@ class TrainingModule(pl.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""
         optimizer = torch.optim.AdamW(
-            self.parameters(),
+            self.model.parameters(),
             lr=self._config.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=self._config.weight_decay,
@@ -131,13 +158,24 @@ class TrainingModule(pl.LightningModule):
         }
 
     def moments(self) -> dict[str, Tensor]:
-        """What the optimiser remembers of each weight: ``WEIGHT.exp_avg`` and so on."""
+        """What is remembered of each weight: ``WEIGHT.exp_avg`` and so on, ``WEIGHT.average``."""
         state = self.trainer.optimizers[0].state_dict()["state"]
-        return {
+        found = {
             f"{name}.{moment}": value
             for number, (name, _) in enumerate(self.model.named_parameters())
             for moment, value in state.get(number, {}).items()
         }
+        if self._average is not None:
+            averages = self._average.module.named_parameters()
+            found |= {f"{name}.{_AVERAGE}": weight for name, weight in averages}
+        return found
+
+    def _restore_average(self, moments: dict[str, Tensor]) -> None:
+        if self._average is None or not moments:
+            return
+        self._average.n_averaged.fill_(1)  # more than none is all that an exponential one asks
+        for name, weight in self._average.module.named_parameters():
+            weight.copy_(moments[f"{name}.{_AVERAGE}"])
 
     def _restore_moments(
         self, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
@@ -146,6 +184,8 @@ class TrainingModule(pl.LightningModule):
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             name, moment = key.rsplit(".", 1)
+            if moment == _AVERAGE:
+                continue
             state.setdefault(numbers[name], {})[moment] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -161,7 +201,7 @@ class TrainingModule(pl.LightningModule):
         Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
         bf16 needs no scaling.
         """
-        torch.nn.utils.clip_grad_norm_(self.parameters(), self._config.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.gradient_clip)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
@@ -171,4 +211,5 @@ class TrainingModule(pl.LightningModule):
             items=batch.items.to(device, non_blocking=True),
             lengths=batch.lengths.to(device, non_blocking=True),
             targets=batch.targets.to(device, non_blocking=True),
+            times=None if batch.times is None else batch.times.to(device, non_blocking=True),
         )

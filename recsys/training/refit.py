@@ -62,7 +62,7 @@ def train_and_refit(
         experiment,
         dataset.num_items,
         dataset.histories("valid"),
-        dataset.holdout("valid"),
+        dataset.holdout("valid", experiment.evaluation.request_time),
         experiment.training.max_epochs,
         report,
         progress,

@@ -65,7 +65,7 @@ class TrainingState:
     weights: dict[str, Tensor]
     """Of the model, by name."""
     moments: dict[str, Tensor]
-    """Of the optimiser: ``WEIGHT.exp_avg`` and so on."""
+    """Of the optimiser: ``WEIGHT.exp_avg`` and so on; and the moving ``WEIGHT.average``, if any."""
     random: Tensor
     """A random state (see `random_state`) of each process [P, bytes]."""
     step: int

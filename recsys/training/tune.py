@@ -141,7 +141,8 @@ def _search(
     search: Search,
     trials: int | None,
 ) -> None:
-    histories, holdout = dataset.histories("valid"), dataset.holdout("valid")
+    histories = dataset.histories("valid")
+    holdout = dataset.holdout("valid", experiment.evaluation.request_time)
     with training_progress() as progress:
         bar = progress.add_task(f"{experiment.name}: trials", total=trials, figures="")
 

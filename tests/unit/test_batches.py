@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_windows_by_hand() -> None:
     (batch,) = TrainingBatches(histories, 3, 100, 0, "all")
     assert sorted(batch.items.tolist()) == [[1, 0, 0], [2, 3, 4], [5, 6, 7]]
     assert sorted(batch.targets.tolist()) == [[2, 0, 0], [3, 4, 5], [6, 7, 8]]
+
+
+def test_times_go_with_their_items_into_windows_and_shares() -> None:
+    known = numbered([8, 3, 5, 2])
+    known = replace(known, times=known.items.astype(np.int64) * 10)
+    for batch in TrainingBatches(known, 3, 12, 0, "all"):
+        for process in range(3):
+            part = batch.share(process, 3)
+            assert part.times is not None
+            real = part.targets > 0
+            assert torch.equal(part.times[:, :-1][real], part.items[real] * 10)
+            assert torch.equal(part.times[:, 1:][real], part.targets[real] * 10)
 
 
 def kinds(histories: Histories) -> list[Batches]:

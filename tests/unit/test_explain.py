@@ -66,7 +66,9 @@ def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
 def test_what_cannot_be_explained_is_refused(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
 ) -> None:
-    with pytest.raises(InputError, match="only the scores of target attention and of counted evidence have"):
+    with pytest.raises(
+        InputError, match="only the scores of target attention and of counted evidence have"
+    ):
         explain(tiny_dot_bundle, ["boots"], "hat")
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
         explain(tiny_bundle, ["boots"], "boot")

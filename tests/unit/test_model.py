@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from recsys.config import (
     DotProduct,
     FactorisationMachineConfig,
+    HSTUConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -106,6 +107,9 @@ def test_dropout_keeps_its_share_and_its_mean() -> None:
 KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
     *((NextItemConfig(head=head), SequenceRecommender) for head in HEADS),
     (NextItemConfig(num_blocks=0, positions="sinusoidal"), SequenceRecommender),
+    (NextItemConfig(norm="gated", activation="swiglu", positions="rotary"), SequenceRecommender),
+    (HSTUConfig(kind="hstu"), SequenceRecommender),
+    (HSTUConfig(kind="hstu", positions="none", head=TargetAttention()), SequenceRecommender),
     (SequenceToSequenceConfig(kind="sequence_to_sequence"), SequenceToSequence),
     (
         SequenceToSequenceConfig(

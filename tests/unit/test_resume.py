@@ -24,9 +24,14 @@ from recsys.training.module import TrainingModule
 from recsys.training.tracking import Tracker
 
 MODELS: dict[str, dict[str, Any]] = {
-    "next_item": {"head": {"kind": "target_attention", "head_dim": 4}},
-    "masked_item": {"kind": "masked_item"},
-    "sequence_to_sequence": {"kind": "sequence_to_sequence", "max_generated": 4},
+    "next_item": {"feed_forward_dim": 8, "head": {"kind": "target_attention", "head_dim": 4}},
+    "masked_item": {"feed_forward_dim": 8, "kind": "masked_item"},
+    "sequence_to_sequence": {
+        "feed_forward_dim": 8,
+        "kind": "sequence_to_sequence",
+        "max_generated": 4,
+    },
+    "averaged, with times": {"kind": "hstu", "times": "past"},
 }
 
 
@@ -53,7 +58,6 @@ def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Exper
         "model": {
             "embedding_dim": 8,
             "num_heads": 2,
-            "feed_forward_dim": 8,
             "max_sequence_length": 10,
             "dropout": 0.3,
             **MODELS[model],
@@ -64,6 +68,7 @@ def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Exper
             "refit": True,
             "learning_rate": 0.01,
             "checkpoint_minutes": 0,
+            "ema_decay": 0.8 if model.startswith("averaged") else 0.0,
         },
         "evaluation": {"seen": "allow", "cutoffs": [10]},
         "tracking": {"uri": store, "experiment": str(out)},

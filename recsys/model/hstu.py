@@ -1,0 +1,160 @@
+"""HSTU: blocks whose attention weighs each pair on its own, by likeness, distance and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.model.dropout import Dropout
+from recsys.model.positions import positions_from_end
+
+TimesRead = Literal["none", "past", "request"]
+"""What a model reads of times: nothing; how long ago each item was had when the newest one was; or
+when the next one is asked for."""
+
+NUM_TIME_BUCKETS = 128
+_BUCKET_WIDTH = 0.301  # a bucket's gaps are up to e^.301 = 1.35 times its shortest, as published
+
+
+def time_buckets(gaps: Tensor) -> Tensor:
+    """Gaps of time as bucket numbers, 0 to 128: ⌊ln(max(gap, 1)) / 0.301⌋; any shape, int32.
+
+    >>> time_buckets(torch.tensor([-5, 0, 1, 2, 60, 3_600, 86_400, 31_536_000])).tolist()
+    [0, 0, 0, 2, 13, 27, 37, 57]
+    """
+    # In place: there are as many gaps as pairs of purchases, and this is half as fast without.
+    logarithms = gaps.to(torch.float32).clamp_(min=1).log_().div_(_BUCKET_WIDTH)
+    return logarithms.clamp_(max=NUM_TIME_BUCKETS).int()
+
+
+class HSTUBlock(nn.Module):
+    """x + W_o dropout(norm(Σ_{j≤t} silu(q_t · k_j + b(t, j)) v_j / N) ⊙ u), t the position.
+
+    u, v, q and k are silu(W norm(x)), the norms without weights; N is the longest sequence. The
+    bias b has a number for the distance t - j and one for the bucket of the time between; heads
+    share it. There is no softmax: weights need not sum to 1 and may be below 0, so that what many
+    like items add is not averaged away; and no feed-forward network: u takes its place.
+
+    Source: Zhai et al. 2024, section 3, https://arxiv.org/abs/2402.17152, and the code published
+    with it
+
+    Args:
+        embedding_dim: D.
+        num_heads: must divide D.
+        max_length: N.
+        dropout: of what the output map reads.
+        timed: whether there is a bias for time.
+    """
+
+    def __init__(
+        self, embedding_dim: int, num_heads: int, max_length: int, dropout: float, *, timed: bool
+    ) -> None:
+        super().__init__()
+        if embedding_dim % num_heads:
+            raise ValueError(
+                f"num_heads must divide embedding_dim: {num_heads} does not divide {embedding_dim}"
+            )
+        self.num_heads = num_heads
+        self.max_length = max_length
+        self.norm = nn.LayerNorm(embedding_dim, eps=1e-6, elementwise_affine=False)
+        self.gate_value_query_key = nn.Linear(embedding_dim, 4 * embedding_dim, bias=False)
+        self.position_bias = nn.Parameter(torch.empty(max_length))
+        self.time_bias = nn.Parameter(torch.empty(NUM_TIME_BUCKETS + 1)) if timed else None
+        self.output = nn.Linear(embedding_dim, embedding_dim)
+        self.dropout = Dropout(dropout)
+        for weight in (self.gate_value_query_key.weight, self.position_bias, self.time_bias):
+            if weight is not None:
+                nn.init.normal_(weight, std=0.02)
+        nn.init.xavier_uniform_(self.output.weight)
+
+    def forward(self, x: Tensor, buckets: Tensor | None = None) -> Tensor:
+        """[B, L, D] to [B, L, D], with L ≤ N; each position sees those up to itself.
+
+        Args:
+            x: what the block below makes.
+            buckets: time between the positions (rows) and those they see, [B, L, L]; see
+                `time_buckets`. None: there is no bias for time.
+        """
+        projected = F.silu(self.gate_value_query_key(self.norm(x)))
+        gate, value, query, key = projected.chunk(4, dim=-1)
+        weights = self._weights(self._split(query), self._split(key), buckets)
+        attended = weights @ self._split(value / self.max_length)
+        joined = self.norm(attended.transpose(1, 2).flatten(2))
+        return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
+
+    def _weights(self, query: Tensor, key: Tensor, buckets: Tensor | None) -> Tensor:
+        """[B, H, L, L], 0 where a position would see a later one."""
+        places = torch.arange(query.shape[-2], device=query.device)
+        bias = self.position_bias[(places[:, None] - places).clamp(min=0)]
+        if self.time_bias is not None and buckets is not None:
+            # Its backward pass is a tenth of that of `F.embedding` on a CPU.
+            in_time = self.time_bias.index_select(0, buckets.flatten()).view_as(buckets)
+            bias = bias + in_time[:, None]
+        scores = query @ key.transpose(-1, -2)
+        return F.silu(scores + bias.to(scores.dtype)).tril()
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, L, D] to [B, H, L, D / H]."""
+        heads: Tensor = x.unflatten(-1, (self.num_heads, -1))
+        return heads.transpose(1, 2)
+
+
+class HSTUEncoder(nn.Module):
+    """Positions, dropout, a stack of `HSTUBlock`, a last norm.
+
+    Args:
+        positions: position numbers [B, L] to vectors [B, L, D].
+        blocks: the stack.
+        embedding_dim: D.
+        dropout: of the sum of items and positions.
+        times: what is read of times; blocks are timed unless it is "none".
+    """
+
+    causal = True
+
+    def __init__(
+        self,
+        positions: nn.Module,
+        blocks: Iterable[HSTUBlock],
+        embedding_dim: int,
+        dropout: float,
+        times: TimesRead,
+    ) -> None:
+        super().__init__()
+        self.positions = positions
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(embedding_dim)
+        self.dropout = Dropout(dropout)
+        self.times = times
+
+    def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].
+
+        Args:
+            embedded: right-padded.
+            lengths: real items per row.
+            times: when each item was had and, behind it, when the next one was or is asked for,
+                int64 [B, L + 1], in one unit; not read if ``times`` of the encoder is "none".
+
+        Raises:
+            ValueError: there are no times, and they are to be read.
+        """
+        positions = positions_from_end(lengths, embedded.shape[1])
+        x, buckets = self.dropout(embedded + self.positions(positions)), self._buckets(times)
+        for block in self.blocks:
+            x = block(x, buckets)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def _buckets(self, times: Tensor | None) -> Tensor | None:
+        """How long before each position is asked each item was had, as buckets [B, L, L]."""
+        if self.times == "none":
+            return None
+        if times is None:
+            raise ValueError("this model reads times, and there are none")
+        had = times[:, :-1]
+        asked = times[:, 1:] if self.times == "request" else had
+        return time_buckets(asked[:, :, None] - had[:, None, :])

@@ -1,0 +1,262 @@
+"""Gated blocks and rotary positions, and what every block and position promises."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.config import (
+    DotProduct,
+    HSTUConfig,
+    NextItemConfig,
+    TransformerConfig,
+    parse_experiment,
+)
+from recsys.errors import InputError
+from recsys.model.attention import MultiHeadAttention
+from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
+from recsys.model.dropout import Dropout
+from recsys.model.positions import NoPositions, RotaryPositions
+from recsys.model.recommender import SequenceRecommender, build_model
+
+
+def choices(name: str) -> tuple[str, ...]:
+    return get_args(TransformerConfig.model_fields[name].annotation)
+
+
+def next_item(**given: Any) -> NextItemConfig:
+    small = {"embedding_dim": 8, "feed_forward_dim": 12, "max_sequence_length": 12}
+    return NextItemConfig.model_validate({**small, "head": DotProduct(), **given})
+
+
+def hstu(**given: Any) -> HSTUConfig:
+    small = {"kind": "hstu", "embedding_dim": 8, "max_sequence_length": 12}
+    return HSTUConfig.model_validate({**small, **given})
+
+
+CONFIGS: list[NextItemConfig | HSTUConfig] = [
+    *(
+        next_item(**{name: choice})
+        for name in ("norm", "activation", "positions")
+        for choice in choices(name)
+    ),
+    next_item(norm="gated", activation="swiglu"),
+    next_item(positions="rotary", wide_heads=True),
+    hstu(positions="learned", times="none"),
+    hstu(positions="none", times="past"),
+    hstu(positions="sinusoidal", times="request"),
+]
+
+
+def differences(config: NextItemConfig | HSTUConfig) -> str:
+    """What a config is told apart by."""
+    return " ".join(
+        str(getattr(config, name))
+        for name in ("kind", "norm", "activation", "positions", "times", "wide_heads")
+        if name in config.model_fields_set
+    )
+
+
+@cache
+def make(config: NextItemConfig | HSTUConfig) -> SequenceRecommender:
+    """In float64, with weights large enough that nothing hides in rounding."""
+    torch.manual_seed(1)
+    model = build_model(config, num_items=20).double().eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.4)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model
+
+
+def histories(rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Items [rows, length], and times [rows, length + 1] that never fall."""
+    return torch.randint(1, 21, (rows, length)), torch.randint(0, 5_000, (rows, length + 1)).cumsum(
+        1
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=differences)
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 999))
+def test_padding_and_company_change_no_state(
+    config: NextItemConfig | HSTUConfig, length: int, extra: int, seed: int
+) -> None:
+    model = make(config)
+    torch.manual_seed(seed)
+    items, times = histories(2, length + extra)
+    lengths = torch.tensor([length + extra, length])
+    items[1, length:] = 0
+    (together,) = model(items, lengths, times)
+    (alone,) = model(items[1:, :length], lengths[1:], times[1:, : length + 1])
+    assert torch.allclose(together[1, :length], alone[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=differences)
+@settings(max_examples=10, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 999), st.data())
+def test_the_future_changes_no_earlier_state(
+    config: NextItemConfig | HSTUConfig, length: int, seed: int, data: st.DataObject
+) -> None:
+    """Neither the items nor the times of it: who is asked at t sees the times up to there."""
+    model = make(config)
+    torch.manual_seed(seed)
+    now = data.draw(st.integers(0, length - 2))
+    items, times = histories(3, length)
+    lengths = torch.full((3,), length)
+    (before,) = model(items, lengths, times)
+    later_items, later_times = items.clone(), times.clone()
+    later_items[:, now + 1 :] = torch.randint(1, 21, (3, length - now - 1))
+    told = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
+    later_times[:, told + 1 :] += torch.randint(1, 10**6, (3, length - told))
+    (after,) = model(later_items, lengths, later_times)
+    assert torch.allclose(before[:, : now + 1], after[:, : now + 1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=differences)
+def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
+    config: NextItemConfig | HSTUConfig,
+) -> None:
+    model = make(config)
+    torch.manual_seed(3)
+    items, times = histories(4, 6)
+    lengths = torch.full((4,), 6)
+    (states,) = model(items, lengths, times)
+    for place in range(6):
+        changed = items.clone()
+        changed[:, place] = changed[:, place] % 20 + 1
+        (other,) = model(changed, lengths, times)
+        assert ((other - states)[:, -1].abs().amax(dim=1) > 1e-6).all(), place
+    (states * torch.randn_like(states)).sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.abs().max() > 1e-9, name
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("positions", choices("positions"))
+def test_order_is_told_apart_but_without_positions_only_by_causality(
+    heads: int, positions: str
+) -> None:
+    """One block without positions: the last state reads the earlier items as a bag."""
+    model = make(next_item(num_blocks=1, num_heads=heads, positions=positions))
+    one, other = torch.tensor([[3, 5, 7, 9]]), torch.tensor([[7, 3, 5, 9]])
+    lengths = torch.tensor([4])
+    difference = (model(one, lengths)[0] - model(other, lengths)[0])[0, -1].abs().max().item()
+    assert (difference < 1e-12) == (positions == "none")
+
+
+# The published forms, written out.
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**16), st.sampled_from([1, 2, 3]), st.integers(1, 6))
+def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) -> None:
+    """x + sigmoid(W x) ⊙ sublayer(norm(x)): torch's attention, then a SwiGLU network."""
+    torch.manual_seed(seed)
+    dim, wide = 6, 10
+    common = BlockSettings(dim, heads, wide, 0.0, norm=Gated, activation=SwiGLU)
+    block = EncoderBlock(common).double()
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.5)
+    attention = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
+    ours = block.attention.state_dict()
+    names = {"in_proj_": "query_key_value.", "out_proj.": "output."}
+    attention.load_state_dict(
+        {
+            theirs: ours[name]
+            for theirs in attention.state_dict()
+            for part, own in names.items()
+            if (name := theirs.replace(part, own)) in ours
+        }
+    )
+    x = torch.randn(2, length, dim, dtype=torch.float64)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    part = {name: dict(module.named_parameters()) for name, module in block.named_children()}
+    norm, gate = part["attention_norm"], torch.sigmoid
+    y = F.layer_norm(x, (dim,), norm["weight"], norm["bias"])
+    attended, _ = attention(y, y, y, attn_mask=future)
+    x1 = x + gate(x @ norm["gate.weight"].T + norm["gate.bias"]) * attended
+    norm, network = part["feed_forward_norm"], part["feed_forward"]
+    y = F.layer_norm(x1, (dim,), norm["weight"], norm["bias"])
+    swish, linear = (y @ network["gate_input.weight"].T).split(wide, dim=-1)
+    hidden = swish * torch.sigmoid(swish) * linear
+    expected = x1 + gate(x1 @ norm["gate.weight"].T + norm["gate.bias"]) * (
+        hidden @ network["output.weight"].T
+    )
+    assert torch.allclose(block(x, causal=True), expected, rtol=0, atol=1e-10)
+    assert set(network) == {"gate_input.weight", "output.weight"}  # no biases
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 20), st.data())
+def test_rotary_positions_by_the_published_matrix(
+    half: int, length: int, data: st.DataObject
+) -> None:
+    """R_p x: features 2i, 2i + 1 as a complex number, times exp(i p / 10000^(2i/d))."""
+    place = data.draw(st.integers(0, length - 1))
+    torch.manual_seed(length)
+    x = torch.randn(2, length, 2 * half, dtype=torch.float64)
+    found = RotaryPositions(20, 2 * half).double()(x)
+    for row in range(2):
+        for pair in range(half):
+            number = complex(*x[row, place, 2 * pair : 2 * pair + 2].tolist())
+            angle = place / 10_000 ** (2 * pair / (2 * half))
+            turned = number * complex(math.cos(angle), math.sin(angle))
+            expected = pytest.approx([turned.real, turned.imag], abs=1e-6)
+            assert found[row, place, 2 * pair : 2 * pair + 2].tolist() == expected
+
+
+def test_rotary_attention_knows_distances_alone() -> None:
+    """The same items three places further on have the same weights among them."""
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(8, 2, rotary=RotaryPositions(12, 4)).double()
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    far = torch.cat([torch.randn(1, 3, 8, dtype=torch.float64), x], dim=1)
+    near, shifted = layer.weights(x), layer.weights(far)[:, :, 3:, 3:]
+    shifted = shifted / shifted.sum(dim=-1, keepdim=True)
+    assert torch.allclose(near, shifted, rtol=0, atol=1e-6)
+    attended = layer.weights(x, causal=True) @ layer.keys_values(x)[1]  # values do not turn
+    assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    with torch.no_grad():  # the fused kernel
+        assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    plain = MultiHeadAttention(8, 2).double()
+    plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
+    assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
+
+
+def test_rotary_positions_turn_pairs() -> None:
+    with pytest.raises(ValueError, match="3 is odd"):
+        RotaryPositions(5, 3)
+    narrow = {"embedding_dim": 6, "num_heads": 2, "positions": "rotary"}
+    with pytest.raises(InputError, match=r"model.positions: .*heads have 3"):
+        parse_experiment({"model": narrow})
+    parse_experiment({"model": {**narrow, "wide_heads": True}})
+    with pytest.raises(InputError, match=r"model.positions: .*'learned' or 'sinusoidal'"):
+        parse_experiment({"model": {"kind": "sequence_to_sequence", "positions": "rotary"}})
+
+
+def test_no_positions_add_nothing() -> None:
+    x = torch.randn(2, 3, 4, dtype=torch.bfloat16)
+    assert torch.equal(x + NoPositions()(torch.zeros(2, 3, dtype=torch.long)), x)
+
+
+def test_embedding_dropout_is_that_of_the_first_input_alone() -> None:
+    probabilities = []
+    for embedding in (None, 0.5):
+        encoder = build_model(next_item(dropout=0.25, embedding_dropout=embedding), 5).encoder
+        dropouts = {
+            name: part.extra_repr()
+            for name, part in encoder.named_modules()
+            if isinstance(part, Dropout)
+        }
+        probabilities.append((dropouts.pop("dropout"), set(dropouts.values())))
+    assert probabilities == [("p=0.25", {"p=0.25"}), ("p=0.5", {"p=0.25"})]

@@ -1,0 +1,165 @@
+"""HSTU blocks against the published formula, written out in loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from recsys.config import HSTUConfig, parse_experiment
+from recsys.errors import InputError
+from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead, time_buckets
+from recsys.model.positions import NoPositions
+from recsys.model.recommender import build_model
+
+
+def silu(x: float) -> float:
+    return x / (1 + math.exp(-x))
+
+
+def normed(x: list[float]) -> list[float]:
+    mean = sum(x) / len(x)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in x) / len(x) + 1e-6)
+    return [(value - mean) / deviation for value in x]
+
+
+def product(weight: Tensor, x: list[float]) -> list[float]:
+    return [sum(w * value for w, value in zip(row, x, strict=True)) for row in weight.tolist()]
+
+
+def by_the_book(block: HSTUBlock, x: Tensor, gaps: list[list[int]] | None) -> list[list[float]]:
+    """[L, D] of one sequence [L, D]; gaps [L][L] between each position asked and each item had."""
+    length, dim = x.shape
+    heads, width = block.num_heads, dim // block.num_heads
+    projected = [
+        [silu(value) for value in product(block.gate_value_query_key.weight, normed(row))]
+        for row in x.tolist()
+    ]
+    u, v, q, k = ([row[i * dim : (i + 1) * dim] for row in projected] for i in range(4))
+    states = []
+    for t in range(length):
+        attended = [0.0] * dim
+        for head in range(heads):
+            features = range(head * width, (head + 1) * width)
+            for j in range(t + 1):
+                bias = block.position_bias[t - j].item()
+                if gaps is not None and block.time_bias is not None:
+                    bucket = min(int(math.log(max(gaps[t][j], 1)) / 0.301), 128)
+                    bias += block.time_bias[bucket].item()
+                score = sum(q[t][f] * k[j][f] for f in features) + bias
+                for f in features:
+                    attended[f] += silu(score) / block.max_length * v[j][f]
+        gated = [a * b for a, b in zip(normed(attended), u[t], strict=True)]
+        added = product(block.output.weight, gated)
+        bias_out = block.output.bias.tolist()
+        states.append([x[t, f].item() + added[f] + bias_out[f] for f in range(dim)])
+    return states
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    heads=st.sampled_from([1, 2, 3]),
+    pauses=st.lists(st.integers(0, 10**9), min_size=1, max_size=6),
+)
+def test_the_block_is_the_published_one(
+    timed: bool, seed: int, heads: int, pauses: list[int]
+) -> None:
+    torch.manual_seed(seed)
+    block = HSTUBlock(6, heads, 7, 0.0, timed=timed).double()
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.8)
+    length = len(pauses)
+    x = torch.randn(2, length, 6, dtype=torch.float64)
+    times = [sum(pauses[: place + 1]) for place in range(length)]
+    gaps = [[asked - had for had in times] for asked in times]
+    buckets = time_buckets(torch.tensor(gaps)).expand(2, -1, -1)
+    found = block(x, buckets if timed else None)
+    for row in range(2):
+        expected = by_the_book(block, x[row], gaps if timed else None)
+        assert torch.allclose(
+            found[row], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+        )
+
+
+def test_buckets_by_hand() -> None:
+    """e^.301 = 1.351: a gap of 1 is in bucket 0, of 2 in 2; the longest there can be in 128."""
+    assert time_buckets(torch.tensor([-7, 0, 1, 2, 3, 10, 2**62])).tolist() == [
+        0,
+        0,
+        0,
+        2,
+        3,
+        7,
+        128,
+    ]
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40))
+def test_longer_gaps_are_in_no_lower_bucket(one: int, other: int) -> None:
+    low, high = time_buckets(torch.tensor(sorted((one, other)))).tolist()
+    assert 0 <= low <= high <= 128
+
+
+def encoder(times: TimesRead) -> HSTUEncoder:
+    torch.manual_seed(2)
+    blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
+    whole = HSTUEncoder(NoPositions(), blocks, 4, 0.0, times).double()
+    for weight in whole.parameters():
+        nn.init.normal_(weight)
+    return whole
+
+
+def test_what_is_read_of_times() -> None:
+    """None; those of the past; the time of asking too. Only gaps count, not when they were."""
+    embedded, lengths = torch.randn(1, 3, 4, dtype=torch.float64), torch.tensor([3])
+    base = torch.tensor([[100, 200, 900, 5_000]])
+    asked_later = torch.tensor([[100, 200, 900, 900_000]])
+    other_past = torch.tensor([[100, 800, 900, 5_000]])
+
+    def same(times: TimesRead, changed: Tensor) -> bool:
+        whole = encoder(times)
+        one, other = whole(embedded, lengths, base), whole(embedded, lengths, changed)
+        return torch.allclose(one, other, rtol=0, atol=1e-12)
+
+    timed: list[TimesRead] = ["past", "request"]
+    for times in timed:
+        assert same(times, base + 12_345_678_901)
+        assert not same(times, other_past)
+    assert same("past", asked_later)
+    assert not same("request", asked_later)
+    assert same("none", other_past)
+    for times in timed:
+        with pytest.raises(ValueError, match="reads times, and there are none"):
+            encoder(times)(embedded, lengths)
+
+
+def test_the_request_gap_of_a_middle_position_is_the_time_to_its_target() -> None:
+    """At position t the request form equals the form that is asked at the time of item t + 1."""
+    torch.manual_seed(4)
+    embedded = torch.randn(1, 4, 4, dtype=torch.float64)
+    times = torch.tensor([[10, 20, 500, 4_000, 90_000]])
+    whole = encoder("request")
+    states = whole(embedded, torch.tensor([4]), times)
+    for length in range(1, 5):
+        short = whole(embedded[:, :length], torch.tensor([length]), times[:, : length + 1])
+        assert torch.allclose(short[0, -1], states[0, length - 1], rtol=0, atol=1e-12)
+
+
+def test_settings_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="3 does not divide 8"):
+        HSTUBlock(8, 3, 5, 0.0, timed=False)
+    with pytest.raises(InputError, match=r"model.num_heads: .*must divide embedding_dim, 8"):
+        parse_experiment({"model": {"kind": "hstu", "embedding_dim": 8, "num_heads": 3}})
+
+
+@pytest.mark.parametrize("times", ["none", "past"])
+def test_only_timed_blocks_have_a_bias_for_time(times: TimesRead) -> None:
+    model = build_model(HSTUConfig(kind="hstu", times=times), num_items=5)
+    names = {name.split(".")[-1] for name, _ in model.named_parameters()}
+    assert ("time_bias" in names) == (times == "past")
