@@ -110,6 +110,10 @@ class TrainingModule(pl.LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """A step, and the average moves towards the new weights: before any checkpoint is made."""
         super().optimizer_step(*args, **kwargs)
+        self.move_average()
+
+    def move_average(self) -> None:
+        """Towards the weights as they are, if there is an average."""
         if self._average is not None:
             self._average.update_parameters(self.model)
 
