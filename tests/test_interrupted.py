@@ -28,6 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes as Linux has them"),
 ]
 
+KILLS = int(os.environ.get("KILLS", "5"))
+"""Twenty for the record; each takes seconds."""
 ALONE = [sys.executable, "-m", "recsys"]
 TOGETHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "recsys"]
 
@@ -102,14 +104,14 @@ def weights(home: Path, name: str) -> dict[str, torch.Tensor]:
     return ModelBundle.open(home / "runs" / name / "bundle").model.state_dict()
 
 
-def test_twenty_kills_change_nothing(home: Path) -> None:
+def test_kills_change_nothing(home: Path) -> None:
     """kill -9 at random times, also while Python starts, data load or a checkpoint is written."""
     for name in ("whole", "cut"):
         write_config(home, name, dropout=0.3, epochs=40)
     expected, _ = finish(home, "whole")
     chance = random.Random(0)  # noqa: S311 - no secret
     checkpoint, resumed = home / "runs" / "cut.checkpoint", 0
-    for _ in range(20):
+    for _ in range(KILLS):
         process, began = start(home, "cut", ALONE), time.monotonic()
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         while process.poll() is None and time.monotonic() - began < 60:
@@ -121,7 +123,7 @@ def test_twenty_kills_change_nothing(home: Path) -> None:
         resumed += checkpoint.exists()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    assert resumed >= 10
+    assert resumed >= KILLS // 2
     row, said = finish(home, "cut")
     assert "from the checkpoint, after epoch" in said
     assert row["best_epoch"] == expected["best_epoch"]
