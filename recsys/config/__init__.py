@@ -10,6 +10,14 @@ from recsys.config.evaluation import (
 )
 from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
+from recsys.config.loss import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    GeneralisedBinaryCrossEntropy,
+    LossConfig,
+    SampledLossConfig,
+    SampledSoftmax,
+)
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
@@ -38,26 +46,32 @@ from recsys.config.suite import Suite, SuiteEntry, load_suite
 __all__ = [
     "AllItems",
     "Backtest",
+    "BinaryCrossEntropy",
     "CandidatesConfig",
     "Choices",
     "ChosenTargets",
     "Columns",
+    "CrossEntropy",
     "DataConfig",
     "DotProduct",
     "DropRows",
     "EvaluationConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GeneralisedBinaryCrossEntropy",
     "GivenItems",
     "GlobalTime",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
+    "LossConfig",
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
     "Range",
     "SampledItems",
+    "SampledLossConfig",
+    "SampledSoftmax",
     "Search",
     "Section",
     "SequenceToSequenceConfig",

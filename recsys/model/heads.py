@@ -38,6 +38,10 @@ class DotProductHead(nn.Module):
         """Scores [B, L, C] of every candidate at every position, from the items up to there."""
         return history[0] @ candidates[0].T
 
+    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """Scores [B, L] of one candidate at each position, from embeddings [B, L, D]."""
+        return (history[0] * candidates[0]).sum(dim=-1)
+
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return last_states(history[0], lengths) @ candidates[0].T
@@ -115,6 +119,17 @@ class TargetAttentionHead(nn.Module):
             attended = running_sum(weights * evidence, decay) / running_sum(weights, decay)
             scores = scores + attended
         return scores
+
+    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
+        states, keys, values = history
+        embeddings, queries, uses = candidates
+        steps = torch.arange(states.shape[1], device=states.device)
+        age = steps[:, None] - steps
+        fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
+        weights = torch.softmax(queries @ keys.mT + fade, dim=-1)
+        attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
+        return (states * embeddings).sum(dim=-1) + attended
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """See `DotProductHead`."""
