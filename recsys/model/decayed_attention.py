@@ -125,13 +125,13 @@ class _Attend(torch.autograd.Function):
 
 
 def _batched(one: Tensor, other: Tensor) -> Tensor:
-    """A product of which one side is the same for all; `torch.matmul` would turn the result round."""
+    """A product with one side the same for all; `torch.matmul` would turn the result round."""
     batch = len(one) if one.dim() == 3 else len(other)
     return torch.bmm(one.expand(batch, -1, -1), other.expand(batch, -1, -1))
 
 
 def _turn(x: Tensor, out: Tensor) -> Tensor:
-    """x [b, M, N] into out [b, N, M]; one by one on a CPU, where torch is quick at plain matrices."""
+    """X [b, M, N] into out [b, N, M]; one by one on a CPU, where torch is quick at plain matrices."""
     if x.device.type != "cpu":
         return out.copy_(x.mT)
     for matrix, place in zip(x, out, strict=True):

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
@@ -65,7 +66,7 @@ def train(
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _fit(experiment, num_items, batches, validation, epochs, report, progress)
+        return _fit(experiment, num_items, histories, batches, validation, epochs, report, progress)
 
 
 def _batches(experiment: Experiment, histories: Histories) -> Batches:
@@ -82,6 +83,7 @@ def _batches(experiment: Experiment, histories: Histories) -> Batches:
 def _fit(
     experiment: Experiment,
     num_items: int,
+    histories: Histories,
     batches: Batches,
     validation: Holdout | None,
     epochs: int,
@@ -92,7 +94,8 @@ def _fit(
     model = build_model(experiment.model, num_items)
     schedule = Schedule.plan(config, epochs, len(batches))
     exclude_seen = experiment.evaluation.seen == "filter"
-    module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
+    interactions = torch.from_numpy(np.bincount(histories.items, minlength=num_items + 1))
+    module = TrainingModule(model, config, schedule, interactions, exclude_seen=exclude_seen)
 
     def validate(holdout: Holdout) -> RankTable:
         scorer = ModelScorer(model, length)

@@ -11,7 +11,10 @@ from torch.nn import functional as F
 
 from recsys.data.histories import PAD
 from recsys.training.chunks import LogitsFunction, chunked_sum
-from recsys.training.negatives import Negatives, left_out
+from recsys.training.negatives import left_out
+
+CHUNK_ELEMENTS = 1 << 22
+"""Logits held at once: 8 MiB of bf16."""
 
 
 def cross_entropy(
@@ -112,7 +115,7 @@ def chunked_cross_entropy(
     items: Tensor | None,
     *,
     label_smoothing: float = 0.0,
-    chunk_elements: int = 1 << 22,
+    chunk_elements: int | None = None,
 ) -> Tensor:
     """Mean `cross_entropy` over the positions with a target, never holding [B, L, I + 1] logits.
 
@@ -127,7 +130,7 @@ def chunked_cross_entropy(
         items: item tokens [B, N] to leave out of the softmax once seen: before target t the first
             N - L + 1 + t are. None: nothing is left out.
         label_smoothing: see `cross_entropy`.
-        chunk_elements: logits held at once; at least one sequence's.
+        chunk_elements: logits held at once, at least one sequence's; None: `CHUNK_ELEMENTS`.
     """
     length = targets.shape[1]
 
@@ -135,7 +138,7 @@ def chunked_cross_entropy(
         excluded = None if items is None else seen_items(items[rows], length)
         return _softmax_gradient(scores, targets[rows], excluded, label_smoothing)
 
-    rows = _chunk_rows(chunk_elements, length, candidates)
+    rows = _chunk_rows(chunk_elements or CHUNK_ELEMENTS, length, candidates)
     total = chunked_sum(logits, loss, history, candidates, rows)
     return total / _count(targets)
 
@@ -158,9 +161,9 @@ def sampled_softmax(logits: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> Tensor:
-    """Mean of -w log σ(target) and -log(1 - σ(other)) over column 0, the target, and the others.
+    """Mean of -w log sigmoid(target) and -log(1 - sigmoid(other)) over column 0, the target, and the others.
 
-    With w = 1 it is SASRec's loss (Kang and McAuley 2018); with that of `calibrated_weight` gSASRec's.
+    With w = 1 it is SASRec's loss (Kang and McAuley 2018), with `calibrated_weight` gSASRec's.
 
     Args:
         logits: [..., 1 + C]; -inf is left out.
@@ -175,11 +178,11 @@ def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> Tensor:
 
 
 def calibrated_weight(num_negatives: int, num_items: int, calibration: float) -> float:
-    """The weight β of a target beside sampled negatives: 1 - t (1 - α), α = C / (I - 1).
+    """The weight β of a target beside sampled negatives: 1 - t (1 - alpha), alpha = C / (I - 1).
 
-    With few negatives a plain binary cross-entropy learns scores that are too sure: σ must be
+    With few negatives a plain binary cross-entropy learns scores that are too sure: sigmoid must be
     raised to β to give a probability. Source: Petrov and Macdonald 2023 (gSASRec),
-    https://arxiv.org/abs/2308.07192: β = α (t (1 - 1/α) + 1/α).
+    https://arxiv.org/abs/2308.07192: β = alpha (t (1 - 1/alpha) + 1/alpha).
 
     >>> calibrated_weight(25, 101, 0.0), calibrated_weight(25, 101, 1.0)
     (1.0, 0.25)
@@ -195,9 +198,9 @@ def chunked_sampled(
     candidates: Sequence[Tensor],
     wanted: Tensor,
     targets: Tensor,
-    negatives: Negatives,
-    items: Tensor | None,
-    chunk_elements: int = 1 << 22,
+    negatives: Tensor,
+    log_expected: Tensor | None,
+    had: Tensor | None,
 ) -> Tensor:
     """Mean of a loss of the target and shared negatives, over the positions with a target.
 
@@ -208,10 +211,9 @@ def chunked_sampled(
         candidates: those of the negatives.
         wanted: logits of the targets [B, L].
         targets: item tokens [B, L], PAD for none.
-        negatives: C items. Where one is the target itself, it is left out; `log_expected` is taken
-            off all logits.
-        items: item tokens [B, N], left out once seen as `chunked_cross_entropy` does.
-        chunk_elements: logits held at once; at least one sequence's.
+        negatives: item tokens [C]; where one is the target itself, it is left out.
+        log_expected: taken off their logits [C]; None: nothing is.
+        had: item tokens [B, N], left out as `chunked_cross_entropy` does; None: nothing else is.
     """
 
     def all_logits(history: tuple[Tensor, ...], candidates: tuple[Tensor, ...]) -> Tensor:
@@ -220,15 +222,16 @@ def chunked_sampled(
 
     def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        had = None if items is None else items[rows]
-        exact[..., 1:] -= negatives.log_expected
-        exact[..., 1:].masked_fill_(left_out(negatives.items, targets[rows], had), -torch.inf)
+        out = left_out(negatives, targets[rows], None if had is None else had[rows])
+        if log_expected is not None:
+            exact[..., 1:] -= log_expected
+        exact[..., 1:].masked_fill_(out, -torch.inf)
         with torch.enable_grad():
             total = loss(exact.requires_grad_())[targets[rows] != PAD].sum()
         (gradient,) = torch.autograd.grad(total, exact)
         return total.detach(), gradient.to(scores.dtype)
 
-    rows = _chunk_rows(chunk_elements, targets.shape[1], candidates)
+    rows = _chunk_rows(CHUNK_ELEMENTS, targets.shape[1], candidates)
     total = chunked_sum(all_logits, loss_and_gradient, (wanted, *history), candidates, rows)
     return total / _count(targets)
 

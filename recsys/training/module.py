@@ -14,7 +14,8 @@ from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.recommender import Model
-from recsys.training.losses import chunked_cross_entropy
+from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
+from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import inverse_square_root, warmup_hold_decay
 
 
@@ -42,35 +43,39 @@ class Schedule:
 
 
 class TrainingModule(pl.LightningModule):
-    """Prediction of every target over the whole catalogue."""
+    """Prediction of every target.
+
+    Args:
+        model: whose weights are found.
+        config: loss and optimiser.
+        schedule: of the learning rate.
+        interactions: of each item in training [I + 1], by item token.
+        exclude_seen: what was had before a target is no wrong answer.
+    """
 
     def __init__(
         self,
         model: Model,
         config: TrainingConfig,
         schedule: Schedule,
+        interactions: Tensor,
         *,
         exclude_seen: bool,
     ) -> None:
         super().__init__()
         self.model = model
+        self.objective = build_objective(config, interactions)
+        if isinstance(self.objective, SampledObjective):
+            read_rows_alone(model)
         self._config = config
         self._schedule = schedule
         self._exclude_seen = exclude_seen
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        """Mean cross-entropy per target."""
-        head = self.model.head
+        """Mean loss per target."""
         history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
-        candidates = head.candidate_side(self.model.items.weight)
-        loss = chunked_cross_entropy(
-            head.logits,
-            history,
-            candidates,
-            batch.targets,
-            had if self._exclude_seen else None,
-            label_smoothing=self._config.label_smoothing,
-        )
+        left_out = had if self._exclude_seen else None
+        loss: Tensor = self.objective(self.model, history, batch.targets, left_out)
         targets = int((batch.targets != PAD).sum())
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
@@ -78,7 +83,7 @@ class TrainingModule(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""
-        optimizer = torch.optim.AdamW(
+        optimizer = RowwiseAdamW(
             self.parameters(),
             lr=self._config.learning_rate,
             betas=(0.9, 0.98),
@@ -97,12 +102,12 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm.
+        """Clip by norm, sparse gradients too.
 
         Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
         bf16 needs no scaling.
         """
-        torch.nn.utils.clip_grad_norm_(self.parameters(), self._config.gradient_clip)
+        clip_gradients(self.parameters(), self._config.gradient_clip)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int

@@ -74,7 +74,7 @@ class PopularNegatives(nn.Module):
 
 
 class InBatchNegatives(nn.Module):
-    """Targets of the step itself, drawn evenly from its positions: so popular items come more often.
+    """Targets of the step itself, drawn evenly from its positions: popular items come more often.
 
     Args:
         interactions: of each item in training [I + 1], by item token; that of PAD does not count.

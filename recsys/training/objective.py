@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from recsys.config import (
@@ -64,20 +64,19 @@ class SampledObjective(nn.Module):
     def __init__(self, config: SampledLossConfig, interactions: Tensor) -> None:
         super().__init__()
         count, num_items = config.num_negatives, len(interactions) - 1
-        self.corrected = isinstance(config, SampledSoftmax)
         if config.negatives == "uniform":
             self.negatives: nn.Module = UniformNegatives(num_items, count)
         elif config.negatives == "popularity":
             self.negatives = PopularNegatives(interactions, count)
         else:
             self.negatives = InBatchNegatives(interactions, count)
+        self._corrected = isinstance(config, SampledSoftmax)
+        self._loss: Callable[[Tensor], Tensor] = binary_cross_entropy
         if isinstance(config, SampledSoftmax):
             self._loss = sampled_softmax
-            return
-        calibrated = isinstance(config, GeneralisedBinaryCrossEntropy)
-        calibration = config.calibration if calibrated else 0.0
-        weight = calibrated_weight(count, num_items, calibration)
-        self._loss = partial(binary_cross_entropy, target_weight=weight)
+        elif isinstance(config, GeneralisedBinaryCrossEntropy):
+            weight = calibrated_weight(count, num_items, config.calibration)
+            self._loss = partial(binary_cross_entropy, target_weight=weight)
 
     def forward(
         self, model: Model, history: HistorySide, targets: Tensor, had: Tensor | None
@@ -91,6 +90,23 @@ class SampledObjective(nn.Module):
             head.candidate_side(model.items(negatives.items)),
             head.paired(history, head.candidate_side(model.items(targets))),
             targets,
-            negatives,
+            negatives.items,
+            negatives.log_expected if self._corrected else None,
             had,
         )
+
+
+def build_objective(
+    config: TrainingConfig, interactions: Tensor
+) -> CatalogueObjective | SampledObjective:
+    """What the config asks for; for ``interactions`` see `SampledObjective`."""
+    if isinstance(config.loss, CrossEntropy):
+        return CatalogueObjective(config.label_smoothing)
+    return SampledObjective(config.loss, interactions)
+
+
+def read_rows_alone(model: Model) -> None:
+    """Let the gradients of tables that have a row per item be sparse: they are read row by row."""
+    for table in model.modules():
+        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
+            table.sparse = True
