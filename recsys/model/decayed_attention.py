@@ -131,7 +131,7 @@ def _batched(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _turn(x: Tensor, out: Tensor) -> Tensor:
-    """X [b, M, N] into out [b, N, M]; one by one on a CPU, where torch is quick at plain matrices."""
+    """Put x [b, M, N] into out [b, N, M]; one by one on a CPU, where torch is quick at that."""
     if x.device.type != "cpu":
         return out.copy_(x.mT)
     for matrix, place in zip(x, out, strict=True):

@@ -47,6 +47,10 @@ class DotProductHead(nn.Module):
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return last_states(history[0], lengths) @ candidates[0].T
 
+    def numbers_held(self, rows: int, positions: int) -> int:
+        """How many numbers `newest` holds for each candidate at once."""
+        return rows
+
 
 class TargetAttentionHead(nn.Module):
     """The candidate is the query, the purchases are keys and values; added to the dot product.
@@ -136,6 +140,10 @@ class TargetAttentionHead(nn.Module):
         for fade, weights, evidence in self._attention(history, candidates, lengths):
             scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
         return scores
+
+    def numbers_held(self, rows: int, positions: int) -> int:
+        """See `DotProductHead`."""
+        return rows * positions
 
     def contributions(
         self, history: HistorySide, candidates: CandidateSide, lengths: Tensor

@@ -161,7 +161,7 @@ def sampled_softmax(logits: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> Tensor:
-    """Mean of -w log sigmoid(target) and -log(1 - sigmoid(other)) over column 0, the target, and the others.
+    """Mean of -w log sigmoid(target) and of -log(1 - sigmoid(other)) for each of the others.
 
     With w = 1 it is SASRec's loss (Kang and McAuley 2018), with `calibrated_weight` gSASRec's.
 

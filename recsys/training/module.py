@@ -13,6 +13,7 @@ from torch import Tensor
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
+from recsys.model.heads import HistorySide
 from recsys.model.recommender import Model
 from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
@@ -74,12 +75,18 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean loss per target."""
         history, had = self.model.teacher_forced(batch.items, batch.lengths, batch.targets)
-        left_out = had if self._exclude_seen else None
-        loss: Tensor = self.objective(self.model, history, batch.targets, left_out)
+        loss = self.loss(history, batch.targets, had)
         targets = int((batch.targets != PAD).sum())
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         self.log("train/loss", loss.detach(), on_step=False, on_epoch=True, batch_size=targets)
         return loss
+
+    def loss(self, history: HistorySide, targets: Tensor, had: Tensor) -> Tensor:
+        """Of what the model's `teacher_forced` gives for targets [B, L]: the mean over them."""
+        value: Tensor = self.objective(
+            self.model, history, targets, had if self._exclude_seen else None
+        )
+        return value
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""

@@ -60,7 +60,7 @@ def test_by_hand() -> None:
 
 
 def test_the_weight_is_the_published_beta() -> None:
-    """β = alpha (t (1 - 1/alpha) + 1/alpha), alpha = k / (|I| - 1): gSASRec on ML-1M, k 256, t 0.75."""
+    """β = a (t (1 - 1/a) + 1/a), a = k / (I - 1): gSASRec on ML-1M, k 256, t 0.75."""
     alpha = 256 / 3415
     published = alpha * (0.75 * (1 - 1 / alpha) + 1 / alpha)
     assert calibrated_weight(256, 3416, 0.75) == pytest.approx(published)
