@@ -118,7 +118,7 @@ class TargetAttentionHead(nn.Module):
         embeddings, queries, uses = candidates
         scores = states @ embeddings.T
         for head in range(self.num_heads):
-            scores = scores + attend_at_all_positions(
+            scores += attend_at_all_positions(
                 keys[:, head], values[:, head], queries[head], uses[head], self.decays[head]
             )
         return scores
