@@ -12,6 +12,7 @@ from rich.logging import RichHandler
 from recsys.cli import (  # noqa: F401 - they bring their commands along
     backtests,
     experiments,
+    profiling,
     scoring,
     suites,
 )

@@ -11,6 +11,14 @@ from recsys.config.evaluation import (
 )
 from recsys.config.experiment import EvidenceConfig, Experiment, TrackingConfig, TrainingConfig
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
+from recsys.config.loss import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    GeneralisedBinaryCrossEntropy,
+    LossConfig,
+    SampledLossConfig,
+    SampledSoftmax,
+)
 from recsys.config.model import (
     DotProduct,
     FactorisationMachineConfig,
@@ -40,10 +48,12 @@ from recsys.config.suite import Suite, SuiteEntry, load_suite
 __all__ = [
     "AllItems",
     "Backtest",
+    "BinaryCrossEntropy",
     "CandidatesConfig",
     "Choices",
     "ChosenTargets",
     "Columns",
+    "CrossEntropy",
     "DataConfig",
     "DotProduct",
     "DropRows",
@@ -51,18 +61,22 @@ __all__ = [
     "EvidenceConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "GeneralisedBinaryCrossEntropy",
     "GivenItems",
     "GlobalTime",
     "HSTUConfig",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
+    "LossConfig",
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
     "Range",
     "RequestTime",
     "SampledItems",
+    "SampledLossConfig",
+    "SampledSoftmax",
     "Search",
     "Section",
     "SequenceToSequenceConfig",

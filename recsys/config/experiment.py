@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import (
     Field,
     PositiveFloat,
     ValidationInfo,
+    field_serializer,
     field_validator,
     model_validator,
 )
 
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
+from recsys.config.loss import CrossEntropy, LossConfig
 from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import Section
 
@@ -36,8 +38,11 @@ class TrainingConfig(Section):
     """Steps over which the learning rate rises to its full value; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate falls (hold_decay alone)."""
+    loss: LossConfig = CrossEntropy()
+    """Full cross-entropy where the catalogue allows it; the others hold each target against a few
+    items, and a step then costs no more for a larger catalogue."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of each target's probability that the loss spreads evenly over all items."""
+    """Share of each target's probability that cross-entropy spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
     """Largest norm of the gradient."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
@@ -56,6 +61,19 @@ class TrainingConfig(Section):
     refit: bool = False
     """After the best epoch is found on validation, train again from the start on all but the test
     targets, for as many epochs (the learning rate falls at the end of those)."""
+
+    @field_validator("label_smoothing")
+    @classmethod
+    def _has_all_items(cls, label_smoothing: float, info: ValidationInfo) -> float:
+        loss = info.data.get("loss")
+        if label_smoothing and loss is not None and loss.kind != "cross_entropy":
+            raise ValueError(f"must be 0 with loss {loss.kind}, which does not see all items")
+        return label_smoothing
+
+    @field_serializer("loss")
+    def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
+        """``cross_entropy`` where it is that."""
+        return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
 
 
 class EvidenceConfig(Section):

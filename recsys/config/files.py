@@ -59,7 +59,7 @@ def parse_experiment(
         *parents, leaf = key.split(".")
         section: Any = tree
         for depth, parent in enumerate(parents):
-            if parent in {"split", "candidates"} and isinstance(section.get(parent), str):
+            if parent in {"split", "candidates", "loss"} and isinstance(section.get(parent), str):
                 section[parent] = {"kind": section[parent]}  # written in short
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
-from recsys.evaluation.scorer import ELEMENTS_PER_BATCH
+from recsys.evaluation.scorer import users_per_batch
 from recsys.model.heads import CandidateSide
 from recsys.model.recommender import Model, SequenceRecommender
 
@@ -24,8 +24,8 @@ class _Step:
     tokens: int
     """Rows times positions through the encoder, padding included."""
     elements: int
-    """Rows times positions times candidates through the head: target attention holds as many
-    numbers, per attention head and a few times over."""
+    """Numbers that the head holds: rows times candidates, for target attention times positions
+    too, per attention head and a few times over."""
 
 
 # On a CPU what stays in its cache is fastest: for 346 histories of Beauty, 12,101 items and target
@@ -72,7 +72,7 @@ class ModelScorer:
         device = self._model.items.weight.device
         width = self.num_items + 1 if candidates is None else candidates.shape[1]
         scores = torch.empty(len(histories), width, device=device)
-        most_rows = max(1, ELEMENTS_PER_BATCH // (self.num_items + 1))
+        most_rows = users_per_batch(self.num_items)
         with evaluating(self._model):
             side = self._model.head.candidate_side(self._model.items.weight)
             for rows in like_lengths(lengths, self._step.tokens, most_rows):
@@ -91,7 +91,7 @@ class ModelScorer:
         times = histories.padded_times()
         moments = None if times is None else torch.from_numpy(times).to(device)
         history = self._model(items, lengths, moments)
-        step = max(1, self._step.elements // items.numel())
+        step = max(1, self._step.elements // self._model.head.numbers_held(*items.shape))
         scores = torch.empty(len(histories), self.num_items + 1, device=device)
         for start in range(0, self.num_items + 1, step):
             chunk = tuple(part[..., start : start + step, :] for part in side)

@@ -13,6 +13,9 @@ from recsys.data.histories import Histories
 
 ELEMENTS_PER_BATCH = 1 << 22
 """Scores held at once, users times catalogue: 16 MiB of float32."""
+FEWEST_USERS = 64
+"""Users that go through together however large the catalogue is, 256 MB of scores for a million
+items: its embeddings are read once for all of them."""
 
 
 class Scorer(Protocol):
@@ -39,12 +42,21 @@ class Scorer(Protocol):
         ...
 
 
-def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
-    """Runs of users whose scores over the whole catalogue fit ``ELEMENTS_PER_BATCH``.
+def users_per_batch(num_items: int) -> int:
+    """How many users' scores over the whole catalogue are held at once.
 
-    >>> list(user_batches(3, num_items=1 << 21))
-    [slice(0, 1, None), slice(1, 2, None), slice(2, 3, None)]
+    >>> users_per_batch(4095), users_per_batch(10**6)
+    (1024, 64)
     """
-    size = max(1, ELEMENTS_PER_BATCH // (num_items + 1))
+    return max(FEWEST_USERS, ELEMENTS_PER_BATCH // (num_items + 1))
+
+
+def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
+    """Runs of users whose scores over the whole catalogue are held at once.
+
+    >>> list(user_batches(150, num_items=1 << 21))
+    [slice(0, 64, None), slice(64, 128, None), slice(128, 150, None)]
+    """
+    size = users_per_batch(num_items)
     for start in range(0, num_users, size):
         yield slice(start, min(start + size, num_users))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import padding_mask
+from recsys.model.decayed_attention import attend_at_all_positions
 from recsys.model.dropout import Dropout
 
 HistorySide = tuple[Tensor, ...]
@@ -38,9 +39,17 @@ class DotProductHead(nn.Module):
         """Scores [B, L, C] of every candidate at every position, from the items up to there."""
         return history[0] @ candidates[0].T
 
+    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """Scores [B, L] of one candidate at each position, from embeddings [B, L, D]."""
+        return (history[0] * candidates[0]).sum(dim=-1)
+
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return last_states(history[0], lengths) @ candidates[0].T
+
+    def numbers_held(self, rows: int, positions: int) -> int:
+        """How many numbers `newest` holds for each candidate at once."""
+        return rows
 
 
 class TargetAttentionHead(nn.Module):
@@ -109,12 +118,21 @@ class TargetAttentionHead(nn.Module):
         embeddings, queries, uses = candidates
         scores = states @ embeddings.T
         for head in range(self.num_heads):
-            weights = (keys[:, head] @ queries[head].T).exp()
-            evidence = values[:, head] @ uses[head].T
-            decay = self.decays[head]
-            attended = running_sum(weights * evidence, decay) / running_sum(weights, decay)
-            scores = scores + attended
+            scores += attend_at_all_positions(
+                keys[:, head], values[:, head], queries[head], uses[head], self.decays[head]
+            )
         return scores
+
+    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+        """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
+        states, keys, values = history
+        embeddings, queries, uses = candidates
+        steps = torch.arange(states.shape[1], device=states.device)
+        age = steps[:, None] - steps
+        fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
+        weights = torch.softmax(queries @ keys.mT + fade, dim=-1)
+        attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
+        return (states * embeddings).sum(dim=-1) + attended
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """See `DotProductHead`."""
@@ -122,6 +140,10 @@ class TargetAttentionHead(nn.Module):
         for fade, weights, evidence in self._attention(history, candidates, lengths):
             scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
         return scores
+
+    def numbers_held(self, rows: int, positions: int) -> int:
+        """See `DotProductHead`."""
+        return rows * positions
 
     def contributions(
         self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
@@ -169,35 +191,6 @@ class TargetAttentionHead(nn.Module):
         """[..., N, H · d] to [..., H, N, d]."""
         narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
         return narrow.transpose(-2, -3)
-
-
-def running_sum(x: Tensor, decay: Tensor, block: int = 256) -> Tensor:
-    """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j along the second-last dimension.
-
-    A product with the triangular matrix of decays, block by block with a carry: matrix units do it
-    several times faster than a scan, and nothing grows with t.
-
-    >>> running_sum(torch.ones(1, 3, 1), torch.tensor(math.log(2))).flatten()
-    tensor([1.0000, 1.5000, 1.7500])
-
-    Args:
-        x: [..., L, C].
-        decay: scalar ≥ 0.
-        block: rows of the triangular matrix.
-    """
-    length = x.shape[-2]
-    steps = torch.arange(min(block, length), device=x.device)
-    gaps = steps[:, None] - steps
-    kernel = torch.exp(-decay * gaps.clamp(min=0)).masked_fill(gaps < 0, 0).to(x.dtype)
-    fade = torch.exp(-decay * (steps + 1)).to(x.dtype)[:, None]
-    sums: list[Tensor] = []
-    for part in x.split(block, dim=-2):
-        size = part.shape[-2]
-        total = kernel[:size, :size] @ part
-        if sums:
-            total = total + fade[:size] * sums[-1][..., -1:, :]
-        sums.append(total)
-    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-2)
 
 
 def _directions(x: Tensor) -> Tensor:

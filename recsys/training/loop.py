@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerStatus
@@ -70,7 +71,7 @@ def train(
         KeyboardInterrupt: by Ctrl-C before the first epoch has ended, without validation, or where
             several processes train.
     """
-    batches = _batches(experiment, histories)
+    batches = epochs_of(experiment, histories)
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     config = experiment.training
@@ -79,7 +80,10 @@ def train(
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
         model = build_model(experiment.model, num_items)
-        module = TrainingModule(model, config, schedule, exclude_seen=exclude_seen, start=start)
+        interactions = torch.from_numpy(np.bincount(histories.items, minlength=num_items + 1))
+        module = TrainingModule(
+            model, config, schedule, interactions, exclude_seen=exclude_seen, start=start
+        )
         validate = _validate(experiment, module.evaluated, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
@@ -107,7 +111,8 @@ def _validate(
     return lambda: rank_together(model, length, validation, seen)
 
 
-def _batches(experiment: Experiment, histories: Histories) -> Batches:
+def epochs_of(experiment: Experiment, histories: Histories) -> Batches:
+    """What the model of the experiment is trained on, epoch after epoch."""
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):

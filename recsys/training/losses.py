@@ -7,9 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 
 from recsys.data.histories import PAD
+from recsys.training.chunks import LogitsFunction, chunked_sum
+from recsys.training.negatives import left_out
+
+CHUNK_ELEMENTS = 1 << 22
+"""Logits held at once: 8 MiB of bf16."""
 
 
 def cross_entropy(
@@ -40,41 +45,50 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
+        ctx: Any,
         logits: Tensor,
         targets: Tensor,
         excluded: Tensor | None,
         label_smoothing: float,
     ) -> Tensor:
-        logits = logits.detach()
-        index = targets[..., None]
-        wanted = logits.gather(-1, index)
-        logits[..., PAD] = -torch.inf
-        if excluded is not None:
-            logits.scatter_(-1, excluded, -torch.inf)
-        logits.scatter_(-1, index, wanted)
-        if label_smoothing:
-            allowed = logits > -torch.inf
-            shares = label_smoothing / allowed.sum(-1, keepdim=True)
-            mean = logits.masked_fill(~allowed, 0).sum(-1, keepdim=True, dtype=torch.float32)
-            mean *= shares / label_smoothing
-        gradient = torch.softmax(logits, dim=-1, out=logits)
-        losses = -gradient.gather(-1, index).float().clamp_(min=1e-30).log_()
-        if label_smoothing:
-            # log of the softmax's denominator = loss + wanted logit
-            losses = losses + label_smoothing * (wanted.float() - mean)
-            gradient -= allowed * shares.to(gradient.dtype)
-        gradient.scatter_add_(-1, index, torch.full_like(wanted, label_smoothing - 1))
-        empty = targets == PAD
-        losses[empty] = 0
-        gradient[empty] = 0
+        loss, gradient = _softmax_gradient(logits.detach(), targets, excluded, label_smoothing)
         ctx.save_for_backward(gradient)
-        return losses.sum()
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * upstream[0].to(gradient.dtype), None, None, None
+
+
+def _softmax_gradient(
+    logits: Tensor, targets: Tensor, excluded: Tensor | None, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """See `cross_entropy`: the loss, and its gradient in the place of the logits."""
+    # By index into all logits end to end: on a CPU torch.scatter_ copies the whole tensor first.
+    flat = logits.view(-1)
+    starts = torch.arange(0, len(flat), logits.shape[-1], device=flat.device).view(targets.shape)
+    place = starts + targets
+    wanted = flat[place]
+    logits[..., PAD] = -torch.inf
+    if excluded is not None:
+        flat[starts[..., None] + excluded] = -torch.inf
+    flat[place] = wanted
+    if label_smoothing:
+        allowed = logits > -torch.inf
+        shares = label_smoothing / allowed.sum(-1)
+        mean = logits.masked_fill(~allowed, 0).sum(-1, dtype=torch.float32) / allowed.sum(-1)
+    gradient = torch.softmax(logits, dim=-1, out=logits)
+    losses = -flat[place].float().clamp_(min=1e-30).log_()
+    if label_smoothing:
+        # log of the softmax's denominator = loss + wanted logit
+        losses += label_smoothing * (wanted.float() - mean)
+        gradient -= allowed * shares[..., None].to(gradient.dtype)
+    flat[place] += label_smoothing - 1
+    empty = targets == PAD
+    losses[empty] = 0
+    gradient[empty] = 0
+    return losses.sum(), gradient
 
 
 def seen_items(items: Tensor, steps: int) -> Tensor:
@@ -93,9 +107,6 @@ def seen_items(items: Tensor, steps: int) -> Tensor:
     return items[:, None, :].expand(-1, steps, -1).tril(items.shape[1] - steps)
 
 
-LogitsFunction = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Tensor]
-
-
 def chunked_cross_entropy(
     logits: LogitsFunction,
     history: Sequence[Tensor],
@@ -104,7 +115,7 @@ def chunked_cross_entropy(
     items: Tensor | None,
     *,
     label_smoothing: float = 0.0,
-    chunk_elements: int = 1 << 22,
+    chunk_elements: int | None = None,
 ) -> Tensor:
     """Mean `cross_entropy` over the positions with a target, never holding [B, L, I + 1] logits.
 
@@ -119,67 +130,116 @@ def chunked_cross_entropy(
         items: item tokens [B, N] to leave out of the softmax once seen: before target t the first
             N - L + 1 + t are. None: nothing is left out.
         label_smoothing: see `cross_entropy`.
-        chunk_elements: logits held at once; at least one sequence's.
+        chunk_elements: logits held at once, at least one sequence's; None: `CHUNK_ELEMENTS`.
     """
-    loss: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-        logits,
-        targets,
-        items,
-        label_smoothing,
-        chunk_elements,
-        len(history),
-        *history,
-        *candidates,
-    )
-    return loss
+    length = targets.shape[1]
+
+    def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        excluded = None if items is None else seen_items(items[rows], length)
+        return _softmax_gradient(scores, targets[rows], excluded, label_smoothing)
+
+    rows = _chunk_rows(chunk_elements or CHUNK_ELEMENTS, length, candidates)
+    total = chunked_sum(logits, loss, history, candidates, rows)
+    return total / _count(targets)
 
 
-class _Chunked(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: LogitsFunction,
-        targets: Tensor,
-        items: Tensor | None,
-        label_smoothing: float,
-        chunk_elements: int,
-        num_history: int,
-        *sides: Tensor,
-    ) -> Tensor:
-        sides = tuple(_working_copy(side) for side in sides)
-        history, candidates = sides[:num_history], sides[num_history:]
-        sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
-        parts: list[list[Tensor]] = [[] for _ in history]
-        total = torch.zeros((), device=targets.device)
-        size = max(1, chunk_elements // (targets.shape[1] * candidates[0].shape[-2]))
-        for start in range(0, len(targets), size):
-            rows = slice(start, start + size)
-            chunk = tuple(side[rows].requires_grad_() for side in history)
-            excluded = None if items is None else seen_items(items[rows], targets.shape[1])
-            with torch.enable_grad():
-                loss = cross_entropy(
-                    logits(chunk, candidates), targets[rows], excluded, label_smoothing
-                )
-            gradients = torch.autograd.grad(loss, (*chunk, *candidates))
-            for part, gradient in zip(parts, gradients[:num_history], strict=True):
-                part.append(gradient)
-            for index, gradient in enumerate(gradients[num_history:]):
-                sums[index] += gradient
-            total += loss.detach()
-        count = (targets != PAD).sum().clamp_(min=1)
-        ctx.save_for_backward(count, *(torch.cat(part) for part in parts), *sums)
-        return total / count
+def sampled_softmax(logits: Tensor) -> Tensor:
+    """-log softmax(logits)[0]: the target in column 0, against the others.
 
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        count, *gradients = ctx.saved_tensors
-        scale = upstream[0] / count
-        return None, None, None, None, None, None, *(gradient * scale for gradient in gradients)
+    With the log of how often each of the others is expected in a draw taken off its logit, the
+    denominator is that of the whole catalogue in expectation. The target's logit stays as it is: it
+    is always there (Khrylchenko et al. 2025, https://arxiv.org/abs/2507.09331; the correction is of
+    Bengio and Senécal 2008, https://doi.org/10.1109/TNN.2007.912312).
+
+    Args:
+        logits: [..., 1 + C]; -inf is left out.
+
+    Returns:
+        [...]
+    """
+    return logits.logsumexp(-1) - logits[..., 0]
 
 
-def _working_copy(side: Tensor) -> Tensor:
-    """A leaf of the autocast dtype: cast once here, not once per chunk."""
-    device = side.device.type
-    if torch.is_autocast_enabled(device):
-        side = side.to(torch.get_autocast_dtype(device))
-    return side.detach().requires_grad_()
+def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> Tensor:
+    """Mean of -w log sigmoid(target) and of -log(1 - sigmoid(other)) for each of the others.
+
+    With w = 1 it is SASRec's loss (Kang and McAuley 2018), with `calibrated_weight` gSASRec's.
+
+    Args:
+        logits: [..., 1 + C]; -inf is left out.
+        target_weight: w.
+
+    Returns:
+        [...]
+    """
+    present = (logits > -torch.inf).sum(-1)
+    wrong = F.softplus(logits[..., 1:]).sum(-1)
+    return (target_weight * F.softplus(-logits[..., 0]) + wrong) / present
+
+
+def calibrated_weight(num_negatives: int, num_items: int, calibration: float) -> float:
+    """The weight β of a target beside sampled negatives: 1 - t (1 - alpha), alpha = C / (I - 1).
+
+    With few negatives a plain binary cross-entropy learns scores that are too sure: sigmoid must be
+    raised to β to give a probability. Source: Petrov and Macdonald 2023 (gSASRec),
+    https://arxiv.org/abs/2308.07192: β = alpha (t (1 - 1/alpha) + 1/alpha).
+
+    >>> calibrated_weight(25, 101, 0.0), calibrated_weight(25, 101, 1.0)
+    (1.0, 0.25)
+    """
+    sampled = min(1.0, num_negatives / max(num_items - 1, 1))
+    return 1 - calibration * (1 - sampled)
+
+
+def chunked_sampled(
+    loss: Callable[[Tensor], Tensor],
+    logits: LogitsFunction,
+    history: Sequence[Tensor],
+    candidates: Sequence[Tensor],
+    wanted: Tensor,
+    targets: Tensor,
+    negatives: Tensor,
+    log_expected: Tensor | None,
+    had: Tensor | None,
+) -> Tensor:
+    """Mean of a loss of the target and shared negatives, over the positions with a target.
+
+    Args:
+        loss: float32 logits [b, L, 1 + C], the target's in column 0, to [b, L].
+        logits: (history, candidates) to [b, L, C].
+        history: tensors whose first dimension is B.
+        candidates: those of the negatives.
+        wanted: logits of the targets [B, L].
+        targets: item tokens [B, L], PAD for none.
+        negatives: item tokens [C]; where one is the target itself, it is left out.
+        log_expected: taken off their logits [C]; None: nothing is.
+        had: item tokens [B, N], left out as `chunked_cross_entropy` does; None: nothing else is.
+    """
+
+    def all_logits(history: tuple[Tensor, ...], candidates: tuple[Tensor, ...]) -> Tensor:
+        own, *sides = history
+        return torch.cat([own[..., None], logits(tuple(sides), candidates)], dim=-1)
+
+    def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        out = left_out(negatives, targets[rows], None if had is None else had[rows])
+        if log_expected is not None:
+            exact[..., 1:] -= log_expected
+        exact[..., 1:].masked_fill_(out, -torch.inf)
+        with torch.enable_grad():
+            total = loss(exact.requires_grad_())[targets[rows] != PAD].sum()
+        (gradient,) = torch.autograd.grad(total, exact)
+        return total.detach(), gradient.to(scores.dtype)
+
+    rows = _chunk_rows(CHUNK_ELEMENTS, targets.shape[1], candidates)
+    total = chunked_sum(all_logits, loss_and_gradient, (wanted, *history), candidates, rows)
+    return total / _count(targets)
+
+
+def _chunk_rows(elements: int, length: int, candidates: Sequence[Tensor]) -> int:
+    return max(1, elements // (length * candidates[0].shape[-2]))
+
+
+def _count(targets: Tensor) -> Tensor:
+    """Positions with a target; 1 if there are none."""
+    return (targets != PAD).sum().clamp_(min=1)

@@ -15,9 +15,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from recsys.config import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
+from recsys.model.heads import HistorySide
 from recsys.model.recommender import Model
 from recsys.training import processes
-from recsys.training.losses import chunked_cross_entropy
+from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
+from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import inverse_square_root, warmup_cosine, warmup_hold_decay
 from recsys.training.state import TrainingState, restore_random
 
@@ -51,16 +53,17 @@ class Schedule:
 
 
 class TrainingModule(pl.LightningModule):
-    """Prediction of every target over the whole catalogue.
+    """Prediction of every target.
 
     The moving average of the weights, where there is one, is a part of it: it moves with it, and
     checkpoints hold it.
 
     Args:
         model: what is trained; it takes on the weights of ``start``.
-        config: the training section.
-        schedule: of the whole training.
-        exclude_seen: whether items that were had are no wrong answers.
+        config: loss and optimiser.
+        schedule: of the learning rate.
+        interactions: of each item in training [I + 1], by item token.
+        exclude_seen: what was had before a target is no wrong answer.
         start: where to go on; None: at the beginning.
     """
 
@@ -69,12 +72,16 @@ class TrainingModule(pl.LightningModule):
         model: Model,
         config: TrainingConfig,
         schedule: Schedule,
+        interactions: Tensor,
         *,
         exclude_seen: bool,
         start: TrainingState | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.objective = build_objective(config, interactions)
+        if isinstance(self.objective, SampledObjective):
+            read_rows_alone(model)
         self._average: AveragedModel | None = None
         if config.ema_decay:
             average = get_ema_multi_avg_fn(config.ema_decay)
@@ -118,20 +125,11 @@ class TrainingModule(pl.LightningModule):
             self._average.update_parameters(self.model)
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        """Mean cross-entropy per target, of all processes' targets."""
-        head = self.model.head
+        """Mean loss per target, of all processes' targets."""
         history, had = self.model.teacher_forced(
             batch.items, batch.lengths, batch.targets, batch.times
         )
-        candidates = head.candidate_side(self.model.items.weight)
-        loss = chunked_cross_entropy(
-            head.logits,
-            history,
-            candidates,
-            batch.targets,
-            had if self._exclude_seen else None,
-            label_smoothing=self._config.label_smoothing,
-        )
+        loss = self.loss(history, batch.targets, had)
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         targets = (batch.targets != PAD).sum()
         self.sums += torch.stack([loss.detach().double() * targets, targets])
@@ -140,9 +138,16 @@ class TrainingModule(pl.LightningModule):
         # Lightning takes the mean of the processes' gradients, but some have more targets.
         return loss * (targets * processes.count() / processes.total(targets))
 
+    def loss(self, history: HistorySide, targets: Tensor, had: Tensor) -> Tensor:
+        """Of what the model's `teacher_forced` gives for targets [B, L]: the mean over them."""
+        value: Tensor = self.objective(
+            self.model, history, targets, had if self._exclude_seen else None
+        )
+        return value
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW (fused), the schedule stepped after every batch."""
-        optimizer = torch.optim.AdamW(
+        optimizer = RowwiseAdamW(
             self.model.parameters(),
             lr=self._config.learning_rate,
             betas=(0.9, 0.98),
@@ -200,12 +205,12 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm.
+        """Clip by norm, sparse gradients too.
 
         Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
         bf16 needs no scaling.
         """
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.gradient_clip)
+        clip_gradients(self.model.parameters(), self._config.gradient_clip)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int

@@ -159,6 +159,7 @@ def test_candidates_are_picked_out(
     candidates = np.array([[4, 1], [0, 2], [3, 3]], dtype=np.int32)
     expected = model.score(asked).gather(1, torch.from_numpy(candidates.astype(np.int64)))
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 10)
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
     np.testing.assert_allclose(model.score(asked, candidates), expected, rtol=1e-6, atol=1e-9)
 
 

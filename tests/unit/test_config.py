@@ -97,3 +97,25 @@ def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
 
 def test_defaults_are_a_valid_experiment() -> None:
     assert Experiment().model.family == "target_attention"
+
+
+def test_losses_are_written_in_short_or_with_their_settings() -> None:
+    assert parse_experiment({}).training.loss.kind == "cross_entropy"
+    short = parse_experiment({"training": {"loss": "gbce"}}, ["training.loss.calibration=0.5"])
+    whole = {"kind": "gbce", "num_negatives": 1024, "negatives": "uniform", "calibration": 0.5}
+    assert short.model_dump()["training"]["loss"] == whole
+    assert Experiment().model_dump()["training"]["loss"] == "cross_entropy"
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"loss": "softmax"}, "training.loss: the kind must be"),
+        ({"loss": {"kind": "bce", "calibration": 0.5}}, "training.loss.calibration: unknown key"),
+        ({"loss": "bce", "label_smoothing": 0.1}, "label_smoothing: must be 0 with loss bce"),
+    ],
+)
+def test_losses_that_cannot_be(training: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({"training": training})
+    assert message in str(caught.value)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys.model.heads import DotProductHead, TargetAttentionHead, last_states, running_sum
+from recsys.model.decayed_attention import DecayedSums
+from recsys.model.heads import DotProductHead, TargetAttentionHead, last_states
 
 DIM = 6
 shapes = st.fixed_dictionaries(
@@ -164,11 +165,15 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 7), st.floats(0, 3))
 def test_running_sum_in_blocks_equals_the_loop(length: int, block: int, decay: float) -> None:
-    x = torch.randn(2, length, 3, dtype=torch.float64)
+    x = torch.randn(2, 3, length, dtype=torch.float64)
     rate = torch.tensor(decay, dtype=torch.float64)
     total = torch.zeros(2, 3, dtype=torch.float64)
     expected = []
     for t in range(length):
-        total = total * math.exp(-decay) + x[:, t]
+        total = total * math.exp(-decay) + x[..., t]
         expected.append(total)
-    assert torch.allclose(running_sum(x, rate, block), torch.stack(expected, 1), atol=1e-12)
+    sums = DecayedSums(rate, length, x.dtype, block)
+    assert torch.allclose(sums.past(x), torch.stack(expected, -1), atol=1e-12)
+    # ⟨y, past(x)⟩ = ⟨future(y), x⟩ is what a transpose is.
+    y = torch.randn_like(x)
+    assert torch.allclose((y * sums.past(x)).sum(), (sums.future(y) * x).sum(), atol=1e-10)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
+from recsys.evaluation import ranking
 from recsys.evaluation import scorer as scorer_module
 from recsys.evaluation.metrics import NEVER, metric_values
 from recsys.evaluation.ranking import Seen, Ties, rank_targets, top_k
@@ -189,6 +190,7 @@ def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     one = rank_targets(TableScorer(scores), histories, wanted, "filter")
     best, values = top_k(TableScorer(scores), histories, 4, "filter")
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 47)
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
     batched = TableScorer(scores)
     assert rank_targets(batched, histories, wanted, "filter").tolist() == one.tolist()
     assert batched.calls == [4, 4, 4, 4, 4, 3]
@@ -266,3 +268,16 @@ def test_targets_that_share_a_history_rank_as_if_each_had_its_own(
     assert sum(shared.calls) == len(histories)  # each is scored once
     own = rank_targets(TableScorer(scores[rows]), histories.take(rows), wanted, seen)
     assert ranks.tolist() == own.tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(40, 90), st.integers(1, 3), st.integers(0, 2**16))
+def test_best_by_blocks_is_topk(rows: int, width: int, k: int, seed: int) -> None:
+    """Few different values, so that blocks and their ends tie."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, 6, (rows, width), generator=generator).float()
+    scores[:, ::7] = -torch.inf
+    best, tokens = ranking._best(scores, k, block=3)
+    assert torch.equal(best, scores.topk(k).values)
+    assert torch.equal(scores.gather(1, tokens), best)
+    assert all(len(set(row)) == k for row in tokens.tolist())

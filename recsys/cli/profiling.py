@@ -1,0 +1,38 @@
+"""The command that shows where a training's time goes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recsys.cli.options import Config, Data, Json, Set, app, find_dataset, read_experiment
+from recsys.console import show_rows
+
+
+@app.command("profile")
+def profile_training(
+    config: Config,
+    data: Data = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to watch, after two to warm up.")] = 10,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Train a few steps: where the time goes, tokens per second, padding, memory, matrix peak."""
+    from recsys.training.profile import profile
+
+    experiment = read_experiment(config, overrides, None)
+    found = profile(experiment, find_dataset(experiment, data), steps)
+    if as_json:
+        seconds = {f"{phase}_seconds": value for phase, value in found.seconds.items()}
+        show_rows([seconds | found.summary()], as_json)
+        return
+    total = sum(found.seconds.values())
+    show_rows(
+        [
+            {"phase": phase, "ms per step": 1000 * value, "share": value / total}
+            for phase, value in found.seconds.items()
+        ],
+        as_json,
+    )
+    show_rows([found.summary()], as_json)

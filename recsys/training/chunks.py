@@ -1,0 +1,85 @@
+"""Logits a few sequences at a time: made, turned into loss and gradients, and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LogitsFunction = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Tensor]
+"""From (history, candidates) to [b, L, C]."""
+LossFunction = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+"""From logits [b, L, C], which it may overwrite, and the rows that they are of, to the sum of the
+losses and its gradient [b, L, C]."""
+
+
+def chunked_sum(
+    logits: LogitsFunction,
+    loss: LossFunction,
+    history: Sequence[Tensor],
+    candidates: Sequence[Tensor],
+    chunk_rows: int,
+) -> Tensor:
+    """The sum of a loss over all rows, never holding [B, L, C] logits.
+
+    Forward finds the gradients too, chunk by chunk; backward only scales them.
+
+    Args:
+        logits: is differentiated by autograd.
+        loss: makes its gradient itself, so that no pass over the logits multiplies it by one.
+        history: tensors whose first dimension is B; chunks of it go to `logits`.
+        candidates: tensors that every chunk needs whole.
+        chunk_rows: sequences at a time.
+
+    Returns:
+        A float32 scalar.
+    """
+    total: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
+        logits, loss, chunk_rows, len(history), *history, *candidates
+    )
+    return total
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: LogitsFunction,
+        loss: LossFunction,
+        chunk_rows: int,
+        num_history: int,
+        *sides: Tensor,
+    ) -> Tensor:
+        sides = tuple(_working_copy(side) for side in sides)
+        history, candidates = sides[:num_history], sides[num_history:]
+        sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
+        parts: list[list[Tensor]] = [[] for _ in history]
+        total = torch.zeros((), device=history[0].device)
+        for start in range(0, len(history[0]), chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            chunk = tuple(side[rows].requires_grad_() for side in history)
+            with torch.enable_grad():
+                scores = logits(chunk, candidates)
+            losses, upstream = loss(scores.detach(), rows)
+            gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
+            for part, gradient in zip(parts, gradients[:num_history], strict=True):
+                part.append(gradient)
+            for index, gradient in enumerate(gradients[num_history:]):
+                sums[index] += gradient
+            total += losses
+        ctx.save_for_backward(*(torch.cat(part) for part in parts), *sums)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
+        return None, None, None, None, *(found * upstream[0] for found in ctx.saved_tensors)
+
+
+def _working_copy(side: Tensor) -> Tensor:
+    """A leaf of the autocast dtype: cast once here, not once per chunk."""
+    device = side.device.type
+    if torch.is_autocast_enabled(device):
+        side = side.to(torch.get_autocast_dtype(device))
+    return side.detach().requires_grad_()

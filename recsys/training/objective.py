@@ -1,0 +1,112 @@
+"""What a step minimises: the targets against the whole catalogue, or against a few of its items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from recsys.config import (
+    CrossEntropy,
+    GeneralisedBinaryCrossEntropy,
+    SampledLossConfig,
+    SampledSoftmax,
+    TrainingConfig,
+)
+from recsys.model.heads import HistorySide
+from recsys.model.recommender import Model
+from recsys.training.losses import (
+    binary_cross_entropy,
+    calibrated_weight,
+    chunked_cross_entropy,
+    chunked_sampled,
+    sampled_softmax,
+)
+from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
+
+
+class CatalogueObjective(nn.Module):
+    """Cross-entropy over every item."""
+
+    def __init__(self, label_smoothing: float) -> None:
+        super().__init__()
+        self._label_smoothing = label_smoothing
+
+    def forward(
+        self, model: Model, history: HistorySide, targets: Tensor, had: Tensor | None
+    ) -> Tensor:
+        """Mean over the targets [B, L]; what was had [B, N] before each is left out.
+
+        See `chunked_cross_entropy`.
+        """
+        candidates = model.head.candidate_side(model.items.weight)
+        return chunked_cross_entropy(
+            model.head.logits,
+            history,
+            candidates,
+            targets,
+            had,
+            label_smoothing=self._label_smoothing,
+        )
+
+
+class SampledObjective(nn.Module):
+    """A loss of the target and negatives that are drawn anew for each step.
+
+    The model's item embeddings are read row by row, so their gradient is sparse.
+
+    Args:
+        config: the loss, and how its negatives are drawn.
+        interactions: of each item in training [I + 1], by item token.
+    """
+
+    def __init__(self, config: SampledLossConfig, interactions: Tensor) -> None:
+        super().__init__()
+        count, num_items = config.num_negatives, len(interactions) - 1
+        if config.negatives == "uniform":
+            self.negatives: nn.Module = UniformNegatives(num_items, count)
+        elif config.negatives == "popularity":
+            self.negatives = PopularNegatives(interactions, count)
+        else:
+            self.negatives = InBatchNegatives(interactions, count)
+        self._corrected = isinstance(config, SampledSoftmax)
+        self._loss: Callable[[Tensor], Tensor] = binary_cross_entropy
+        if isinstance(config, SampledSoftmax):
+            self._loss = sampled_softmax
+        elif isinstance(config, GeneralisedBinaryCrossEntropy):
+            weight = calibrated_weight(count, num_items, config.calibration)
+            self._loss = partial(binary_cross_entropy, target_weight=weight)
+
+    def forward(
+        self, model: Model, history: HistorySide, targets: Tensor, had: Tensor | None
+    ) -> Tensor:
+        """As `CatalogueObjective`; see `chunked_sampled`."""
+        head, negatives = model.head, self.negatives(targets)
+        return chunked_sampled(
+            self._loss,
+            head.logits,
+            history,
+            head.candidate_side(model.items(negatives.items)),
+            head.paired(history, head.candidate_side(model.items(targets))),
+            targets,
+            negatives.items,
+            negatives.log_expected if self._corrected else None,
+            had,
+        )
+
+
+def build_objective(
+    config: TrainingConfig, interactions: Tensor
+) -> CatalogueObjective | SampledObjective:
+    """What the config asks for; for ``interactions`` see `SampledObjective`."""
+    if isinstance(config.loss, CrossEntropy):
+        return CatalogueObjective(config.label_smoothing)
+    return SampledObjective(config.loss, interactions)
+
+
+def read_rows_alone(model: Model) -> None:
+    """Let the gradients of tables that have a row per item be sparse: they are read row by row."""
+    for table in model.modules():
+        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
+            table.sparse = True

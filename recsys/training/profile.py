@@ -1,0 +1,175 @@
+"""Where the time of a training step goes, and how much of the machine it uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from recsys.config import Experiment
+from recsys.data.batches import SequenceBatch
+from recsys.data.prepared import PreparedDataset
+from recsys.data.shared_batches import Batches
+from recsys.errors import InputError
+from recsys.model.recommender import build_model
+from recsys.training.loop import epochs_of
+from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.training.module import Schedule, TrainingModule
+from recsys.training.optimiser import clip_gradients
+from recsys.training.precision import choose_precision
+
+_WARM_UP = 2
+"""Steps that compile kernels and fill caches; not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Means over the steps that were watched."""
+
+    seconds: dict[str, float]
+    """Per step: data, encoder (embedding and encoder, forward), loss (head and loss: its gradients
+    are found here too), backward (the encoder's), optimiser."""
+    tokens_per_second: float
+    """Real tokens."""
+    padding_share: float
+    """Of the tokens that went through the encoder."""
+    gigaflops: float
+    """Of the matrix products of a step."""
+    peak_share: float
+    """Of the speed of one large matrix product here, in the same precision, that a step reaches."""
+    precision: str
+    memory_mib: dict[str, float]
+
+    def summary(self) -> dict[str, float | str]:
+        """All but the times, by name."""
+        return {
+            "precision": self.precision,
+            "seconds_per_step": sum(self.seconds.values()),
+            "tokens_per_second": self.tokens_per_second,
+            "padding_share": self.padding_share,
+            "gigaflop_per_step": self.gigaflops,
+            "share_of_matrix_peak": self.peak_share,
+            **self.memory_mib,
+        }
+
+
+def profile(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Profile:
+    """Train a fresh model for a few steps and watch.
+
+    Args:
+        experiment: model and training.
+        dataset: to train on.
+        steps: that are watched, after two to warm up.
+
+    Raises:
+        InputError: no history has two items.
+    """
+    batches = epochs_of(experiment, dataset.histories("valid"))
+    if batches.num_sequences == 0:
+        raise InputError("nothing to train on: no user has two interactions before the held-out")
+    with torch.random.fork_rng():
+        torch.manual_seed(experiment.seed)
+        return _watch(experiment, dataset, batches, steps)
+
+
+def _watch(
+    experiment: Experiment, dataset: PreparedDataset, batches: Batches, steps: int
+) -> Profile:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = experiment.training
+    precision, _ = choose_precision(config.precision)
+    dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    histories = dataset.histories("valid")
+    interactions = torch.from_numpy(np.bincount(histories.items, minlength=dataset.num_items + 1))
+    module = TrainingModule(
+        build_model(experiment.model, dataset.num_items),
+        config,
+        Schedule.plan(config, config.max_epochs, len(batches)),
+        interactions,
+        exclude_seen=experiment.evaluation.seen == "filter",
+    ).to(device)
+    configured: Any = module.configure_optimizers()
+    optimizer = configured["optimizer"]
+    stream = _endless(batches)
+    clock = _Clock(device)
+    forget_peak()
+
+    def step() -> SequenceBatch:
+        with clock.phase("data"):
+            batch = module.transfer_batch_to_device(next(stream), device, 0)
+        with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
+            with clock.phase("encoder"):
+                history, had = module.model.teacher_forced(
+                    batch.items, batch.lengths, batch.targets, batch.times
+                )
+            with clock.phase("loss"):
+                loss: Tensor = module.loss(history, batch.targets, had)
+        with clock.phase("backward"):
+            loss.backward()
+        with clock.phase("optimiser"):
+            clip_gradients(module.model.parameters(), config.gradient_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        return batch  # type: ignore[no-any-return]
+
+    for _ in range(_WARM_UP):
+        step()
+    clock.seconds.clear()
+    seen = [step() for _ in range(steps)]
+    seconds = {name: total / steps for name, total in clock.seconds.items()}
+    with FlopCounterMode(display=False) as counter:
+        step()
+    flops = counter.get_total_flops()
+    real = sum(int(batch.lengths.sum()) for batch in seen)
+    total = sum(seconds.values())
+    return Profile(
+        seconds=seconds,
+        tokens_per_second=real / steps / total,
+        padding_share=1 - real / sum(batch.items.numel() for batch in seen),
+        gigaflops=flops / 1e9,
+        peak_share=flops / total / matrix_speed(device, dtype),
+        precision=precision,
+        memory_mib=peak_memory_mib(),
+    )
+
+
+def matrix_speed(device: torch.device, dtype: torch.dtype, size: int = 2048) -> float:
+    """Operations per second of a large matrix product: the best of five."""
+    one, other = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    clock = _Clock(device)
+    best = float("inf")
+    for _ in range(6):
+        clock.seconds.clear()
+        with clock.phase("product"):
+            one @ other
+        best = min(best, clock.seconds["product"])
+    return float(2 * size**3 / best)
+
+
+def _endless(batches: Batches) -> Iterator[SequenceBatch]:
+    while True:
+        yield from batches
+
+
+class _Clock:
+    """Adds up the time of named phases; a GPU is waited for at the end of each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        self._wait: Callable[[], None] = (
+            torch.cuda.synchronize if device.type == "cuda" else lambda: None
+        )
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._wait()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

@@ -1,0 +1,64 @@
+"""What training costs as the catalogue and the log grow: sampled softmax on generated data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
+from recsys.data.histories import Histories
+from recsys.training.loop import train
+from recsys.training.memory import forget_peak, peak_memory_mib
+
+SIZES = [
+    *((1_000_000, items) for items in (10_000, 100_000, 1_000_000)),
+    *((interactions, 100_000) for interactions in (100_000, 10_000_000)),
+]
+"""Interactions and items; the log of a million and 100,000 items stands in both rows."""
+
+
+def epoch(interactions: int, num_items: int) -> dict[str, float]:
+    """One epoch without validation over users of 50 items, popular ones more often (Zipf)."""
+    rng = np.random.default_rng(0)
+    users = interactions // 50
+    items = (num_items * rng.random(users * 50) ** 3).astype(np.int32) + 1
+    histories = Histories(items, np.arange(users + 1, dtype=np.int64) * 50)
+    experiment = Experiment(
+        model=NextItemConfig(embedding_dim=64, max_sequence_length=50, head=DotProduct()),
+        training=TrainingConfig(loss=SampledSoftmax(kind="sampled_softmax", num_negatives=1024)),
+    )
+    forget_peak()
+    started = time.perf_counter()
+    train(experiment, num_items, histories, None, 1, lambda *_: None)
+    return {"seconds": time.perf_counter() - started, **peak_memory_mib()}
+
+
+@pytest.mark.benchmark
+def test_growth(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each size in a process of its own; MOST_INTERACTIONS leaves the largest out."""
+    most = int(os.environ.get("MOST_INTERACTIONS", "1000000"))
+    for interactions, items in SIZES:
+        if interactions > most:
+            continue
+        command = [sys.executable, "-W", "ignore", __file__, str(interactions), str(items)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = json.loads(out.splitlines()[-1])
+        with capsys.disabled():
+            print(
+                f"\n{interactions:,} interactions, {items:,} items: "
+                f"{found['seconds'] * 1e6 / interactions:.1f} s per million interactions, "
+                f"peak {found['peak_memory_mib']:,.0f} MiB",
+                end="",
+            )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
+    print(json.dumps(epoch(int(sys.argv[1]), int(sys.argv[2]))))

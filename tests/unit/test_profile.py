@@ -1,0 +1,67 @@
+"""The profile of a training: its parts, its counts, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.config import parse_experiment
+from recsys.data.prepared import PreparedDataset
+from recsys.training.profile import profile
+
+SETTINGS = [
+    "model.embedding_dim=8",
+    "model.num_heads=1",
+    "model.num_blocks=0",
+    "model.dropout=0",
+    "model.head={kind: dot_product}",
+    "training.precision=float32",
+]
+
+
+def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDataset) -> None:
+    """All histories are one batch, so every step is the same: no blocks, so the head's products
+    alone, forward and twice backward, 2 · B · L · (I + 1) · D each."""
+    experiment = parse_experiment({}, SETTINGS)
+    found = profile(experiment, tiny_dataset, steps=2)
+    assert list(found.seconds) == ["data", "encoder", "loss", "backward", "optimiser"]
+    lengths = tiny_dataset.histories("valid").lengths
+    lengths = lengths[lengths >= 2] - 1
+    tokens = len(lengths) * lengths.max()
+    assert found.padding_share == pytest.approx(1 - lengths.sum() / tokens)
+    assert found.tokens_per_second == pytest.approx(lengths.sum() / sum(found.seconds.values()))
+    assert found.gigaflops * 1e9 == 3 * 2 * tokens * (tiny_dataset.num_items + 1) * 8
+    assert found.peak_share > 0
+    assert found.precision == "32-true"
+
+
+def test_a_profile_leaves_the_random_state_as_it_was(tiny_dataset: PreparedDataset) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    profile(parse_experiment({}, SETTINGS), tiny_dataset, steps=1)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_the_command_shows_phases_or_json(tmp_path: Path, tiny_log: pl.DataFrame) -> None:
+    log, config = tmp_path / "log.csv", tmp_path / "config.yaml"
+    tiny_log.write_csv(log)
+    config.write_text(f"data: {{source: {log}}}\n")
+    data = tmp_path / "data"
+    assert CliRunner().invoke(app, ["prepare", str(log), "--out", str(data)]).exit_code == 0
+    command = ["profile", str(config), "--data", str(data), "--steps", "1"]
+    for setting in SETTINGS:
+        command += ["--set", setting]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    for word in ("encoder", "optimiser", "padding share", "share of matrix peak"):
+        assert word in shown.output
+    (row,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert row["loss_seconds"] > 0
+    assert row["precision"] == "32-true"

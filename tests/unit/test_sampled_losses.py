@@ -1,0 +1,193 @@
+"""Losses of sampled negatives: by hand, against plain formulas, against the full catalogue."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recsys.config import (
+    BinaryCrossEntropy,
+    DotProduct,
+    GeneralisedBinaryCrossEntropy,
+    NextItemConfig,
+    SampledLossConfig,
+    SampledSoftmax,
+    TargetAttention,
+)
+from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.training.losses import (
+    binary_cross_entropy,
+    calibrated_weight,
+    sampled_softmax,
+)
+from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives, left_out
+from recsys.training.objective import CatalogueObjective, SampledObjective, read_rows_alone
+
+ITEMS = 11
+HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
+
+
+def make_model(head: DotProduct | TargetAttention) -> SequenceRecommender:
+    torch.manual_seed(5)
+    config = NextItemConfig(embedding_dim=8, feed_forward_dim=16, head=head, dropout=0)
+    model = build_model(config, ITEMS)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model.double()
+
+
+def make_batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Items, lengths and targets; the last sequence is padded, and items come again."""
+    items = torch.tensor([[3, 7, 3, 9, 1], [2, 2, 8, 11, 5], [4, 6, 1, 0, 0]])
+    targets = torch.tensor([[7, 3, 9, 1, 10], [2, 8, 11, 5, 4], [6, 1, 2, 0, 0]])
+    return items, torch.tensor([5, 5, 3]), targets
+
+
+def test_by_hand() -> None:
+    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is left out."""
+    logits = torch.tensor([math.log(5.0), 0.0, math.log(2.0), -math.inf])
+    assert sampled_softmax(logits).item() == pytest.approx(-math.log(5 / 8))
+    parts = [math.log(6 / 5), math.log(2), math.log(3)]
+    assert binary_cross_entropy(logits).item() == pytest.approx(sum(parts) / 3)
+    half = binary_cross_entropy(logits, target_weight=0.5)
+    assert half.item() == pytest.approx((parts[0] / 2 + parts[1] + parts[2]) / 3)
+
+
+def test_the_weight_is_the_published_beta() -> None:
+    """β = a (t (1 - 1/a) + 1/a), a = k / (I - 1): gSASRec on ML-1M, k 256, t 0.75."""
+    alpha = 256 / 3415
+    published = alpha * (0.75 * (1 - 1 / alpha) + 1 / alpha)
+    assert calibrated_weight(256, 3416, 0.75) == pytest.approx(published)
+    assert calibrated_weight(256, 3416, 0.0) == 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_the_whole_catalogue_as_negatives_is_full_cross_entropy(
+    head: DotProduct | TargetAttention, exclude_seen: bool
+) -> None:
+    model, (items, lengths, targets) = make_model(head), make_batch()
+    loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
+    found = []
+    for objective in (CatalogueObjective(0.0), SampledObjective(loss, torch.ones(ITEMS + 1))):
+        history, had = model.teacher_forced(items, lengths, targets)
+        value = objective(model, history, targets, had if exclude_seen else None)
+        weights = [weight for weight in model.parameters() if weight is not model.items.weight]
+        gradients = torch.autograd.grad(value, [model.items.weight, *weights], allow_unused=True)
+        found.append((value, gradients))
+    (one, ours), (other, theirs) = found
+    assert one.item() == pytest.approx(other.item(), rel=1e-6)
+    for mine, his in zip(ours, theirs, strict=True):
+        assert (mine is None) == (his is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_paired_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
+    model, (items, lengths, targets) = make_model(head), make_batch()
+    history = model(items, lengths)
+    every = model.head.logits(history, model.head.candidate_side(model.items.weight))
+    paired = model.head.paired(history, model.head.candidate_side(model.items(targets)))
+    torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        SampledSoftmax(kind="sampled_softmax", num_negatives=4, negatives="popularity"),
+        BinaryCrossEntropy(kind="bce", num_negatives=4),
+        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, negatives="in_batch"),
+        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, calibration=0),
+    ],
+)
+def test_the_plain_formula_position_by_position(
+    config: SampledLossConfig, head: DotProduct | TargetAttention
+) -> None:
+    model, (items, lengths, targets) = make_model(head), make_batch()
+    interactions = torch.arange(ITEMS + 1.0)
+    objective = SampledObjective(config, interactions)
+    history, had = model.teacher_forced(items, lengths, targets)
+    torch.manual_seed(1)
+    found = objective(model, history, targets, had)
+    torch.manual_seed(1)
+    drawn = objective.negatives(targets)
+    scores = model.head.logits(history, model.head.candidate_side(model.items.weight))
+    losses = []
+    for b in range(3):
+        for t in range(int(lengths[b])):
+            target, seen = int(targets[b, t]), set(items[b, : t + 1].tolist())
+            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in seen]
+            wanted, wrong = scores[b, t, target], scores[b, t, others]
+            if isinstance(config, SampledSoftmax):
+                share = interactions[others] / interactions.sum()
+                denominator = wanted.exp() + (wrong.exp() / (4 * share)).sum()
+                losses.append(denominator.log() - wanted)
+                continue
+            weight = 1.0
+            if isinstance(config, GeneralisedBinaryCrossEntropy):
+                weight = 1 - config.calibration * (1 - 4 / (ITEMS - 1))
+            parts = [-weight * F.logsigmoid(wanted), *(-F.logsigmoid(-wrong))]
+            losses.append(torch.stack(parts).mean())
+    assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
+def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
+    torch.manual_seed(0)
+    targets = make_batch()[2]
+    whole = UniformNegatives(ITEMS, 20)(targets)
+    assert whole.items.tolist() == list(range(1, ITEMS + 1))
+    assert not whole.log_expected.any()
+    counts = torch.zeros(ITEMS + 1)
+    for _ in range(3000):
+        drawn = UniformNegatives(ITEMS, 4)(targets)
+        counts += torch.bincount(drawn.items, minlength=ITEMS + 1)
+    expected = drawn.log_expected[0].exp() * 3000
+    assert counts[0] == 0
+    torch.testing.assert_close(counts[1:], expected.expand(ITEMS), rtol=0.15, atol=0)
+
+
+def test_popular_and_in_batch_draws_come_as_often_as_they_say() -> None:
+    torch.manual_seed(0)
+    interactions = torch.tensor([99, 1, 2, 0, 4, 3])
+    targets = torch.repeat_interleave(torch.arange(6), interactions)[None]  # PAD is no target
+    for sampler in (PopularNegatives(interactions, 50), InBatchNegatives(interactions, 50)):
+        counts, expected = torch.zeros(6), torch.zeros(6)
+        for _ in range(400):
+            drawn = sampler(targets)
+            counts += torch.bincount(drawn.items, minlength=6)
+            expected[drawn.items] = drawn.log_expected.exp()
+        assert counts[[0, 3]].tolist() == [0, 0]
+        torch.testing.assert_close(counts / 400, expected, rtol=0.1, atol=0)
+
+
+def test_what_is_left_out_with_repeated_candidates_and_more_had_than_positions() -> None:
+    candidates = torch.tensor([5, 9, 5, 1])
+    targets = torch.tensor([[9, 2]])
+    had = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
+    expected = [[[True, True, True, False], [True, False, True, True]]]
+    assert left_out(candidates, targets, had).tolist() == expected
+    alone = [[[False, True, False, False], [False, False, False, False]]]
+    assert left_out(candidates, targets, None).tolist() == alone
+
+
+def test_only_rows_that_are_read_have_a_gradient() -> None:
+    model, (items, lengths, targets) = make_model(HEADS[0]), make_batch()
+    read_rows_alone(model)
+    config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
+    objective = SampledObjective(config, torch.ones(ITEMS + 1))
+    history, had = model.teacher_forced(items[:1], lengths[:1], targets[:1])
+    objective(model, history, targets[:1], had).backward()
+    gradient = model.items.weight.grad
+    assert gradient is not None
+    assert gradient.is_sparse
+    rows = set(gradient.coalesce().indices()[0].tolist())
+    assert {3, 7, 9, 1, 10} <= rows
+    assert len(rows - {3, 7, 9, 1, 10}) <= 2
