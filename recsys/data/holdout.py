@@ -33,16 +33,12 @@ class Holdout:
     without_history: int = 0
     """Targets inside the catalogue before which nothing is known: not among the Q, but counted."""
 
-    def share(self, part: int, parts: int) -> tuple[int, int, Holdout]:
-        """A run of the histories, one of several about equal ones, with the targets after them.
-
-        Returns:
-            The first of those targets among the Q, one more than the last, and the share.
-        """
-        start, stop = len(self.histories) * part // parts, len(self.histories) * (part + 1) // parts
+    def after(self, histories: slice) -> tuple[slice, Holdout]:
+        """The targets that follow a run of the histories: where they are among the Q, and alone."""
+        start, stop, _ = histories.indices(len(self.histories))
         first, last = (int(row) for row in np.searchsorted(self.rows, [start, stop]))
         some = slice(first, last)
-        share = replace(
+        alone = replace(
             self,
             users=self.users[some],
             targets=self.targets[some],
@@ -50,7 +46,12 @@ class Holdout:
             rows=self.rows[some] - start,
             histories=self.histories[start:stop],
         )
-        return first, last, share
+        return some, alone
+
+    def share(self, part: int, parts: int) -> tuple[slice, Holdout]:
+        """`after` one of several runs of about as many histories."""
+        size = len(self.histories)
+        return self.after(slice(size * part // parts, size * (part + 1) // parts))
 
 
 @dataclass(frozen=True, slots=True)

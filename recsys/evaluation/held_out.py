@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from recsys.config import EvaluationConfig
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_figures import catalogue_figures
-from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.rank_table import RankTable, rank_table
+from recsys.evaluation.ranking import rank_targets, top_k
+from recsys.evaluation.scorer import Scored, Scorer, user_batches
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.top_k_table import TopKTable, list_best
+from recsys.evaluation.top_k_table import TopKTable, list_length, top_k_table
 
 
 class HeldOut(NamedTuple):
@@ -48,9 +51,28 @@ def evaluate_held_out(
     config: EvaluationConfig,
     candidates: Candidates | None,
 ) -> HeldOut:
-    """Rank the targets among the candidates (None: all items), and list the best items of all."""
-    holdout = dataset.holdout(part, config.request_time)
-    ranks = evaluate(scorer, holdout, part, config.seen, candidates=candidates)
-    best = list_best(scorer, holdout, part, config.seen, max(config.cutoffs, default=1))
+    """Rank the targets among the candidates (None: all items), and list the best items of all.
+
+    Each history is scored once.
+    """
+    holdout, num_items = dataset.holdout(part, config.request_time), scorer.num_items
+    sets = None if candidates is None else candidates.sets
+    ranks = np.empty(len(holdout.targets), dtype=np.int64)
+    shape = len(holdout.histories), list_length(max(config.cutoffs, default=1), num_items)
+    items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
+    for batch in user_batches(len(holdout.histories), num_items):
+        places, some = holdout.after(batch)
+        scored = Scored(scorer.score(some.histories))
+        items[batch], values[batch] = top_k(scored, some.histories, shape[1], config.seen)
+        ranks[places] = rank_targets(
+            scored,
+            some.histories,
+            some.targets,
+            config.seen,
+            candidates=None if sets is None else sets[places],
+            rows=some.rows,
+        )
+    table = rank_table(ranks, holdout, part, num_items, config.seen, candidates=candidates)
+    best = top_k_table(items, values, holdout, part, num_items, config.seen)
     figures = catalogue_figures(best, dataset, config.cutoffs, config.request_time)
-    return HeldOut(with_segments(ranks, dataset), best, figures)
+    return HeldOut(with_segments(table, dataset), best, figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,30 @@ class Scorer(Protocol):
             the column is the item token and column 0 (PAD) holds -inf.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Scores that were made already, as the `Scorer` of the users they were made for."""
+
+    scores: torch.Tensor
+    """[B, I + 1]."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.scores.shape[1] - 1
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`; for all the users at once."""
+        if len(histories) != len(self.scores):
+            raise ValueError(f"scores of {len(self.scores)} users, asked for {len(histories)}")
+        if candidates is None:
+            return self.scores
+        tokens = torch.from_numpy(candidates.astype(np.int64))
+        return self.scores.gather(1, tokens.to(self.scores.device))
 
 
 def users_per_batch(num_items: int) -> int:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
 from recsys.evaluation.continuation import ListProtocol
-from recsys.evaluation.ranking import Seen, top_k
-from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.ranking import Seen
 from recsys.evaluation.table_file import load_table, save_table
 
 _NOUN = "top-k table"
@@ -57,19 +56,21 @@ class TopKTable:
         return cls(*load_table(path, _NOUN, _SCHEMA, ListProtocol))
 
 
-def list_best(scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, length: int) -> TopKTable:
-    """List the best items of the catalogue after every history of a holdout.
+def list_length(wanted: int, num_items: int) -> int:
+    """How many places a list has: at most 100, and at most as many as the catalogue has items."""
+    return min(wanted, _MOST, num_items)
 
-    Args:
-        scorer: whose best items.
-        holdout: targets with histories; those of the same user and history have one list.
-        part: of the split, that the holdout is.
-        seen: whether items of the history are left out.
-        length: places in each list, k; at most 100, and at most as many as the catalogue has items.
-    """
+
+def top_k_table(
+    items: NDArray[np.int32],
+    scores: NDArray[np.float32],
+    holdout: Holdout,
+    part: Part,
+    num_items: int,
+    seen: Seen,
+) -> TopKTable:
+    """The table of the best items [H, k] after each history of a holdout, and their scores."""
     _, first = np.unique(holdout.rows, return_index=True)
-    length = min(length, _MOST, scorer.num_items)
-    items, scores = top_k(scorer, holdout.histories, length, seen)
     frame = pl.DataFrame(
         {
             "user": holdout.users[first],
@@ -79,4 +80,5 @@ def list_best(scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, length: 
         },
         schema=_SCHEMA,
     )
-    return TopKTable(frame, ListProtocol(part, scorer.num_items, seen, length, holdout.dropped))
+    protocol = ListProtocol(part, num_items, seen, items.shape[1], holdout.dropped)
+    return TopKTable(frame, protocol)

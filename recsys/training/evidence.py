@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
@@ -19,7 +18,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.rank_table import RankTable, rank_table
 from recsys.evaluation.ranking import Seen, rank_targets
-from recsys.evaluation.scorer import Scorer, user_batches
+from recsys.evaluation.scorer import Scored, Scorer, user_batches
 from recsys.model.recommender import build_model
 from recsys.scoring.bundle import model_scorer
 from recsys.scoring.evidence import Evidence
@@ -93,12 +92,11 @@ def choose_evidence(
     pairs = [(ways[0], 0.0), *((way, weight) for way in ways for weight in weights)]
     ranks = np.empty((len(pairs), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        some = slice(*np.searchsorted(holdout.rows, [batch.start, batch.stop]))
-        known, targets = holdout.histories[batch], holdout.targets[some]
+        places, some = holdout.after(batch)
+        known, targets, rows = some.histories, some.targets, some.rows
         sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
         for pair, scores in enumerate(sums):
-            rows = holdout.rows[some] - batch.start
-            ranks[pair, some] = rank_targets(_Made(scores), known, targets, seen, rows=rows)
+            ranks[pair, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
     tables = [rank_table(one, holdout, "valid", model.num_items, seen) for one in ranks]
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
@@ -116,19 +114,3 @@ def _sums(scores: Tensor, counted: Sequence[Tensor], weights: Sequence[float]) -
     for one in counted:
         for weight in weights:
             yield scores.add(one, alpha=weight)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """Scores that are there already, as the `Scorer` of all their users."""
-
-    scores: Tensor
-
-    @property
-    def num_items(self) -> int:
-        return self.scores.shape[1] - 1
-
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        if len(histories) != len(self.scores) or candidates is not None:
-            raise ValueError("these are the scores of the whole catalogue for other histories")
-        return self.scores

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.catalogue_figures import (
     catalogue_figures,
@@ -23,7 +23,9 @@ from recsys.evaluation.catalogue_figures import (
     item_features,
     mean_of_lists,
 )
-from recsys.evaluation.top_k_table import TopKTable, list_best
+from recsys.evaluation.ranking import Seen, top_k
+from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.top_k_table import TopKTable, list_length, top_k_table
 
 LISTS = np.array([[1, 2, 3], [1, 4, 0]], dtype=np.int32)
 lists_of_six = st.lists(
@@ -101,6 +103,12 @@ def holdout() -> Holdout:
         histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
         dropped=5,
     )
+
+
+def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
+    length = list_length(wanted, scorer.num_items)
+    items, scores = top_k(scorer, targets.histories, length, seen)
+    return top_k_table(items, scores, targets, part, scorer.num_items, seen)
 
 
 def test_one_list_for_every_history(tmp_path: Path) -> None:

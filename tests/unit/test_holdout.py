@@ -107,9 +107,9 @@ def test_shares_have_every_target_with_its_history_once(counts: list[int], parts
     )
     found, ends = [], [0]
     for part in range(parts):
-        first, last, share = whole.share(part, parts)
-        assert first == ends[-1]
-        ends.append(last)
+        places, share = whole.share(part, parts)
+        assert places.start == ends[-1]
+        ends.append(places.stop)
         assert share.dropped == 3
         histories = lists(share.histories)
         found += [

@@ -1,0 +1,57 @@
+"""Ranks and lists of one pass over the users are those of two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from recsys.config import EvaluationConfig
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.evaluation import scorer as scorer_module
+from recsys.evaluation.held_out import evaluate_held_out
+from recsys.evaluation.rank_table import evaluate
+from recsys.evaluation.ranking import top_k
+from recsys.evaluation.scorer import Scored
+
+
+class Remembers:
+    """Scores by the last item, and how many histories were scored."""
+
+    num_items = 5
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        self.asked += len(histories)
+        last = torch.from_numpy(histories.items[histories.offsets[1:] - 1].astype(np.int64))
+        scores = torch.sin(last[:, None] * torch.arange(6.0))
+        scores[:, 0] = -torch.inf
+        return scores
+
+
+@pytest.mark.parametrize("users", [1, 2, 64])
+def test_one_pass_gives_what_two_give(
+    users: int, tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", users)
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+    scorer, config = Remembers(), EvaluationConfig(cutoffs=(1, 3))
+    found = evaluate_held_out(scorer, tiny_dataset, "test", config, None)
+    holdout = tiny_dataset.holdout("test")
+    assert scorer.asked == len(holdout.histories)
+    expected = evaluate(scorer, holdout, "test", config.seen)
+    assert found.ranks.ranks.tolist() == expected.ranks.tolist()
+    assert found.ranks.protocol == expected.protocol
+    assert np.array_equal(found.best.items, top_k(scorer, holdout.histories, 3, config.seen)[0])
+
+
+def test_scores_of_other_users_are_refused() -> None:
+    made = Scored(torch.zeros(2, 6))
+    with pytest.raises(ValueError, match="scores of 2 users, asked for 1"):
+        made.score(Histories.from_lists([[1]]))
