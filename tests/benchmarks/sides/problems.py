@@ -67,7 +67,7 @@ def _experiment(log: str, overrides: list[str] | None = None) -> Experiment:
 def _alike(users: int, num_items: int, deciles: tuple[int, ...]) -> Problem:
     """Histories of such lengths, of distinct items that are popular by Zipf's law."""
     random = np.random.default_rng(0)
-    shares = (np.arange(users) + 0.5) / users
+    shares = (random.permutation(users) + 0.5) / users
     lengths = np.interp(shares, np.linspace(0, 1, len(deciles)), deciles).astype(np.int64)
     weights = 1 / np.arange(1, num_items + 1)
     # The items of the smallest exponential waiting times: a draw without replacement.

@@ -45,7 +45,7 @@ class Problem:
         return np.repeat(np.arange(len(self.targets)), np.diff(self.offsets))
 
     def first(self, users: int) -> Problem:
-        """The same of the first so many users."""
+        """The same of the first so many users, or of all if there are fewer."""
         offsets = self.offsets[: users + 1]
         return Problem(self.items[: offsets[-1]], offsets, self.targets[:users], self.num_items)
 
