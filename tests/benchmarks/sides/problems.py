@@ -14,10 +14,11 @@ from recsys.data.prepared import prepare
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
-# Users, items, and the deciles of the lengths of the training histories under protocol P.
+# Users, items, and lengths of the training histories under protocol P at these shares of the users.
+_SHARES = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
 _SHAPES = {
-    "ml-1m": (6_040, 3_704, (18, 25, 36, 49, 68, 94, 124, 171, 251, 398, 2312)),
-    "amazon-beauty": (22_363, 12_092, (3, 3, 3, 3, 4, 4, 5, 6, 8, 12, 202)),
+    "ml-1m": (6_040, 3_704, (18, 25, 36, 49, 68, 94, 124, 171, 251, 398, 554, 782, 905, 2312)),
+    "amazon-beauty": (22_363, 12_092, (3, 3, 3, 3, 4, 4, 5, 6, 8, 12, 19, 30, 41, 202)),
 }
 
 
@@ -64,11 +65,11 @@ def _experiment(log: str, overrides: list[str] | None = None) -> Experiment:
     return load_experiment(config_path(log, "dot product"), overrides or [])
 
 
-def _alike(users: int, num_items: int, deciles: tuple[int, ...]) -> Problem:
+def _alike(users: int, num_items: int, quantiles: tuple[int, ...]) -> Problem:
     """Histories of such lengths, of distinct items that are popular by Zipf's law."""
     random = np.random.default_rng(0)
     shares = (random.permutation(users) + 0.5) / users
-    lengths = np.interp(shares, np.linspace(0, 1, len(deciles)), deciles).astype(np.int64)
+    lengths = np.interp(shares, _SHARES, quantiles).astype(np.int64)
     weights = 1 / np.arange(1, num_items + 1)
     # The items of the smallest exponential waiting times: a draw without replacement.
     rows = [_smallest(random.exponential(size=num_items) / weights, n + 1) for n in lengths]
