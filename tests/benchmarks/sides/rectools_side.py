@@ -1,0 +1,159 @@
+"""The side of RecTools 0.19: `SASRecModel`, its Lightning trainer, its recommend and metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pytorch_lightning import Callback, Trainer
+from rectools import Columns
+from rectools.dataset import Dataset
+from rectools.metrics import NDCG, calc_metrics
+from rectools.models import SASRecModel
+from side import (
+    K,
+    Problem,
+    Settings,
+    Stopwatch,
+    TimeUp,
+    emit,
+    emit_timed,
+    main,
+    peak_mib,
+    save_lists,
+)
+
+
+class Counter(Callback):
+    """Tells a stopwatch of each batch."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        self._stopwatch = stopwatch
+
+    def __deepcopy__(self, memo: object) -> Counter:
+        """The model copies its trainer: all copies tell the same stopwatch."""
+        return self
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        optimizer = trainer.optimizers[0]
+        self._stopwatch.describe(pl_module.torch_model, optimizer, batch["x"].shape)
+        real = (batch["x"] != 0) & (batch["y"] != 0)
+        self._stopwatch.batch(int(real.sum()), outputs["loss"].item())
+
+
+class EpochClock(Callback):
+    """Seconds of all epochs so far, and the loss of the last one."""
+
+    def __init__(self) -> None:
+        self.seconds = self._started = self.loss = 0.0
+
+    def __deepcopy__(self, memo: object) -> EpochClock:
+        return self
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.seconds += time.perf_counter() - self._started
+        self.loss = float(trainer.callback_metrics["train_loss"])
+
+
+def dataset(problem: Problem) -> Dataset:
+    """Histories as interactions of ascending time."""
+    frame = pd.DataFrame({Columns.User: problem.users, Columns.Item: problem.items})
+    frame[Columns.Weight] = 1.0
+    frame[Columns.Datetime] = pd.to_datetime(np.arange(len(frame)), unit="s")
+    return Dataset.construct(frame)
+
+
+def sasrec(settings: Settings, callbacks: list[Callback], epochs: int = -1) -> SASRecModel:
+    """Full cross-entropy and Adam; all that is not named is the library's default."""
+
+    def trainer() -> Trainer:
+        return Trainer(max_epochs=epochs, callbacks=callbacks, **settings.trainer)
+
+    return SASRecModel(
+        n_factors=settings.embedding_dim,
+        n_blocks=settings.num_blocks,
+        n_heads=settings.num_heads,
+        session_max_len=settings.max_sequence_length,
+        dropout_rate=settings.dropout,
+        loss="softmax",
+        lr=settings.learning_rate,
+        batch_size=settings.batch_size,
+        get_trainer_func=trainer,
+    )
+
+
+def train(problem: Problem, settings: Settings) -> None:
+    """Training throughput."""
+    stopwatch = Stopwatch(settings)
+    try:
+        sasrec(settings, [Counter(stopwatch)]).fit(dataset(problem))
+    except TimeUp:
+        emit(stopwatch.answer())
+
+
+def quality(problem: Problem, settings: Settings) -> None:
+    """Lists of recommendations after every epoch, and the seconds of training so far."""
+    clock, data = EpochClock(), dataset(problem)
+    model = sasrec(settings, [clock])
+    epoch = 0
+    while True:
+        model.fit_partial(data, min_epochs=1, max_epochs=1)
+        epoch += 1
+        lists = save_lists(as_lists(frame_of(model, data, problem), problem))
+        found = {"epoch": epoch, "seconds": clock.seconds, "loss": clock.loss}
+        emit({**found, "peak_mib": peak_mib(), **lists})
+
+
+def untrained(problem: Problem, settings: Settings) -> tuple[SASRecModel, Dataset]:
+    """A model with random weights, and what it was made for."""
+    data = dataset(problem)
+    model = sasrec(settings, [], epochs=0)
+    return model.fit(data), data
+
+
+def frame_of(model: SASRecModel, data: Dataset, problem: Problem) -> pd.DataFrame:
+    """The best items of the users, seen ones left out."""
+    users = np.arange(len(problem.targets))
+    frame: pd.DataFrame = model.recommend(users=users, dataset=data, k=K, filter_viewed=True)
+    return frame
+
+
+def as_lists(frame: pd.DataFrame, problem: Problem) -> NDArray[np.int64]:
+    """Item tokens [U, K]."""
+    lists = np.zeros((len(problem.targets), K), dtype=np.int64)
+    lists[frame[Columns.User], frame[Columns.Rank] - 1] = frame[Columns.Item]
+    return lists
+
+
+def recommend(problem: Problem, settings: Settings) -> None:
+    """The best items of all users, seen ones left out."""
+    model, data = untrained(problem, settings)
+    emit_timed(lambda some: lambda: as_lists(frame_of(model, data, some), some), problem, settings)
+
+
+def evaluation(problem: Problem, settings: Settings) -> None:
+    """Recommendations and NDCG@10."""
+    model, data = untrained(problem, settings)
+    frame_of(model, data, problem.first(256))
+    started = time.perf_counter()
+    users = np.arange(len(problem.targets))
+    truth = pd.DataFrame({Columns.User: users, Columns.Item: problem.targets})
+    frame = frame_of(model, data, problem)
+    # One target: the same NDCG as ours once divided by what is achievable.
+    metrics = {"ndcg": NDCG(k=K, divide_by_achievable=True)}
+    found = calc_metrics(metrics, reco=frame, interactions=truth)
+    seconds = time.perf_counter() - started
+    lists = save_lists(as_lists(frame, problem))
+    emit({"seconds": seconds, "peak_mib": peak_mib(), **found, **lists})
+
+
+if __name__ == "__main__":
+    main(train=train, quality=quality, recommend=recommend, evaluation=evaluation)

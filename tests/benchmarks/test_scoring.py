@@ -1,0 +1,90 @@
+"""Recommending and evaluating beside RecTools and RePlay, with models of random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contest import Answer, Contest, Side, chosen, from_environment, medians, ndcg_of_lists
+from problems import config_path, large, problem_of, settings_of
+
+LOG = "ml-1m"
+OURS = Side("ours dot-product", "ours")
+TARGET_ATTENTION = Side(
+    "ours target-attention", "ours", {"config": config_path(LOG, "target attention")}
+)
+PEERS = [Side("rectools", "rectools"), Side("replay", "replay")]
+
+
+def show(title: str, found: dict[str, list[Answer]], users: int) -> None:
+    """A line for each side: medians, or why there are none."""
+    print(f"\n{title}")
+    for name, answers in found.items():
+        failures = [answer["failed"] for answer in answers if "failed" in answer]
+        if failures:
+            print(f"{name}: {failures[0]}")
+            continue
+        figures = medians(answers)
+        print(
+            f"{name}: {figures['seconds']:.2f} s, {users / figures['seconds']:,.0f} users/s, "
+            f"peak {figures['peak_mib']:,.0f} MiB"
+        )
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("task", ["recommend", "evaluation"])
+def test_all_users_of_movielens(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ten best unseen items of all users; NDCG@10 of them. Medians of BENCH_ROUNDS in turn."""
+    problem = problem_of(LOG, tmp_path)
+    contest = Contest(tmp_path, problem, settings_of(LOG))
+    with capsys.disabled():
+        found = contest.in_turn(chosen([OURS, TARGET_ATTENTION, *PEERS]), task)
+        show(f"{LOG}, {task}, {contest.settings}", found, len(problem.targets))
+    for answers in found.values():
+        for answer in answers:
+            check_lists(answer, contest)
+
+
+@pytest.mark.benchmark
+def test_a_million_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ten best of a million items for 20,000 users with histories of 50; d 64.
+
+    Within BENCH_BUDGET seconds and BENCH_MEMORY_GIB. BENCH_SIDES may name ours target-attention.
+    BENCH_USERS asks for fewer users, BENCH_ITEMS for fewer items.
+    """
+    users, items = round(from_environment("USERS", 20_000)), round(from_environment("ITEMS", 1e6))
+    shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
+    overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
+    memory = from_environment("MEMORY_GIB", 16)
+    settings = replace(
+        settings_of(LOG), **shape, users=users, memory_gib=memory, overrides=overrides
+    )
+    contest = Contest(tmp_path, large(items // 50, items), settings)
+    with capsys.disabled():
+        found = contest.in_turn(chosen([OURS, *PEERS]), "recommend")
+        show(f"{items:,} items, {settings}", found, users)
+    for answers in found.values():
+        for answer in answers:
+            check_lists(answer, contest)
+
+
+def check_lists(answer: Answer, contest: Contest) -> None:
+    """Ten distinct items of the catalogue that the user has not had; NDCG@10 as we define it."""
+    if "lists" not in answer:
+        return
+    lists = np.load(answer["lists"])
+    problem = contest.problem.first(contest.settings.users or len(contest.problem.targets))
+    assert lists.shape == (len(problem.targets), 10)
+    assert lists.min() >= 1
+    assert lists.max() <= problem.num_items
+    assert all(len(set(row)) == 10 for row in lists)
+    pairs = problem.users * (problem.num_items + 1) + problem.items
+    rows = np.arange(len(lists))[:, None] * (problem.num_items + 1)
+    assert not np.isin(rows + lists, pairs).any()
+    if "ndcg" in answer:
+        assert answer["ndcg"] == pytest.approx(ndcg_of_lists(lists, problem.targets), abs=1e-6)
