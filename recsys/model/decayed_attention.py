@@ -12,37 +12,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_GROUP = 192
+"""Positions that are worked on together: of several short sequences, or of a single longer one.
+Smaller matrices are left to waste by the products, larger ones by the cache."""
+
 
 class DecayedSums:
     """Running sums that forget: y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, and their transpose.
 
     A product with the triangular matrix of decays, block by block with a carry: matrix units do it
-    several times faster than a scan, and nothing grows with t.
+    several times faster than a scan, and nothing grows with t. Of several sequences side by side
+    the triangles stand along the diagonal of one matrix.
 
-    >>> sums = DecayedSums(torch.tensor(2.0).log(), 3, torch.float32)
-    >>> sums.past(torch.ones(1, 3))
-    tensor([[1.0000, 1.5000, 1.7500]])
+    >>> sums = DecayedSums(torch.tensor(2.0).log(), 3, torch.float32, sequences=2)
+    >>> sums.past(torch.ones(1, 6))
+    tensor([[1.0000, 1.5000, 1.7500, 1.0000, 1.5000, 1.7500]])
     >>> sums.future(torch.ones(1, 3))
     tensor([[1.7500, 1.5000, 1.0000]])
 
     Args:
         decay: scalar ≥ 0.
-        length: of the sums, L.
+        length: of a sequence, L.
         dtype: of what is summed.
-        block: rows of the triangular matrix.
+        sequences: the most that are side by side.
+        block: rows of the triangular matrix of a single one.
     """
 
-    def __init__(self, decay: Tensor, length: int, dtype: torch.dtype, block: int = 256) -> None:
-        self._block = block
-        steps = torch.arange(min(block, length), device=decay.device)
+    def __init__(
+        self, decay: Tensor, length: int, dtype: torch.dtype, sequences: int = 1, block: int = 256
+    ) -> None:
+        size = min(block, length) if sequences == 1 else length
+        steps = torch.arange(size, device=decay.device)
         ages = steps - steps[:, None]
-        self._kernel = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0).to(dtype)
+        triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
+        self._kernel = torch.block_diag(*[triangle] * sequences).to(dtype)
         self._fade = torch.exp(-decay * (steps + 1)).to(dtype)
 
     def past(self, x: Tensor) -> Tensor:
-        """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [..., L]."""
+        """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, L] or [C, sequences · L]."""
         sums: list[Tensor] = []
-        for part in x.split(self._block, dim=-1):
+        for part in x.split(len(self._kernel), dim=-1):
             size = part.shape[-1]
             total = part @ self._kernel[:size, :size]
             if sums:
@@ -51,9 +60,11 @@ class DecayedSums:
         return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)
 
     def future(self, x: Tensor) -> Tensor:
-        """y_t = Σ_{j≥t} exp(-decay · (j - t)) x_j, of x [..., L]."""
-        if x.shape[-1] <= self._block:
-            return x @ self._kernel.T
+        """y_t = Σ_{j≥t} exp(-decay · (j - t)) x_j, of x as in `past`."""
+        size = x.shape[-1]
+        if size <= len(self._kernel):
+            total: Tensor = x @ self._kernel[:size, :size].T
+            return total
         return self.past(x.flip(-1)).flip(-1)
 
 
@@ -84,18 +95,17 @@ class _Attend(torch.autograd.Function):
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
     ) -> Tensor:
         (batch, length, _), dtype = keys.shape, torch.result_type(keys, queries)
+        sequences = min(batch, max(1, _GROUP // length))
+        ctx.sums, ctx.group = DecayedSums(decay, length, dtype, sequences), sequences * length
         out = keys.new_empty(batch, length, len(queries), dtype=dtype)
-        # One sequence after the other on a CPU: what stays in its cache is faster.
-        ctx.size = 1 if keys.device.type == "cpu" else batch
-        ctx.sums = DecayedSums(decay, length, dtype)
+        sides = [side.flatten(0, 1).split(ctx.group) for side in (keys, values, out)]
         kept = []
-        for start in range(0, batch, ctx.size):
-            rows = slice(start, start + ctx.size)
-            weights = _batched(queries, keys[rows].mT).exp_()
-            evidence = _batched(uses, values[rows].mT)
+        for key, value, place in zip(*sides, strict=True):
+            weights = (queries @ key.T).exp_()
+            evidence = uses @ value.T
             total = ctx.sums.past(weights)
             attended = ctx.sums.past(weights * evidence).div_(total)
-            _turn(attended, out[rows])
+            place.copy_(attended.T)
             kept += [weights, evidence, total, attended]
         ctx.save_for_backward(keys, values, queries, uses, *kept)
         return out
@@ -106,37 +116,20 @@ class _Attend(torch.autograd.Function):
         of_keys, of_values = torch.empty_like(keys), torch.empty_like(values)
         wide = torch.promote_types(queries.dtype, torch.float32)
         of_queries, of_uses = (torch.zeros_like(side, dtype=wide) for side in (queries, uses))
-        for start in range(0, len(keys), ctx.size):
-            rows = slice(start, start + ctx.size)
+        flat = (side.flatten(0, 1) for side in (upstream[0], keys, values, of_keys, of_values))
+        groups = zip(*(side.split(ctx.group) for side in flat), strict=True)
+        for gradient, key, value, of_key, of_value in groups:
             weights, evidence, total, attended = kept[:4]
             del kept[:4]
-            share = _turn(upstream[0][rows], torch.empty_like(total)).div_(total)
+            share = torch.empty_like(total).copy_(gradient.T).div_(total)
             of_evidence = ctx.sums.future(share)
             # The weights stand in both sums: products × evidence - total is their gradient. Its
             # negative here: the sign is cheaper to turn in the narrow results.
             of_logits = ctx.sums.future(share.mul_(attended))
             of_logits.addcmul_(of_evidence, evidence, value=-1).mul_(weights)
             of_evidence.mul_(weights)
-            of_keys[rows] = -_batched(of_logits.mT, queries)
-            of_values[rows] = _batched(of_evidence.mT, uses)
-            for logits_part, evidence_part, key, value in zip(
-                of_logits, of_evidence, keys[rows], values[rows], strict=True
-            ):
-                of_queries -= logits_part @ key
-                of_uses += evidence_part @ value
+            of_key.copy_(of_logits.T @ queries).neg_()
+            of_value.copy_(of_evidence.T @ uses)
+            of_queries -= of_logits @ key
+            of_uses += of_evidence @ value
         return of_keys, of_values, of_queries.to(queries), of_uses.to(uses), None
-
-
-def _batched(one: Tensor, other: Tensor) -> Tensor:
-    """A product with one side the same for all; `torch.matmul` would turn the result round."""
-    batch = len(one) if one.dim() == 3 else len(other)
-    return torch.bmm(one.expand(batch, -1, -1), other.expand(batch, -1, -1))
-
-
-def _turn(x: Tensor, out: Tensor) -> Tensor:
-    """Put x [b, M, N] into out [b, N, M]; one by one on a CPU, where torch is quick at that."""
-    if x.device.type != "cpu":
-        return out.copy_(x.mT)
-    for matrix, place in zip(x, out, strict=True):
-        place.copy_(matrix.T)
-    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from recsys.model import decayed_attention
 from recsys.model.decayed_attention import DecayedSums
 from recsys.model.heads import DotProductHead, TargetAttentionHead, last_states
 
@@ -78,11 +80,15 @@ def make_case(shape: dict[str, int]) -> tuple[TargetAttentionHead, tuple[Tensor,
     return head, (states, memory, embeddings)
 
 
-@settings(max_examples=40, deadline=None)
-@given(shapes)
-def test_running_sums_equal_the_plain_definition_with_gradients(shape: dict[str, int]) -> None:
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.sampled_from([1, 6, 192]))
+def test_running_sums_equal_the_plain_definition_with_gradients(
+    shape: dict[str, int], group: int
+) -> None:
+    """However many sequences are worked on together."""
     head, (states, memory, embeddings) = make_case(shape)
-    fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    with patch.object(decayed_attention, "_GROUP", group):
+        fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
     plain = plain_definition(head, states, memory, embeddings)
     assert torch.allclose(fast, plain, rtol=0, atol=1e-9)
 
@@ -172,8 +178,24 @@ def test_running_sum_in_blocks_equals_the_loop(length: int, block: int, decay: f
     for t in range(length):
         total = total * math.exp(-decay) + x[..., t]
         expected.append(total)
-    sums = DecayedSums(rate, length, x.dtype, block)
+    sums = DecayedSums(rate, length, x.dtype, block=block)
     assert torch.allclose(sums.past(x), torch.stack(expected, -1), atol=1e-12)
     # ⟨y, past(x)⟩ = ⟨future(y), x⟩ is what a transpose is.
     y = torch.randn_like(x)
     assert torch.allclose((y * sums.past(x)).sum(), (sums.future(y) * x).sum(), atol=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(2, 4), st.integers(1, 4), st.floats(0, 3))
+def test_running_sums_of_sequences_side_by_side(
+    length: int, most: int, there: int, decay: float
+) -> None:
+    """Each sums up by itself, also where fewer than the most are there."""
+    there = min(there, most)
+    x = torch.randn(3, there, length, dtype=torch.float64)
+    rate = torch.tensor(decay, dtype=torch.float64)
+    alone = DecayedSums(rate, length, x.dtype)
+    together = DecayedSums(rate, length, x.dtype, sequences=most)
+    for way in ("past", "future"):
+        expected = getattr(alone, way)(x).flatten(1)
+        assert torch.allclose(getattr(together, way)(x.flatten(1)), expected, atol=1e-12)
