@@ -90,6 +90,8 @@ class Contest:
         command = [str(part) for part in (side.python, "-W", "ignore", script, task, folder)]
         threads = os.environ.get("BENCH_THREADS", "2")
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        if side.library == "ours":
+            environment["THP_MEM_ALLOC_ENABLE"] = "1"  # as our command does before it loads torch
         budget = from_environment("BUDGET", 3600)
         with (
             (folder / "errors.txt").open("w+") as errors,
