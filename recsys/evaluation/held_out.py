@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recsys.config import EvaluationConfig
+from recsys.config import EvaluationConfig, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
@@ -29,11 +29,12 @@ class HeldOut(NamedTuple):
     """Of these lists, by name; see `catalogue_figures`."""
 
 
-def refuse_empty(dataset: PreparedDataset, part: Part) -> None:
-    """Before the work: is there something to evaluate on?
+def refuse_part(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> None:
+    """Before the work: is there something to evaluate on, and can it be?
 
     Raises:
-        InputError: there is not; the message says why.
+        InputError: there is not; or several targets after one history are to be asked for at the
+            time of each, where they make one list.
     """
     holdout = dataset.holdout(part)
     if not len(holdout.targets):
@@ -41,6 +42,12 @@ def refuse_empty(dataset: PreparedDataset, part: Part) -> None:
             f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
             "history)"
+        )
+    if request_time == "known" and len(holdout.histories) < len(holdout.targets):
+        raise InputError(
+            f"{dataset.path}: evaluation.request_time=known: {dataset.config.split} has several "
+            f"{part} targets after one history, which are asked for at different times: hold out "
+            "one, or let histories advance"
         )
 
 

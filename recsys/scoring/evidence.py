@@ -34,6 +34,8 @@ class Evidence:
 
     def beside(self, model: Scorer) -> Scorer:
         """The model's scores plus ``weight`` times those of the counts."""
+        if self.weight == 0:  # validation found that they do not help
+            return model
         return _Sum(model, self.counts, self.weight)
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:

@@ -10,10 +10,11 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
+from recsys.evaluation.model_scorer import ModelScorer
 from recsys.model.heads import TargetAttentionHead, last_states
-from recsys.model.recommender import SequenceRecommender
+from recsys.model.recommender import Model, SequenceRecommender
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inputs import id_series, known_tokens
 
@@ -34,16 +35,16 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
         One row per purchase that the model or the counts read (the newest ones), oldest first:
         position (index in the history), item_id, the item's name or title if the item table has
         them, contribution (signed), share (contribution over the sum of all absolute contributions;
-        0 if all are 0) and dot_product (the same in each row). The sum of the contributions plus
-        dot_product is the item's score.
+        0 if all are 0) and dot_product (the same in each row; of a model without target attention,
+        its whole score). The sum of the contributions plus dot_product is the item's score.
 
     Raises:
         InputError: the model has neither, or reads times; the item is not in the catalogue; no item
             of the history is.
     """
     model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
-    attends = isinstance(model.head, TargetAttentionHead)
-    if not isinstance(model, SequenceRecommender) or not (attends or evidence):
+    head = _target_attention(model)
+    if head is None and evidence is None:
         raise InputError(
             f"{bundle.path}: only the scores of target attention and of counted evidence have "
             f"parts to explain, not those of {bundle.experiment.family}"
@@ -59,7 +60,10 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     tokens = tokens[positions]
     contributions = np.zeros(len(tokens), dtype=np.float32)
     newest = slice(-min(read, len(tokens)), None)
-    contributions[newest], dot_product = _parts(model, tokens[newest], candidate)
+    if head is not None:
+        contributions[newest], rest = _parts(model, head, tokens[newest], candidate)
+    else:
+        rest = float(ModelScorer(model, read).score(Histories.from_lists([tokens]))[0, candidate])
     if evidence is not None:
         contributions += evidence.contributions(tokens, candidate.item()).astype(np.float32)
     size = np.abs(contributions).sum()
@@ -68,23 +72,32 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
         .with_columns(
             pl.Series("contribution", contributions),
             pl.Series("share", contributions / size if size else contributions),
-            pl.lit(dot_product, dtype=pl.Float32).alias("dot_product"),
+            pl.lit(rest, dtype=pl.Float32).alias("dot_product"),
         )
         .insert_column(0, pl.Series("position", positions))
     )
 
 
+def _target_attention(model: Model) -> TargetAttentionHead | None:
+    """The head that gives each purchase a part of the score."""
+    head = model.head
+    if isinstance(model, SequenceRecommender) and isinstance(head, TargetAttentionHead):
+        return head
+    return None
+
+
 @torch.inference_mode()
 def _parts(
-    model: SequenceRecommender, tokens: NDArray[np.int32], candidate: NDArray[np.int32]
+    model: Model,
+    head: TargetAttentionHead,
+    tokens: NDArray[np.int32],
+    candidate: NDArray[np.int32],
 ) -> tuple[NDArray[np.float32], float]:
-    """Target attention's contributions [L] of the items [L], 0 without it; and the dot product."""
-    device, head = model.items.weight.device, model.head
+    """Target attention's contributions [L] of the items [L], and the dot product."""
+    device = model.items.weight.device
     lengths = torch.tensor([len(tokens)], device=device)
     embedding = model.items(torch.from_numpy(candidate).to(device))
     history = model(torch.from_numpy(tokens)[None].to(device), lengths)
     dot_product = float(last_states(history[0], lengths) @ embedding.T)
-    if not isinstance(head, TargetAttentionHead):
-        return np.zeros(len(tokens), dtype=np.float32), dot_product
     contributions = head.contributions(history, head.candidate_side(embedding), lengths)
     return contributions[0, :, 0].cpu().numpy(), dot_product

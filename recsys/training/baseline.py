@@ -13,7 +13,7 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.candidates import choose_candidates
-from recsys.evaluation.held_out import evaluate_held_out, refuse_empty
+from recsys.evaluation.held_out import evaluate_held_out, refuse_part
 from recsys.evaluation.lists import evaluate_lists
 from recsys.evaluation.metrics import metric_names
 from recsys.training.tracking import track
@@ -61,7 +61,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     experiment = experiment.model_copy(
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
-    refuse_empty(dataset, "test")
+    refuse_part(dataset, "test", experiment.evaluation.request_time)
     refit, seen = experiment.training.refit, experiment.evaluation.seen
     settings = baseline_settings(experiment)
     candidates = choose_candidates(experiment.evaluation, dataset, "test")

@@ -77,6 +77,7 @@ class EpochRecorder(pl.Callback):
         if self._validate is None or not self.curve.epochs:
             return False
         if self.curve.best_epoch is None:
+            self.curve.epochs[-1].pop(MONITOR, None)  # of a validation that was cut off
             self._keep(len(self.curve.epochs), self.curve.epochs[-1])
         return True
 
@@ -172,8 +173,11 @@ class StateKeeper(pl.Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Keep the state if someone wants the machine back: Lightning says so between two steps."""
-        if isinstance(exception, SIGTERMException):
+        """Keep the state if someone wants the machine back: Lightning says so between two steps.
+
+        Several processes may hear of it at different steps: they would wait for each other.
+        """
+        if isinstance(exception, SIGTERMException) and processes.count() == 1:
             self._hand_on(self._recorder.seconds if self._batches else 0.0)
 
     def _hand_on(self, seconds: float) -> None:

@@ -20,6 +20,10 @@ from recsys.training.state import Curve, EpochSoFar, TrainingState
 _HEADER = "recsys.checkpoint"
 
 
+class CheckpointError(InputError):
+    """A checkpoint that cannot be written or read, or is of another run: hours may be in it."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A run between two steps of its training, or of its refit."""
@@ -46,7 +50,7 @@ class CheckpointFile:
         """Put a checkpoint in place of the one before, whole or not at all.
 
         Raises:
-            InputError: the file cannot be written.
+            CheckpointError: the file cannot be written.
         """
         state = checkpoint.state
         header: dict[str, Any] = {
@@ -67,13 +71,13 @@ class CheckpointFile:
             save_file(tensors, part, metadata={_HEADER: json.dumps(header)})
             part.replace(self.path)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{self.path}: cannot be written: {error}") from error
+            raise CheckpointError(f"{self.path}: cannot be written: {error}") from error
 
     def read(self) -> Checkpoint | None:
         """The checkpoint of a run that was interrupted; None if there is none.
 
         Raises:
-            InputError: the file cannot be read, or other facts decided that run.
+            CheckpointError: the file cannot be read, or other facts decided that run.
         """
         if not self.path.exists():
             return None
@@ -82,7 +86,7 @@ class CheckpointFile:
                 header = json.loads((file.metadata() or {})[_HEADER])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError) as error:
-            raise InputError(
+            raise CheckpointError(
                 f"{self.path}: cannot be read as a checkpoint: delete it to start anew ({error})"
             ) from error
         self._compare(header["facts"])
@@ -107,7 +111,7 @@ class CheckpointFile:
         here = json.loads(json.dumps(self.facts))
         for name in sorted(there.keys() | here.keys()):
             if there.get(name) != here.get(name):
-                raise InputError(
+                raise CheckpointError(
                     f"{self.path}: is of an interrupted run with {name}={there.get(name)}, not "
                     f"{here.get(name)}: run that to go on with it, or delete it to start anew"
                 )

@@ -24,7 +24,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.held_out import evaluate_held_out, refuse_empty
+from recsys.evaluation.held_out import evaluate_held_out, refuse_part
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.rank_table import RankTable, evaluate
@@ -237,8 +237,8 @@ def _write(
 
 def _check_held_out(experiment: Experiment, dataset: PreparedDataset) -> None:
     """Before hours of training: is there something to evaluate on, and will the model do for it?"""
-    refuse_empty(dataset, "valid")
-    refuse_empty(dataset, "test")
+    refuse_part(dataset, "valid", experiment.evaluation.request_time)
+    refuse_part(dataset, "test", experiment.evaluation.request_time)
     model, length = experiment.model, list_length(dataset)
     if length and isinstance(model, SequenceToSequenceConfig) and model.max_generated < length:
         raise InputError(

@@ -75,6 +75,11 @@ def train(
     if batches.num_sequences == 0:
         raise InputError("nothing to train on: no user has two interactions before the held-out")
     config = experiment.training
+    if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
+        raise InputError(
+            f"training.loss={config.loss.kind}: item embeddings change row by row, which several "
+            "GPUs cannot exchange (NCCL): train on one, or with cross_entropy"
+        )
     schedule = Schedule.plan(config, epochs, len(batches))
     exclude_seen = experiment.evaluation.seen == "filter"
     with torch.random.fork_rng(_gpus()):

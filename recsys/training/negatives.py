@@ -89,8 +89,10 @@ class InBatchNegatives(nn.Module):
         self.register_buffer("_log_share", _shares(interactions).log().float(), persistent=False)
 
     def forward(self, targets: Tensor) -> Negatives:
-        """Draw for a step with targets [B, L], of which one at least is no PAD."""
+        """Draw for a step with targets [B, L]."""
         pool = targets[targets != PAD]
+        if not len(pool):  # one of several processes, with nothing to learn from in this step
+            pool = self._log_share.argmax()[None]
         items = pool[torch.randint(len(pool), (self._count,), device=pool.device)]
         return Negatives(items, self._log_share[items] + math.log(self._count))
 

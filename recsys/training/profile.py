@@ -116,6 +116,7 @@ def _watch(
         with clock.phase("optimiser"):
             clip_gradients(module.model.parameters(), config.gradient_clip)
             optimizer.step()
+            module.move_average()
             optimizer.zero_grad()
         return batch  # type: ignore[no-any-return]
 

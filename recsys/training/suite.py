@@ -15,6 +15,7 @@ from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.training.baseline import baseline_settings, baselines_of, fit_baseline
+from recsys.training.checkpoint import CheckpointError
 from recsys.training.fit import fit
 from recsys.training.progress import training_progress
 from recsys.training.tracking import finished_run
@@ -113,6 +114,8 @@ def _run(step: _Step, progress: Progress) -> str | None:
     started = time.perf_counter()
     try:
         run_id = step.run(progress)
+    except CheckpointError:  # not left out: what was trained would be lost without a word
+        raise
     except InputError as error:
         logger.warning("%s: left out: %s", step.name, error)
         return None

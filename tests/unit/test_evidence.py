@@ -18,6 +18,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.model.recommender import build_model
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.evidence import Evidence
 from recsys.scoring.explain import explain
@@ -96,6 +97,24 @@ def test_a_model_that_counts_only_harm_stays_alone() -> None:
     assert choice.ranks.frame.equals(evaluate(model, asked, "valid", "filter").frame)
 
 
+def test_counts_of_no_weight_leave_the_model_as_it_is(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    """Their scores of padding are -inf, and nothing times that is not a number."""
+    model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
+    assert evidence(weight=0).beside(model) is model
+    experiment = tiny_experiment(DotProduct())
+    net = tiny_model(experiment, tiny_dataset.num_items)
+    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
+    both, alone = (
+        ModelBundle.write(tmp_path / name, net, experiment, tiny_dataset, "train", evidence=given)
+        for name, given in (("both", counts), ("alone", None))
+    )
+    mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
+    assert mine.equals(theirs)
+    assert explain(both, ["hat"], "boots")["contribution"].to_list() == [0]
+
+
 def test_several_targets_of_one_history() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     known = Histories.from_lists([[1], [4, 1]])
@@ -121,6 +140,27 @@ def test_a_file_that_is_no_evidence_is_named(content: bytes, tmp_path: Path) -> 
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"evidence\.safetensors: cannot be read as counted"):
         Evidence.load(file)
+
+
+@pytest.mark.parametrize("kind", ["masked_item", "factorisation_machine", "hstu"])
+def test_counts_beside_any_model_that_ranks_are_explained(
+    kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = parse_experiment(
+        {"model": {"kind": kind, "embedding_dim": 8, "max_sequence_length": 3}, "evidence": {}}
+    )
+    torch.manual_seed(0)
+    model = build_model(experiment.model, tiny_dataset.num_items)
+    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 2.0)
+    bundle = ModelBundle.write(
+        tmp_path / "bundle", model, experiment, tiny_dataset, "train", evidence=counts
+    )
+    history = ["hat", "boots", "gloves", "boots", "jacket"]
+    parts = explain(bundle, history, "gloves")
+    score = Recommender(bundle).score([history], ["gloves"])["score"].item()
+    assert parts["contribution"].abs().sum() > 0
+    whole = parts["contribution"].sum() + parts["dot_product"][0]
+    assert whole == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize("head", [TargetAttention(num_heads=2, head_dim=4), DotProduct()])

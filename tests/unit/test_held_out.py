@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from recsys.config import EvaluationConfig
+from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
 from recsys.data.histories import Histories
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
 from recsys.evaluation import scorer as scorer_module
-from recsys.evaluation.held_out import evaluate_held_out
+from recsys.evaluation.held_out import evaluate_held_out, refuse_part
 from recsys.evaluation.rank_table import evaluate
 from recsys.evaluation.ranking import top_k
 from recsys.evaluation.scorer import Scored
@@ -55,3 +59,13 @@ def test_scores_of_other_users_are_refused() -> None:
     made = Scored(torch.zeros(2, 6))
     with pytest.raises(ValueError, match="scores of 2 users, asked for 1"):
         made.score(Histories.from_lists([[1]]))
+
+
+def test_targets_of_one_history_cannot_be_asked_for_at_their_own_times(
+    tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    split = LeaveLastOut(targets=2)
+    dataset = prepare(tiny_log, DataConfig(split=split, duplicates="keep"), tmp_path / "tiny")
+    refuse_part(dataset, "test", "unknown")
+    with pytest.raises(InputError, match=r"request_time=known: .* several test targets after one"):
+        refuse_part(dataset, "test", "known")

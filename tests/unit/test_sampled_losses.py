@@ -191,3 +191,10 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     rows = set(gradient.coalesce().indices()[0].tolist())
     assert {3, 7, 9, 1, 10} <= rows
     assert len(rows - {3, 7, 9, 1, 10}) <= 2
+
+
+def test_a_process_without_targets_draws_too() -> None:
+    """What it draws is held against nothing; only a crash would tell."""
+    draw = InBatchNegatives(torch.tensor([9, 1, 4, 2]), 5)
+    negatives = draw(torch.zeros(1, 3, dtype=torch.int64))
+    assert negatives.items.tolist() == [2] * 5

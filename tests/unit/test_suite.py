@@ -190,6 +190,19 @@ def test_a_run_that_refuses_its_data_is_left_out(
     assert "small-whole-ease: left out: ease: the catalogue has 6 items" in caplog.text
 
 
+def test_a_checkpoint_of_other_settings_is_not_passed_over(
+    tmp_path: Path, dataset: PreparedDataset
+) -> None:
+    """The run that it is of would be missing from the comparison, and nobody would know."""
+    suite = make_suite(tmp_path, baselines=[])
+    checkpoint = tmp_path / "runs" / "small-whole-sasrec-s0.checkpoint"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"hours of work")
+    with pytest.raises(InputError, match=r"small-whole-sasrec-s0\.checkpoint: cannot be read"):
+        run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert checkpoint.read_bytes() == b"hours of work"
+
+
 def test_the_command_prepares_runs_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
