@@ -72,8 +72,6 @@ def train(
             several processes train.
     """
     batches = epochs_of(experiment, histories)
-    if batches.num_sequences == 0:
-        raise InputError("nothing to train on: no user has two interactions before the held-out")
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
         raise InputError(
@@ -81,14 +79,9 @@ def train(
             "GPUs cannot exchange (NCCL): train on one, or with cross_entropy"
         )
     schedule = Schedule.plan(config, epochs, len(batches))
-    exclude_seen = experiment.evaluation.seen == "filter"
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
-        model = build_model(experiment.model, num_items)
-        interactions = torch.from_numpy(np.bincount(histories.items, minlength=num_items + 1))
-        module = TrainingModule(
-            model, config, schedule, interactions, exclude_seen=exclude_seen, start=start
-        )
+        module = new_module(experiment, num_items, histories, schedule, start)
         validate = _validate(experiment, module.evaluated, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
@@ -103,8 +96,30 @@ def train(
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
+    model = module.model
     model.load_state_dict(recorder.curve.best_weights)
     return model.to(_device()).eval(), recorder.curve
+
+
+def new_module(
+    experiment: Experiment,
+    num_items: int,
+    histories: Histories,
+    schedule: Schedule,
+    start: TrainingState | None = None,
+) -> TrainingModule:
+    """A model with fresh weights, or those of ``start``, and how it is trained on the histories.
+
+    Seed torch before calling.
+    """
+    return TrainingModule(
+        build_model(experiment.model, num_items),
+        experiment.training,
+        schedule,
+        torch.from_numpy(np.bincount(histories.items, minlength=num_items + 1)),
+        exclude_seen=experiment.evaluation.seen == "filter",
+        start=start,
+    )
 
 
 def _validate(
@@ -117,7 +132,18 @@ def _validate(
 
 
 def epochs_of(experiment: Experiment, histories: Histories) -> Batches:
-    """What the model of the experiment is trained on, epoch after epoch."""
+    """What the model of the experiment is trained on, epoch after epoch.
+
+    Raises:
+        InputError: no history has two items.
+    """
+    batches = _epochs_of(experiment, histories)
+    if batches.num_sequences == 0:
+        raise InputError("nothing to train on: no user has two interactions before the held-out")
+    return batches
+
+
+def _epochs_of(experiment: Experiment, histories: Histories) -> Batches:
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -17,11 +16,9 @@ from recsys.config import Experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset
 from recsys.data.shared_batches import Batches
-from recsys.errors import InputError
-from recsys.model.recommender import build_model
-from recsys.training.loop import epochs_of
+from recsys.training.loop import epochs_of, new_module
 from recsys.training.memory import forget_peak, peak_memory_mib
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.module import Schedule
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import choose_precision
 
@@ -71,30 +68,20 @@ def profile(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Pro
     Raises:
         InputError: no history has two items.
     """
-    batches = epochs_of(experiment, dataset.histories("valid"))
-    if batches.num_sequences == 0:
-        raise InputError("nothing to train on: no user has two interactions before the held-out")
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _watch(experiment, dataset, batches, steps)
+        return _watch(experiment, dataset, steps)
 
 
-def _watch(
-    experiment: Experiment, dataset: PreparedDataset, batches: Batches, steps: int
-) -> Profile:
+def _watch(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Profile:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
     precision, _ = choose_precision(config.precision)
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
     histories = dataset.histories("valid")
-    interactions = torch.from_numpy(np.bincount(histories.items, minlength=dataset.num_items + 1))
-    module = TrainingModule(
-        build_model(experiment.model, dataset.num_items),
-        config,
-        Schedule.plan(config, config.max_epochs, len(batches)),
-        interactions,
-        exclude_seen=experiment.evaluation.seen == "filter",
-    ).to(device)
+    batches = epochs_of(experiment, histories)
+    schedule = Schedule.plan(config, config.max_epochs, len(batches))
+    module = new_module(experiment, dataset.num_items, histories, schedule).to(device)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)
