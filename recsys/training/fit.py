@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import Progress
 
@@ -28,6 +29,7 @@ from recsys.evaluation.held_out import evaluate_held_out, refuse_part
 from recsys.evaluation.lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.rank_table import RankTable, evaluate
+from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.top_k_table import TopKTable
 from recsys.scoring.bundle import ModelBundle, model_scorer
@@ -149,15 +151,7 @@ def _evaluate_and_write(
     tracker.tag("trained_until", fitted.trained_until)
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    best_epoch, valid_ranks = fitted.curve.validated()
-    scorer, evidence = model_scorer(fitted.model, experiment), None
-    alone: dict[Part, RankTable] = {}
-    if experiment.evidence is not None:
-        holdout = dataset.holdout("test", evaluation.request_time)
-        ranks = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
-        alone = {"valid": valid_ranks, "test": ranks}
-        evidence, valid_ranks = weigh_evidence(experiment.evidence, experiment, dataset, fitted)
-        scorer = evidence.beside(scorer)
+    scorer, evidence, valid_ranks, alone = _with_counts(experiment, dataset, fitted, candidates)
     test = evaluate_held_out(scorer, dataset, "test", evaluation, candidates)
     lists = evaluate_model_lists(
         fitted.model,
@@ -170,6 +164,7 @@ def _evaluate_and_write(
     )
     valid = with_segments(valid_ranks, dataset)
     parameters = sum(weight.numel() for weight in fitted.model.parameters())
+    best_epoch, _ = fitted.curve.validated()
     costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
     costs |= peak_memory_mib()
     if evidence is not None:
@@ -200,6 +195,33 @@ def _evaluate_and_write(
         test=test_figures,
         seconds=seconds,
     )
+
+
+class _Final(NamedTuple):
+    """What a run is judged by, once counts are weighed beside its model."""
+
+    scorer: Scorer
+    evidence: Evidence | None
+    valid: RankTable
+    """Of the validation targets by the model of the best epoch, with any counts."""
+    alone: dict[Part, RankTable]
+    """Without them, by part; nothing where there are none."""
+
+
+def _with_counts(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    fitted: Fitted,
+    candidates: Candidates | None,
+) -> _Final:
+    _, valid = fitted.curve.validated()
+    scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
+    if experiment.evidence is None:
+        return _Final(scorer, None, valid, {})
+    holdout = dataset.holdout("test", evaluation.request_time)
+    test = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
+    evidence, weighed = weigh_evidence(experiment.evidence, experiment, dataset, fitted)
+    return _Final(evidence.beside(scorer), evidence, weighed, {"valid": valid, "test": test})
 
 
 def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset) -> CheckpointFile:
