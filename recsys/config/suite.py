@@ -21,6 +21,8 @@ class _Fields(Section):
     data: dict[str, Any] = Field(default_factory=dict)
     model: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
+    evidence: dict[str, Any] | None = None
+    """``{}`` for counts beside the models, as usual; None for none."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -90,7 +92,8 @@ class Suite(_Fields):
         tree: dict[str, Any] = {"name": name, "seed": seed}
         tree["tracking"] = self.tracking.model_dump()
         for fields in (self, *entries):
-            tree = _merged(tree, fields.model_dump(include=set(_Fields.model_fields)))
+            given = fields.model_fields_set & _Fields.model_fields.keys()
+            tree = _merged(tree, fields.model_dump(include=given))
         return parse_experiment(tree, origin=f"suite {self.name}, {name}")
 
 

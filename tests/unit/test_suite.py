@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from recsys.cli import app
-from recsys.config import Experiment, Suite, load_suite
+from recsys.config import EvidenceConfig, Experiment, Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.compare import compare
@@ -67,6 +67,19 @@ def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
     assert suite.protocol(whole).evaluation.seen == "allow"
     assert suite.protocol(whole).evaluation.cutoffs == (2,)
     assert suite.protocol(unseen).evaluation.seen == "filter"
+
+
+def test_counts_stand_beside_the_models_that_are_given_them(tmp_path: Path) -> None:
+    models = [{"name": "plain", "evidence": None}, {"name": "counts", "evidence": {"weights": [3]}}]
+    suite = make_suite(tmp_path, models=models)
+    whole = suite.datasets[0]
+    weights = [suite.experiment(whole, model, 0).evidence for model in suite.models]
+    assert weights == [None, EvidenceConfig(weights=(3.0,))]
+    suite = make_suite(tmp_path, models=models, evidence={"weights": [1]})
+    plain, counts = (suite.experiment(whole, model, 0).evidence for model in suite.models)
+    assert plain is None
+    assert counts == EvidenceConfig(weights=(3.0,))
+    assert suite.protocol(whole).evidence == EvidenceConfig(weights=(1.0,))
 
 
 @pytest.mark.parametrize(
