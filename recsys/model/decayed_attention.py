@@ -17,6 +17,11 @@ _GROUP = 192
 Smaller matrices are left to waste by the products, larger ones by the cache."""
 
 
+def sequences_together(length: int) -> int:
+    """How many sequences of some length `attend_at_all_positions` works on at once."""
+    return max(1, _GROUP // length)
+
+
 class DecayedSums:
     """Running sums that forget: y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, and their transpose.
 
@@ -83,10 +88,14 @@ def attend_at_all_positions(
         decay: scalar ≥ 0; has no gradient.
 
     Returns:
-        [B, L, C].
+        [C, B · L].
     """
-    attended: Tensor = _Attend.apply(keys, values, queries, uses, decay)  # type: ignore[no-untyped-call]
-    return attended
+    groups = (side.split(sequences_together(keys.shape[1])) for side in (keys, values))
+    parts: list[Tensor] = [
+        _Attend.apply(*group, queries, uses, decay)  # type: ignore[no-untyped-call]
+        for group in zip(*groups, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class _Attend(torch.autograd.Function):
@@ -94,42 +103,30 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
     ) -> Tensor:
-        (batch, length, _), dtype = keys.shape, torch.result_type(keys, queries)
-        sequences = min(batch, max(1, _GROUP // length))
-        ctx.sums, ctx.group = DecayedSums(decay, length, dtype, sequences), sequences * length
-        out = keys.new_empty(batch, length, len(queries), dtype=dtype)
-        sides = [side.flatten(0, 1).split(ctx.group) for side in (keys, values, out)]
-        kept = []
-        for key, value, place in zip(*sides, strict=True):
-            weights = (queries @ key.T).exp_()
-            evidence = uses @ value.T
-            total = ctx.sums.past(weights)
-            attended = ctx.sums.past(weights * evidence).div_(total)
-            place.copy_(attended.T)
-            kept += [weights, evidence, total, attended]
-        ctx.save_for_backward(keys, values, queries, uses, *kept)
-        return out
+        batch, length, _ = keys.shape
+        dtype = torch.result_type(keys, queries)
+        ctx.sums = DecayedSums(decay, length, dtype, sequences=batch)
+        weights = (queries @ keys.flatten(0, 1).T).exp_()
+        evidence = uses @ values.flatten(0, 1).T
+        total = ctx.sums.past(weights)
+        attended: Tensor = ctx.sums.past(weights * evidence).div_(total)
+        ctx.save_for_backward(keys, values, queries, uses, weights, evidence, total, attended)
+        return attended
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, uses, *kept = ctx.saved_tensors
-        of_keys, of_values = torch.empty_like(keys), torch.empty_like(values)
-        wide = torch.promote_types(queries.dtype, torch.float32)
-        of_queries, of_uses = (torch.zeros_like(side, dtype=wide) for side in (queries, uses))
-        flat = (side.flatten(0, 1) for side in (upstream[0], keys, values, of_keys, of_values))
-        groups = zip(*(side.split(ctx.group) for side in flat), strict=True)
-        for gradient, key, value, of_key, of_value in groups:
-            weights, evidence, total, attended = kept[:4]
-            del kept[:4]
-            share = torch.empty_like(total).copy_(gradient.T).div_(total)
-            of_evidence = ctx.sums.future(share)
-            # The weights stand in both sums: products × evidence - total is their gradient. Its
-            # negative here: the sign is cheaper to turn in the narrow results.
-            of_logits = ctx.sums.future(share.mul_(attended))
-            of_logits.addcmul_(of_evidence, evidence, value=-1).mul_(weights)
-            of_evidence.mul_(weights)
-            of_key.copy_(of_logits.T @ queries).neg_()
-            of_value.copy_(of_evidence.T @ uses)
-            of_queries -= of_logits @ key
-            of_uses += of_evidence @ value
-        return of_keys, of_values, of_queries.to(queries), of_uses.to(uses), None
+        keys, values, queries, uses, weights, evidence, total, attended = ctx.saved_tensors
+        share = upstream[0] / total
+        of_evidence = ctx.sums.future(share)
+        # The weights stand in both sums: products × evidence - total is their gradient. Its
+        # negative here: the sign is cheaper to turn in the narrow results.
+        of_logits = ctx.sums.future(share.mul_(attended))
+        of_logits.addcmul_(of_evidence, evidence, value=-1).mul_(weights)
+        of_evidence.mul_(weights)
+        return (
+            (of_logits.T @ queries).neg_().view(keys.shape),
+            (of_evidence.T @ uses).view(values.shape),
+            (of_logits @ keys.flatten(0, 1)).neg_(),
+            of_evidence @ values.flatten(0, 1),
+            None,
+        )

@@ -15,13 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import padding_mask
-from recsys.model.decayed_attention import attend_at_all_positions
+from recsys.model.decayed_attention import attend_at_all_positions, sequences_together
 from recsys.model.dropout import Dropout
 
 HistorySide = tuple[Tensor, ...]
 """Tensors whose first dimension is B, second-last L."""
 CandidateSide = tuple[Tensor, ...]
 """Tensors whose second-last dimension is the number of candidates."""
+
+_LOGITS_AT_ONCE = 1 << 22
+"""8 MiB of bf16."""
 
 
 class DotProductHead(nn.Module):
@@ -46,6 +49,10 @@ class DotProductHead(nn.Module):
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return last_states(history[0], lengths) @ candidates[0].T
+
+    def rows_at_once(self, length: int, candidates: int) -> int:
+        """Sequences of some length that training best makes `logits` of at once."""
+        return max(1, _LOGITS_AT_ONCE // (length * candidates))
 
     def numbers_held(self, rows: int, positions: int) -> int:
         """How many numbers `newest` holds for each candidate at once."""
@@ -116,12 +123,13 @@ class TargetAttentionHead(nn.Module):
         """See `DotProductHead`."""
         states, keys, values = history
         embeddings, queries, uses = candidates
-        scores = states @ embeddings.T
+        scores = embeddings @ states.flatten(0, 1).T
         for head in range(self.num_heads):
             scores += attend_at_all_positions(
                 keys[:, head], values[:, head], queries[head], uses[head], self.decays[head]
             )
-        return scores
+        by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
+        return by_position
 
     def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
         """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
@@ -140,6 +148,10 @@ class TargetAttentionHead(nn.Module):
         for fade, weights, evidence in self._attention(history, candidates, lengths):
             scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
         return scores
+
+    def rows_at_once(self, length: int, candidates: int) -> int:
+        """See `DotProductHead`."""
+        return sequences_together(length)
 
     def numbers_held(self, rows: int, positions: int) -> int:
         """See `DotProductHead`."""

@@ -28,6 +28,7 @@ from recsys.evaluation.rank_table import RankTable
 from recsys.model.recommender import Model, build_model
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
+from recsys.training.memory import keep_freed_memory
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.progress import ProgressLine
@@ -71,6 +72,7 @@ def train(
         KeyboardInterrupt: by Ctrl-C before the first epoch has ended, without validation, or where
             several processes train.
     """
+    keep_freed_memory()
     batches = epochs_of(experiment, histories)
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():

@@ -11,10 +11,7 @@ from torch.nn import functional as F
 
 from recsys.data.histories import PAD
 from recsys.training.chunks import LogitsFunction, chunked_sum
-from recsys.training.negatives import left_out
-
-CHUNK_ELEMENTS = 1 << 22
-"""Logits held at once: 8 MiB of bf16."""
+from recsys.training.negatives import Negatives, left_out
 
 
 def cross_entropy(
@@ -65,20 +62,24 @@ def _softmax_gradient(
     logits: Tensor, targets: Tensor, excluded: Tensor | None, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """See `cross_entropy`: the loss, and its gradient in the place of the logits."""
-    # By index into all logits end to end: on a CPU torch.scatter_ copies the whole tensor first.
-    flat = logits.view(-1)
-    starts = torch.arange(0, len(flat), logits.shape[-1], device=flat.device).view(targets.shape)
-    place = starts + targets
+    rows = logits.flatten(0, 1)  # in memory one after the other, or side by side
+    along, across = rows.stride()
+    # By index into the memory: on a CPU torch.scatter_ copies the whole tensor first.
+    flat = rows.as_strided((rows.numel(),), (1,))
+    starts = torch.arange(len(rows), device=rows.device).mul_(along).view(targets.shape)
+    place = starts + targets * across
     wanted = flat[place]
     logits[..., PAD] = -torch.inf
     if excluded is not None:
-        flat[starts[..., None] + excluded] = -torch.inf
+        flat[starts[..., None] + excluded * across] = -torch.inf
     flat[place] = wanted
     if label_smoothing:
         allowed = logits > -torch.inf
         shares = label_smoothing / allowed.sum(-1)
         mean = logits.masked_fill(~allowed, 0).sum(-1, dtype=torch.float32) / allowed.sum(-1)
-    gradient = torch.softmax(logits, dim=-1, out=logits)
+    gradient = logits
+    dense, dim = (rows, 1) if across == 1 else (rows.T, 0)
+    torch.softmax(dense, dim, out=dense)
     losses = -flat[place].float().clamp_(min=1e-30).log_()
     if label_smoothing:
         # log of the softmax's denominator = loss + wanted logit
@@ -114,8 +115,8 @@ def chunked_cross_entropy(
     targets: Tensor,
     items: Tensor | None,
     *,
+    chunk_rows: int = 64,
     label_smoothing: float = 0.0,
-    chunk_elements: int | None = None,
 ) -> Tensor:
     """Mean `cross_entropy` over the positions with a target, never holding [B, L, I + 1] logits.
 
@@ -129,8 +130,8 @@ def chunked_cross_entropy(
         targets: [B, L], PAD for none.
         items: item tokens [B, N] to leave out of the softmax once seen: before target t the first
             N - L + 1 + t are. None: nothing is left out.
+        chunk_rows: sequences at a time.
         label_smoothing: see `cross_entropy`.
-        chunk_elements: logits held at once, at least one sequence's; None: `CHUNK_ELEMENTS`.
     """
     length = targets.shape[1]
 
@@ -138,8 +139,7 @@ def chunked_cross_entropy(
         excluded = None if items is None else seen_items(items[rows], length)
         return _softmax_gradient(scores, targets[rows], excluded, label_smoothing)
 
-    rows = _chunk_rows(chunk_elements or CHUNK_ELEMENTS, length, candidates)
-    total = chunked_sum(logits, loss, history, candidates, rows)
+    total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / _count(targets)
 
 
@@ -198,9 +198,10 @@ def chunked_sampled(
     candidates: Sequence[Tensor],
     wanted: Tensor,
     targets: Tensor,
-    negatives: Tensor,
-    log_expected: Tensor | None,
+    negatives: Negatives,
     had: Tensor | None,
+    *,
+    chunk_rows: int,
 ) -> Tensor:
     """Mean of a loss of the target and shared negatives, over the positions with a target.
 
@@ -211,9 +212,9 @@ def chunked_sampled(
         candidates: those of the negatives.
         wanted: logits of the targets [B, L].
         targets: item tokens [B, L], PAD for none.
-        negatives: item tokens [C]; where one is the target itself, it is left out.
-        log_expected: taken off their logits [C]; None: nothing is.
+        negatives: where one is the target itself, it is left out.
         had: item tokens [B, N], left out as `chunked_cross_entropy` does; None: nothing else is.
+        chunk_rows: sequences at a time.
     """
 
     def all_logits(history: tuple[Tensor, ...], candidates: tuple[Tensor, ...]) -> Tensor:
@@ -222,22 +223,18 @@ def chunked_sampled(
 
     def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        out = left_out(negatives, targets[rows], None if had is None else had[rows])
-        if log_expected is not None:
-            exact[..., 1:] -= log_expected
+        out = left_out(negatives.items, targets[rows], None if had is None else had[rows])
+        if negatives.log_expected is not None:
+            exact[..., 1:] -= negatives.log_expected
         exact[..., 1:].masked_fill_(out, -torch.inf)
         with torch.enable_grad():
             total = loss(exact.requires_grad_())[targets[rows] != PAD].sum()
         (gradient,) = torch.autograd.grad(total, exact)
         return total.detach(), gradient.to(scores.dtype)
 
-    rows = _chunk_rows(CHUNK_ELEMENTS, targets.shape[1], candidates)
-    total = chunked_sum(all_logits, loss_and_gradient, (wanted, *history), candidates, rows)
+    sides = (wanted, *history)
+    total = chunked_sum(all_logits, loss_and_gradient, sides, candidates, chunk_rows)
     return total / _count(targets)
-
-
-def _chunk_rows(elements: int, length: int, candidates: Sequence[Tensor]) -> int:
-    return max(1, elements // (length * candidates[0].shape[-2]))
 
 
 def _count(targets: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""How much memory a training takes."""
+"""The memory that a training takes: how much there was of it, and that it is used again."""
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 from pathlib import Path
@@ -9,6 +10,22 @@ from pathlib import Path
 import torch
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+
+
+def keep_freed_memory() -> None:
+    """Let this process use again what the tensors of a step have freed, where glibc would not.
+
+    By itself it hands every large block back to the system, which then has to clear the pages of
+    the next one: a quarter of the time of target attention over a catalogue of ten thousand.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # musl has none
+        for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            libc.mallopt(threshold, 2**31 - 1)
 
 
 def forget_peak() -> None:

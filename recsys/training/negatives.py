@@ -21,9 +21,9 @@ class Negatives:
 
     items: Tensor
     """Item tokens [C], int64."""
-    log_expected: Tensor
+    log_expected: Tensor | None
     """Log of how often each item is expected in a draw [C]: what sampled softmax takes off its
-    logit, so that the draw stands for the whole catalogue."""
+    logit, so that the draw stands for the whole catalogue. None: nothing is taken off."""
 
 
 class UniformNegatives(nn.Module):

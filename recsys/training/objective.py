@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor, nn
@@ -40,13 +41,14 @@ class CatalogueObjective(nn.Module):
 
         See `chunked_cross_entropy`.
         """
-        candidates = model.head.candidate_side(model.items.weight)
+        head, table = model.head, model.items.weight
         return chunked_cross_entropy(
-            model.head.logits,
+            head.logits,
             history,
-            candidates,
+            head.candidate_side(table),
             targets,
             had,
+            chunk_rows=head.rows_at_once(targets.shape[1], len(table)),
             label_smoothing=self._label_smoothing,
         )
 
@@ -83,6 +85,8 @@ class SampledObjective(nn.Module):
     ) -> Tensor:
         """As `CatalogueObjective`; see `chunked_sampled`."""
         head, negatives = model.head, self.negatives(targets)
+        if not self._corrected:
+            negatives = replace(negatives, log_expected=None)
         return chunked_sampled(
             self._loss,
             head.logits,
@@ -90,9 +94,9 @@ class SampledObjective(nn.Module):
             head.candidate_side(model.items(negatives.items)),
             head.paired(history, head.candidate_side(model.items(targets))),
             targets,
-            negatives.items,
-            negatives.log_expected if self._corrected else None,
+            negatives,
             had,
+            chunk_rows=head.rows_at_once(targets.shape[1], len(negatives.items)),
         )
 
 

@@ -17,7 +17,7 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset
 from recsys.data.shared_batches import Batches
 from recsys.training.loop import epochs_of, new_module
-from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.training.memory import forget_peak, keep_freed_memory, peak_memory_mib
 from recsys.training.module import Schedule
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import choose_precision
@@ -74,6 +74,7 @@ def profile(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Pro
 
 
 def _watch(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Profile:
+    keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
     precision, _ = choose_precision(config.precision)

@@ -150,7 +150,7 @@ def test_chunks_change_nothing(
         targets,
         had,
         label_smoothing=smoothing,
-        chunk_elements=rows_per_chunk * length * (items + 1),
+        chunk_rows=rows_per_chunk,
     )
     assert chunked.item() == pytest.approx(whole.item(), rel=1e-6)
     leaves = [states, table, *head.parameters()]
