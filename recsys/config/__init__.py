@@ -9,7 +9,13 @@ from recsys.config.evaluation import (
     RequestTime,
     SampledItems,
 )
-from recsys.config.experiment import EvidenceConfig, Experiment, TrackingConfig, TrainingConfig
+from recsys.config.experiment import (
+    WITH_COUNTS,
+    EvidenceConfig,
+    Experiment,
+    TrackingConfig,
+    TrainingConfig,
+)
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.loss import (
     BinaryCrossEntropy,
@@ -46,6 +52,7 @@ from recsys.config.split import (
 from recsys.config.suite import Suite, SuiteEntry, load_suite
 
 __all__ = [
+    "WITH_COUNTS",
     "AllItems",
     "Backtest",
     "BinaryCrossEntropy",

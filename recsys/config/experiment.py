@@ -20,6 +20,9 @@ from recsys.config.loss import CrossEntropy, LossConfig
 from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import Section
 
+WITH_COUNTS = " + counts"
+"""Ends the family of a model that has counts beside it."""
+
 
 class TrainingConfig(Section):
     """How the weights are found."""
@@ -143,4 +146,4 @@ class Experiment(Section):
     @property
     def family(self) -> str:
         """What runs are told apart by."""
-        return self.model.family if self.evidence is None else f"{self.model.family} + counts"
+        return self.model.family + ("" if self.evidence is None else WITH_COUNTS)

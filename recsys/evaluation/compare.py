@@ -115,6 +115,8 @@ def compare(
 ) -> Comparison:
     """Put MLflow runs in one table, each with a paired test against the first.
 
+    A run whose model has counts beside it has a second row, of the model alone.
+
     Metrics, intervals and tests are computed from the tables that the runs keep, not from logged
     figures.
 
@@ -183,9 +185,9 @@ def _row(
     costs = [one.run.data.metrics for one in model.runs]
     spreads = {metric: model.spread(metric) for metric in figures}
     return ComparedRun(
-        name=run.info.run_name,
+        name=model.first.name,
         run_id=run.info.run_id,
-        model=run.data.tags.get("model", "unknown"),
+        model=model.first.model,
         trained_until=run.data.tags.get("trained_until", "unknown"),
         seeds=len(model.runs),
         figures=figures,

@@ -16,7 +16,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from pydantic import TypeAdapter
 
-from recsys.config import TrackingConfig
+from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
@@ -33,6 +33,20 @@ class EvaluatedRun:
     run: Run
     ranks: RankTable
     lists: ContinuationTable | None
+    alone: bool = False
+    """Are these the ranks by its model without the counts that stand beside it?"""
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        name: str = self.run.info.run_name
+        return f"{name}, model alone" if self.alone else name
+
+    @property
+    def model(self) -> str:
+        """The family of what made the ranks."""
+        family: str = self.run.data.tags.get("model", "unknown")
+        return family.removesuffix(WITH_COUNTS) if self.alone else family
 
     def table(self, metric: str) -> RankTable | ContinuationTable:
         """The table that a metric is of.
@@ -68,7 +82,10 @@ def find_runs(
     listed: bool,
     across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
-    """The runs asked for, in that order, with their rank tables; with their lists if asked to."""
+    """The runs asked for, in that order, with their rank tables; with their lists if asked to.
+
+    Behind a run whose model has counts beside it, unless it has lists: the model alone.
+    """
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
@@ -82,7 +99,7 @@ def find_runs(
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
-            return [_download(client, run, part, listed) for run in chosen]
+            return [one for run in chosen for one in _download(client, run, part, listed)]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
 
@@ -184,9 +201,10 @@ def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
     return by_id[0]
 
 
-def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> EvaluatedRun:
+def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> list[EvaluatedRun]:
     there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
     name, lists = f"ranks_{part}.parquet", f"lists_{part}.parquet"
+    alone = f"ranks_{part}_model_alone.parquet"
     if name not in there:
         raise InputError(
             f"run {run_label(run)}: has no rank table {name} (it is {run.info.status})"
@@ -195,9 +213,13 @@ def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> Evalu
         fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
         try:
             ranks = RankTable.load(fetch(name))
-            if not listed or lists not in there:
-                return EvaluatedRun(run, ranks, None)
-            return EvaluatedRun(run, ranks, ContinuationTable.load(fetch(lists)))
+            if listed and lists in there:
+                return [EvaluatedRun(run, ranks, ContinuationTable.load(fetch(lists)))]
+            found = [EvaluatedRun(run, ranks, None)]
+            if alone in there:
+                ranks = RankTable.load(fetch(alone))
+                found.append(EvaluatedRun(run, ranks, None, alone=True))
+            return found
         except InputError as error:
             raise InputError(f"run {run_label(run)}: {error}") from error
 

@@ -106,7 +106,8 @@ def pool_seeds(runs: Sequence[EvaluatedRun]) -> list[ModelRuns]:
         seed = parameters.pop("seed", run.run.info.run_id)
         parameters.pop("name", None)
         facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_until")
-        key = (*map(tags.get, facts), "interrupted" in tags, *sorted(parameters.items()))
+        cut = "interrupted" in tags
+        key = (*map(tags.get, facts), cut, run.alone, *sorted(parameters.items()))
         groups.setdefault(key, {})[seed] = run
     return [ModelRuns(tuple(group.values())) for group in groups.values()]
 

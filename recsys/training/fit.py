@@ -172,7 +172,9 @@ def _evaluate_and_write(
     tables: dict[str, RankTable | ContinuationTable | TopKTable]
     tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
     tables |= {f"{name}_test": table for name, table in lists.items()}
-    tables |= {f"ranks_{part}_model_alone": table for part, table in alone.items()}
+    tables |= {
+        f"ranks_{part}_model_alone": with_segments(table, dataset) for part, table in alone.items()
+    }
     _write(out, experiment, dataset, fitted, evidence, tables)
     for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
         tracker.log_path(path)

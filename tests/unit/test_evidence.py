@@ -17,6 +17,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.compare import compare
 from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.model.recommender import build_model
 from recsys.scoring.bundle import ModelBundle
@@ -212,6 +213,13 @@ def test_a_run_keeps_the_evidence_and_the_figures_without_it(
     alone = RankTable.load(tmp_path / "out" / "ranks_test_model_alone.parquet")
     assert logged.metrics["test/model_alone_ndcg_at_10"] == alone.values("ndcg_at_10").mean()
     assert {"valid/model_alone_ndcg_at_10", "test/ndcg_at_10"} <= set(logged.metrics)
+    both, model = compare([run.run_id], experiment.tracking).rows
+    assert both.run_id == model.run_id == run.run_id
+    assert (model.name, model.model) == (f"{both.name}, model alone", "target_attention")
+    assert both.figures["ndcg_at_10"].mean == logged.metrics["test/ndcg_at_10"]
+    assert model.figures["ndcg_at_10"].mean == logged.metrics["test/model_alone_ndcg_at_10"]
+    pooled = compare([run.run_id], experiment.tracking, pooled=True).rows
+    assert [row.name for row in pooled] == [both.name, model.name]
 
 
 def test_a_model_that_writes_reads_no_counts() -> None:
