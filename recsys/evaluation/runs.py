@@ -112,9 +112,8 @@ def learning_curves(
     curves = {}
     for one in runs:
         run_id = one.run.info.run_id
-        # Step 0 has the figure of the whole run; epochs count from 1.
-        points = client.get_metric_history(run_id, "valid/ndcg_at_10")
-        if curve := {point.step: point.value for point in points if point.step > 0}:
+        points = client.get_metric_history(run_id, "epoch/valid_ndcg_at_10")
+        if curve := {point.step: point.value for point in points}:
             curves[run_id] = curve
     return curves
 

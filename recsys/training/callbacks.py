@@ -112,8 +112,8 @@ class EpochRecorder(pl.Callback):
             started = time.perf_counter()
             table = self._validate()
             figures[MONITOR] = float(table.values("ndcg_at_10").mean())
-            figures["valid/recall_at_10"] = float(table.values("recall_at_10").mean())
-            figures["valid/seconds"] = time.perf_counter() - started
+            figures["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
+            figures["epoch/valid_seconds"] = time.perf_counter() - started
         if self._validate is None or figures[MONITOR] > best:
             self.curve.best_epoch = epoch
             self.curve.best_ranks = table

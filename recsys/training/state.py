@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recsys.evaluation.rank_table import RankTable
 
-MONITOR = "valid/ndcg_at_10"
+MONITOR = "epoch/valid_ndcg_at_10"
 """What the best epoch is chosen by."""
 
 
@@ -19,7 +19,7 @@ class Curve:
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Per epoch: train/loss, train/seconds, train/tokens_per_second, train/padding_share, and
-    where it was validated valid/…"""
+    where it was validated epoch/…"""
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)

@@ -63,7 +63,7 @@ def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
         client.log_metric(run_id, "fit_seconds", 10.0**start)
         client.log_metric(run_id, "valid/ndcg_at_10", 0.3)
         for epoch in (1, 2) if name == "better" else ():
-            client.log_metric(run_id, "valid/ndcg_at_10", 0.1 * epoch, step=epoch)
+            client.log_metric(run_id, "epoch/valid_ndcg_at_10", 0.1 * epoch, step=epoch)
         client.set_terminated(run_id)
     return config
 

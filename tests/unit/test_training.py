@@ -156,7 +156,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
         histories,
         holdout,
         50,
-        lambda _, figures: reported.append(figures["valid/ndcg_at_10"]),
+        lambda _, figures: reported.append(figures["epoch/valid_ndcg_at_10"]),
     )
     assert curve.best_epoch is not None
     assert len(reported) == curve.best_epoch + 2 < 50
@@ -169,7 +169,7 @@ def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
     experiment = make_experiment("dot_product", "training.validate_every=2")
     histories, holdout = walks(50, seed=1, planted=True)
     _, curve = train(experiment, ITEMS, histories, holdout, 5, lambda *_: None)
-    assert ["valid/ndcg_at_10" in epoch for epoch in curve.epochs] == [
+    assert ["epoch/valid_ndcg_at_10" in epoch for epoch in curve.epochs] == [
         False,
         True,
         False,

@@ -69,7 +69,7 @@ def quality(problem: Problem, settings: Settings) -> None:
     def report(epoch: int, figures: dict[str, float]) -> None:
         nonlocal seconds
         seconds += figures["train/seconds"]
-        found = {"loss": figures["train/loss"], "ndcg": figures["valid/ndcg_at_10"]}
+        found = {"loss": figures["train/loss"], "ndcg": figures["epoch/valid_ndcg_at_10"]}
         emit({"epoch": epoch, "seconds": seconds, "peak_mib": peak_mib(), **found})
 
     config = experiment(settings)
