@@ -96,7 +96,7 @@ def history(home: Path, run: str) -> dict[str, list[tuple[int, float]]]:
     return {
         name: [(entry.step, entry.value) for entry in client.get_metric_history(run, name)]
         for name in logged.data.metrics
-        if not any(word in name for word in ("second", "memory"))
+        if not any(word in name for word in ("second", "memory", "peak"))
     }
 
 

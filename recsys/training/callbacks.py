@@ -12,7 +12,9 @@ from recsys.config import TrainingConfig
 from recsys.data.shared_batches import SharedBatches
 from recsys.evaluation.rank_table import RankTable
 from recsys.training import processes
+from recsys.training.cost import matrix_speed
 from recsys.training.module import TrainingModule
+from recsys.training.precision import working_dtype
 from recsys.training.state import MONITOR, Curve, EpochSoFar, TrainingState, random_state
 
 Report = Callable[[int, dict[str, float]], None]
@@ -91,12 +93,7 @@ class EpochRecorder(pl.Callback):
         loss, targets = processes.total(self._module.sums).tolist()
         self._module.sums.zero_()
         self._seconds_before = 0.0
-        figures = {
-            "train/loss": loss / targets,
-            "train/seconds": seconds,
-            "train/tokens_per_second": self._tokens / seconds,
-            "train/padding_share": self._batches.padding_share,
-        }
+        figures = {"train/loss": loss / targets, **self._cost(seconds)}
         epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(figures)
         every = self._config.validate_every
@@ -104,6 +101,21 @@ class EpochRecorder(pl.Callback):
             self._keep(epoch, figures)
         trainer.should_stop = self.over
         self._report(epoch, figures)
+
+    def _cost(self, seconds: float) -> dict[str, float]:
+        """Of an epoch that took so long; the seconds of the parts are this process's."""
+        meter, tokens_per_second = self._module.meter, self._tokens / seconds
+        found = {
+            "train/seconds": seconds,
+            "train/tokens_per_second": tokens_per_second,
+            "train/padding_share": self._batches.padding_share,
+        }
+        found |= {f"train/seconds_{part}": of_it for part, of_it in meter.take().items()}
+        if meter.operations_per_token is not None:
+            speed = matrix_speed(self._module.device.type, working_dtype(self._config.precision))
+            operations = meter.operations_per_token * tokens_per_second / processes.count()
+            found["train/share_of_matrix_peak"] = operations / speed
+        return found
 
     def _keep(self, epoch: int, figures: dict[str, float]) -> None:
         """Validate the weights as they are, and keep them if they are the best."""

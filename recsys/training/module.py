@@ -18,6 +18,7 @@ from recsys.data.histories import PAD
 from recsys.model.heads import HistorySide
 from recsys.model.recommender import Model
 from recsys.training import processes
+from recsys.training.cost import StepMeter
 from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import inverse_square_root, warmup_cosine, warmup_hold_decay
@@ -92,6 +93,9 @@ class TrainingModule(pl.LightningModule):
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """Loss and targets of the epoch so far, in this process."""
+        self.meter = StepMeter()
+        """Of the steps in this process."""
+        self._lengths = torch.empty(0)
         if start is not None:
             model.load_state_dict(start.weights)
             self._restore_average(start.moments)
@@ -116,8 +120,31 @@ class TrainingModule(pl.LightningModule):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """A step, and the average moves towards the new weights: before any checkpoint is made."""
-        super().optimizer_step(*args, **kwargs)
+        with self.meter.counting(self._lengths):
+            super().optimizer_step(*args, **kwargs)
         self.move_average()
+        self.meter.lap("optimiser")
+
+    def on_train_epoch_start(self) -> None:
+        """What is before it, such as a validation, is not of a step."""
+        self.meter.start()
+
+    def on_train_batch_start(self, batch: SequenceBatch, batch_idx: int) -> None:
+        """The batch is there."""
+        self._lengths = batch.lengths
+        self.meter.lap("data")
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """The loss is found, and with it the gradients of the head."""
+        self.meter.lap("forward")
+
+    def on_after_backward(self) -> None:
+        """All gradients are."""
+        self.meter.lap("backward")
+
+    def on_train_batch_end(self, outputs: Any, batch: SequenceBatch, batch_idx: int) -> None:
+        """What callbacks did, such as writing a checkpoint, is not of a step."""
+        self.meter.start()
 
     def move_average(self) -> None:
         """Towards the weights as they are, if there is an average."""

@@ -25,3 +25,8 @@ def choose_precision(wanted: Literal["auto", "bf16", "float32"]) -> tuple[Precis
         if found.get(feature):
             return "bf16-mixed", f"the processor has {feature}"
     return "32-true", "the processor has no bf16 instructions"
+
+
+def working_dtype(wanted: Literal["auto", "bf16", "float32"]) -> torch.dtype:
+    """What matrix products compute in; see `choose_precision`."""
+    return torch.bfloat16 if choose_precision(wanted)[0] == "bf16-mixed" else torch.float32

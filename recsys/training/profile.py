@@ -16,11 +16,12 @@ from recsys.config import Experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset
 from recsys.data.shared_batches import Batches
+from recsys.training.cost import matrix_speed
 from recsys.training.loop import epochs_of, new_module
 from recsys.training.memory import forget_peak, keep_freed_memory, peak_memory_mib
 from recsys.training.module import Schedule
 from recsys.training.optimiser import clip_gradients
-from recsys.training.precision import choose_precision
+from recsys.training.precision import choose_precision, working_dtype
 
 _WARM_UP = 2
 """Steps that compile kernels and fill caches; not counted."""
@@ -78,7 +79,7 @@ def _watch(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Prof
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
     precision, _ = choose_precision(config.precision)
-    dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    dtype = working_dtype(config.precision)
     histories = dataset.histories("valid")
     batches = epochs_of(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
@@ -123,23 +124,10 @@ def _watch(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Prof
         tokens_per_second=real / steps / total,
         padding_share=1 - real / sum(batch.items.numel() for batch in seen),
         gigaflops=flops / 1e9,
-        peak_share=flops / total / matrix_speed(device, dtype),
+        peak_share=flops / total / matrix_speed(device.type, dtype),
         precision=precision,
         memory_mib=peak_memory_mib(),
     )
-
-
-def matrix_speed(device: torch.device, dtype: torch.dtype, size: int = 2048) -> float:
-    """Operations per second of a large matrix product: the best of five."""
-    one, other = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    clock = _Clock(device)
-    best = float("inf")
-    for _ in range(6):
-        clock.seconds.clear()
-        with clock.phase("product"):
-            one @ other
-        best = min(best, clock.seconds["product"])
-    return float(2 * size**3 / best)
 
 
 def _endless(batches: Batches) -> Iterator[SequenceBatch]:

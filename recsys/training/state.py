@@ -18,8 +18,7 @@ class Curve:
     """What each epoch gave, and the weights of the best one."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
-    """Per epoch: train/loss, train/seconds, train/tokens_per_second, train/padding_share, and
-    where it was validated epoch/…"""
+    """Per epoch: train/loss, train/… of what it cost, and where it was validated epoch/…"""
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)

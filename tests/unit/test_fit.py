@@ -59,6 +59,11 @@ def test_the_run_and_the_bundle_say_what_made_them(
     assert {"train/loss", "train/padding_share", "peak_memory_mib"} <= set(logged.metrics)
     assert logged.metrics["valid/ndcg_at_10"] == run.valid["ndcg_at_10"].mean  # not the last epoch
     assert "epoch/valid_ndcg_at_10" in logged.metrics
+    parts = [f"train/seconds_{part}" for part in ("data", "forward", "backward", "optimiser")]
+    times = [logged.metrics[part] for part in parts]
+    assert min(times) > 0
+    assert sum(times) <= logged.metrics["train/seconds"]
+    assert 0 < logged.metrics["train/share_of_matrix_peak"] < 1
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_until == "valid"
