@@ -30,6 +30,9 @@ _LOGITS_AT_ONCE = 1 << 22
 class DotProductHead(nn.Module):
     """score_t(c) = h_t · e_c."""
 
+    reads_one_position = True
+    """A position's scores need nothing of the other positions."""
+
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
         """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
         return (states,)
@@ -82,6 +85,7 @@ class TargetAttentionHead(nn.Module):
 
     decays: Tensor
     max_temperature = 10.0
+    reads_one_position = False
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class _Chunked(torch.autograd.Function):
         sides = tuple(_working_copy(side) for side in sides)
         history, candidates = sides[:num_history], sides[num_history:]
         sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
-        parts: list[list[Tensor]] = [[] for _ in history]
+        parts = [torch.empty_like(side) for side in history]
         total = torch.zeros((), device=history[0].device)
         for start in range(0, len(history[0]), chunk_rows):
             rows = slice(start, start + chunk_rows)
@@ -65,11 +65,11 @@ class _Chunked(torch.autograd.Function):
             losses, upstream = loss(scores.detach(), rows)
             gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
             for part, gradient in zip(parts, gradients[:num_history], strict=True):
-                part.append(gradient)
+                part[rows] = gradient
             for index, gradient in enumerate(gradients[num_history:]):
                 sums[index] += gradient
             total += losses
-        ctx.save_for_backward(*(torch.cat(part) for part in parts), *sums)
+        ctx.save_for_backward(*parts, *sums)
         return total
 
     @staticmethod

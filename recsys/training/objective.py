@@ -23,6 +23,7 @@ from recsys.training.losses import (
     chunked_cross_entropy,
     chunked_sampled,
     sampled_softmax,
+    seen_items,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
@@ -42,6 +43,8 @@ class CatalogueObjective(nn.Module):
         See `chunked_cross_entropy`.
         """
         head, table = model.head, model.items.weight
+        if head.reads_one_position:
+            history, targets, had = _targets_alone(history, targets, had)
         return chunked_cross_entropy(
             head.logits,
             history,
@@ -98,6 +101,20 @@ class SampledObjective(nn.Module):
             had,
             chunk_rows=head.rows_at_once(targets.shape[1], len(negatives.items)),
         )
+
+
+def _targets_alone(
+    history: HistorySide, targets: Tensor, had: Tensor | None
+) -> tuple[HistorySide, Tensor, Tensor | None]:
+    """The M positions with a target, as sequences of one: [M, 1, D], [M, 1], [M, N].
+
+    Where most positions have none, as in filling in hidden items, no logits are made for those.
+    """
+    there = targets.flatten().nonzero().squeeze(1)
+    sides = tuple(side.flatten(0, 1).index_select(0, there)[:, None] for side in history)
+    if had is not None:
+        had = seen_items(had, targets.shape[1]).flatten(0, 1).index_select(0, there)
+    return sides, targets.flatten()[there, None], had
 
 
 def build_objective(
