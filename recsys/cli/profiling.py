@@ -22,7 +22,8 @@ def profile_training(
     from recsys.training.profile import profile
 
     experiment = read_experiment(config, overrides, None)
-    found = profile(experiment, find_dataset(experiment, data), steps)
+    dataset = find_dataset(experiment, data)
+    found = profile(experiment, dataset.num_items, dataset.histories("valid"), steps)
     if as_json:
         seconds = {f"{phase}_seconds": value for phase, value in found.seconds.items()}
         show_rows([seconds | found.summary()], as_json)

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recsys.config import Experiment
 from recsys.data.batches import SequenceBatch
-from recsys.data.prepared import PreparedDataset
+from recsys.data.histories import Histories
 from recsys.data.shared_batches import Batches
 from recsys.training.cost import matrix_speed
 from recsys.training.loop import epochs_of, new_module
@@ -58,12 +58,13 @@ class Profile:
         }
 
 
-def profile(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Profile:
+def profile(experiment: Experiment, num_items: int, histories: Histories, steps: int) -> Profile:
     """Train a fresh model for a few steps and watch.
 
     Args:
         experiment: model and training.
-        dataset: to train on.
+        num_items: size of the catalogue.
+        histories: what is learned from.
         steps: that are watched, after two to warm up.
 
     Raises:
@@ -71,19 +72,18 @@ def profile(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Pro
     """
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _watch(experiment, dataset, steps)
+        return _watch(experiment, num_items, histories, steps)
 
 
-def _watch(experiment: Experiment, dataset: PreparedDataset, steps: int) -> Profile:
+def _watch(experiment: Experiment, num_items: int, histories: Histories, steps: int) -> Profile:
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
     precision, _ = choose_precision(config.precision)
     dtype = working_dtype(config.precision)
-    histories = dataset.histories("valid")
     batches = epochs_of(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
-    module = new_module(experiment, dataset.num_items, histories, schedule).to(device)
+    module = new_module(experiment, num_items, histories, schedule).to(device)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)
