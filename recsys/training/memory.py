@@ -11,21 +11,23 @@ import torch
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_KEPT = {-3: 64 << 20, -1: 512 << 20}
+"""By parameter of mallopt(3), in bytes. M_MMAP_THRESHOLD: larger blocks, those of an evaluation,
+still leave the heap by themselves. M_TRIM_THRESHOLD: what may lie free at its end."""
 
 
 def keep_freed_memory() -> None:
     """Let this process use again what the tensors of a step have freed, where glibc would not.
 
-    By itself it hands every large block back to the system, which then has to clear the pages of
-    the next one: a quarter of the time of target attention over a catalogue of ten thousand.
+    By itself it hands what a chunk of logits took back to the system, which then has to clear the
+    pages of the next one: a quarter of the time of target attention over ten thousand items.
     """
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # musl has none
-        for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            libc.mallopt(threshold, 2**31 - 1)
+        for parameter, size in _KEPT.items():
+            libc.mallopt(parameter, size)
 
 
 def forget_peak() -> None:
