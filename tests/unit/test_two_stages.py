@@ -171,13 +171,15 @@ def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
     assert one["rank"] == 1
 
 
-def test_counts_help_to_retrieve(counting_bundle: ModelBundle) -> None:
-    """What followed a hat most often is found by that alone."""
-    counts, history = counting_bundle.evidence, Histories.from_lists([[3]])
-    assert counts is not None
-    followed = 1 + int(counts.counts.score(history)[0, 1:].argmax())
-    found, _ = top_k(counting_bundle.retriever, history, 1, "filter")
-    assert found.item() == followed
+def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
+    model, evidence = counting_bundle.model, counting_bundle.evidence
+    assert evidence is not None
+    history = Histories.from_lists([[3, 2]])
+    with torch.inference_mode():
+        states = model(torch.tensor([[3, 2]]), torch.tensor([2]))[0]
+        expected = states[0, -1] @ model.items.weight.T + 20 * evidence.counts.score(history)[0]
+    found = counting_bundle.retriever.score(history)[0]
+    assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_what_cannot_be_done_in_two_stages_is_refused(
