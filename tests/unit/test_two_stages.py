@@ -134,7 +134,7 @@ def counting_bundle(
 ) -> ModelBundle:
     """Target attention, and counts that outweigh it."""
     experiment = tiny_experiment(TargetAttention(num_heads=2, head_dim=4))
-    counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, PCTMSettings())
+    counts = PCTM.fit(tiny_dataset.histories("test"), tiny_dataset.num_items, PCTMSettings())
     return ModelBundle.write(
         tmp_path_factory.mktemp("bundle") / "counting",
         tiny_model(experiment, tiny_dataset.num_items),
@@ -174,10 +174,12 @@ def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
 def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
     model, evidence = counting_bundle.model, counting_bundle.evidence
     assert evidence is not None
-    history = Histories.from_lists([[3, 2]])
+    history = Histories.from_lists([[2, 1]])
+    counted = 20 * evidence.counts.score(history)[0]
+    assert len(set(counted.tolist())) > 2, "the counts say something"
     with torch.inference_mode():
-        states = model(torch.tensor([[3, 2]]), torch.tensor([2]))[0]
-        expected = states[0, -1] @ model.items.weight.T + 20 * evidence.counts.score(history)[0]
+        states = model(torch.tensor([[2, 1]]), torch.tensor([2]))[0]
+        expected = states[0, -1] @ model.items.weight.T + counted
     found = counting_bundle.retriever.score(history)[0]
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
