@@ -129,6 +129,34 @@ def test_the_whole_way(terminal: Terminal) -> None:
     assert "ndcg@10" in out
 
 
+def test_two_stages_and_what_they_miss(terminal: Terminal) -> None:
+    (trained,) = terminal.json("train", "small.yaml", "--set", "training.max_epochs=1")
+    (folder,) = Path("data").iterdir()
+    data = ("--data", str(folder))
+    asked = ("recommend", trained["bundle"], "--user", "C00007", *data, "-k", "3")
+    one, two = terminal.json(*asked), terminal.json(*asked, "--retrieve", "9999")
+    assert [row["item_id"] for row in two] == [row["item_id"] for row in one]
+
+    words = ("retrieval", trained["bundle"], *data)
+    few, more, whole = terminal.json(*words, "--retrieve", "20", "--retrieve", "5")
+    assert (few["retrieve"], more["retrieve"]) == (5, 20)
+    assert few["retrieved"] <= more["retrieved"] <= whole["retrieved"] == 1
+    assert whole["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
+
+    terminal("train", "small.yaml", "--set", "name=dot", "--set", "training.max_epochs=1",
+             "--set", "model.head={kind: dot_product}")  # fmt: skip
+    for wrong, message in (
+        ((*asked, "--retrieve", "2"), "error: retrieve=2: must be at least k=3"),
+        ((*words, "--retrieve", "0"), "error: retrieve=0: must be at least 1"),
+        ((*words, "--part", "valid"), "was trained on the validation targets"),
+        (("retrieval", "runs/dot/bundle", *data),
+         "error: runs/dot/bundle: two stages are for target attention: dot_product"),
+    ):  # fmt: skip
+        status, out, err = terminal(*wrong)
+        assert (status, out) == (2, "")
+        assert message in err
+
+
 def test_generate_writes_lists(terminal: Terminal) -> None:
     model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
     split = "data.split={kind: leave_last_out, targets: 3}"
@@ -219,8 +247,8 @@ def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> No
 def test_help_teaches(terminal: Terminal) -> None:
     status, out, _ = terminal("--help")
     assert status == 0
-    for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "score", "explain",
-                    "compare", "demo"):  # fmt: skip
+    for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "retrieval",
+                    "score", "explain", "compare", "demo"):  # fmt: skip
         assert command in out
 
 

@@ -13,6 +13,7 @@ from recsys.cli import (  # noqa: F401 - they bring their commands along
     backtests,
     experiments,
     profiling,
+    retrieval,
     scoring,
     suites,
 )

@@ -185,14 +185,8 @@ def evaluate_bundle(
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
     loaded = ModelBundle.open(bundle)
-    if part == "valid" and loaded.manifest.protocol.trained_until == "valid":
-        raise InputError(f"{bundle}: was trained on the validation targets too (a refit)")
     dataset = PreparedDataset.open(data)
-    if dataset.fingerprint != loaded.manifest.dataset_fingerprint:
-        raise InputError(
-            f"{data}: fingerprint {dataset.fingerprint[:12]} is not that of the bundle's dataset, "
-            f"{loaded.manifest.dataset_fingerprint[:12]}: item tokens would not match"
-        )
+    loaded.refuse_held_out(dataset, part)
     experiment = loaded.experiment
     model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
     scorer = model_scorer(model, experiment, loaded.evidence)

@@ -38,12 +38,20 @@ def recommend_items(
     data: Data = None,
     k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
     at: At = None,
+    retrieve: Annotated[
+        int | None,
+        typer.Option(
+            help="Rank only so many items by target attention, the best by the dot product, for "
+            "large catalogues; recsys retrieval shows what that misses [all]."
+        ),
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """The k best items for each history, or for users of a prepared dataset."""
     recommender, users = _open(bundle, data, user)
-    show_frame(recommender.recommend(histories, users=users, k=k, at=_time(at)), out, as_json)
+    answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
+    show_frame(answer, out, as_json)
 
 
 @app.command("score")

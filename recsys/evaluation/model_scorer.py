@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 from recsys.evaluation.scorer import users_per_batch
-from recsys.model.heads import CandidateSide
+from recsys.model.heads import CandidateSide, DotProductHead, HistorySide
 from recsys.model.recommender import Model, SequenceRecommender
 
 
@@ -39,10 +39,18 @@ class ModelScorer:
     Histories of like length go through the model together, candidates in chunks: memory is that of
     the result and a constant. A user's scores do not depend on who else is asked for, but for
     rounding. Scores are float32 whatever the precision of training.
+
+    Args:
+        model: scores the catalogue.
+        max_sequence_length: the newest items of a history that it reads.
+        head: scores in place of the model's own.
     """
 
-    def __init__(self, model: Model, max_sequence_length: int) -> None:
+    def __init__(
+        self, model: Model, max_sequence_length: int, head: DotProductHead | None = None
+    ) -> None:
         self._model = model
+        self._head = model.head if head is None else head
         self._max_sequence_length = max_sequence_length
 
     @property
@@ -56,7 +64,7 @@ class ModelScorer:
 
     @torch.inference_mode()
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; on the device of the model.
+        """See `Scorer.score`; on the device of the model. Only what is asked for is scored.
 
         Raises:
             ValueError: a history is empty: the model has no opinion then; or the model reads times
@@ -74,30 +82,50 @@ class ModelScorer:
         scores = torch.empty(len(histories), width, device=device)
         most_rows = users_per_batch(self.num_items)
         with evaluating(self._model):
-            side = self._model.head.candidate_side(self._model.items.weight)
+            whole = candidates is None
+            catalogue = self._head.candidate_side(self._model.items.weight) if whole else ()
             for rows in like_lengths(lengths, self._step.tokens, most_rows):
-                part = self._catalogue_scores(recent.take(rows), side)
-                if candidates is not None:
-                    tokens = torch.from_numpy(candidates[rows].astype(np.int64))
-                    part = part.gather(1, tokens.to(device))
+                some = recent.take(rows)
+                if candidates is None:
+                    part = self._catalogue_scores(some, catalogue)
+                else:
+                    part = self._candidate_scores(some, candidates[rows])
                 scores[torch.from_numpy(rows).to(device)] = part
         return scores
 
-    def _catalogue_scores(self, histories: Histories, side: CandidateSide) -> Tensor:
+    def _catalogue_scores(self, histories: Histories, catalogue: CandidateSide) -> Tensor:
         """Scores [B, I + 1] of a few histories."""
+        history, lengths = self._read(histories)
+        step = max(1, self._step.elements // self._head.numbers_held(*history[0].shape[:2]))
+        scores = torch.empty(len(histories), self.num_items + 1, device=lengths.device)
+        for start in range(0, self.num_items + 1, step):
+            chunk = tuple(part[..., start : start + step, :] for part in catalogue)
+            scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
+        scores[:, PAD] = -torch.inf
+        return scores
+
+    def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
+        """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
+        history, lengths = self._read(histories)
+        embeddings = self._model.items.weight
+        tokens = torch.from_numpy(candidates.astype(np.int64)).to(lengths.device)
+        gathered = len(tokens) * embeddings.shape[1]
+        held = max(self._head.numbers_held(*history[0].shape[:2]), gathered)
+        step = max(1, self._step.elements // held)
+        scores = torch.empty(tokens.shape, device=tokens.device)
+        for start in range(0, tokens.shape[1], step):
+            chunk = self._head.candidate_side(embeddings[tokens[:, start : start + step]])
+            scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
+        return scores.masked_fill_(tokens == PAD, -torch.inf)
+
+    def _read(self, histories: Histories) -> tuple[HistorySide, Tensor]:
+        """What the head needs of a few histories, and their lengths [B]."""
         device = self._model.items.weight.device
         items = torch.from_numpy(histories.padded()).to(device)
         lengths = torch.from_numpy(histories.lengths).to(device)
         times = histories.padded_times()
         moments = None if times is None else torch.from_numpy(times).to(device)
-        history = self._model(items, lengths, moments)
-        step = max(1, self._step.elements // self._model.head.numbers_held(*items.shape))
-        scores = torch.empty(len(histories), self.num_items + 1, device=device)
-        for start in range(0, self.num_items + 1, step):
-            chunk = tuple(part[..., start : start + step, :] for part in side)
-            scores[:, start : start + step] = self._model.head.newest(history, chunk, lengths)
-        scores[:, PAD] = -torch.inf
-        return scores
+        return self._model(items, lengths, moments), lengths
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from recsys.model.dropout import Dropout
 HistorySide = tuple[Tensor, ...]
 """Tensors whose first dimension is B, second-last L."""
 CandidateSide = tuple[Tensor, ...]
-"""Tensors whose second-last dimension is the number of candidates."""
+"""Tensors whose second-last dimension is the number of candidates: those of all histories, or with
+a first dimension B, of each history its own."""
 
 _LOGITS_AT_ONCE = 1 << 22
 """8 MiB of bf16."""
@@ -38,7 +39,7 @@ class DotProductHead(nn.Module):
         return (states,)
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """From candidate embeddings [C, D]."""
+        """From embeddings of candidates for all histories [C, D], or for each its own [B, C, D]."""
         return (embeddings,)
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
@@ -51,7 +52,7 @@ class DotProductHead(nn.Module):
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
-        return last_states(history[0], lengths) @ candidates[0].T
+        return _dot_products(history, candidates, lengths)
 
     def rows_at_once(self, length: int, candidates: int) -> int:
         """Sequences of some length that training best makes `logits` of at once."""
@@ -118,7 +119,7 @@ class TargetAttentionHead(nn.Module):
         return states, keys, self._split(self.value(source))
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """See `DotProductHead`; queries and uses are [H, C, d]."""
+        """See `DotProductHead`; queries and uses are [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = _directions(self._split(self.query(embeddings))) * temperature[:, None, None]
         return embeddings, queries, self._split(self.use(embeddings))
@@ -148,7 +149,7 @@ class TargetAttentionHead(nn.Module):
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """See `DotProductHead`."""
-        scores = last_states(history[0], lengths) @ candidates[0].T
+        scores = _dot_products(history, candidates, lengths)
         for fade, weights, evidence in self._attention(history, candidates, lengths):
             scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
         return scores
@@ -200,8 +201,9 @@ class TargetAttentionHead(nn.Module):
         present = padding_mask(lengths, width)
         for head in range(self.num_heads):
             fade = torch.exp(-self.decays[head] * age.clamp(min=0)) * present
-            weights = (keys[:, head] @ queries[head].T).exp()
-            yield fade[:, None].to(weights.dtype), weights, values[:, head] @ uses[head].T
+            query, use = queries[..., head, :, :], uses[..., head, :, :]
+            weights = (keys[:, head] @ query.mT).exp()
+            yield fade[:, None].to(weights.dtype), weights, values[:, head] @ use.mT
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d]."""
@@ -212,6 +214,12 @@ class TargetAttentionHead(nn.Module):
 def _directions(x: Tensor) -> Tensor:
     """Scale to length 1 along the last dimension, in float32 at least."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+
+def _dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+    """Scores [B, C] of h · e at each history's last item."""
+    scores: Tensor = last_states(history[0], lengths)[:, None] @ candidates[0].mT
+    return scores[:, 0]
 
 
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:

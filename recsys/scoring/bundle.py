@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save_file
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.scorer import Scorer
+from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.hstu import TimesRead
 from recsys.model.recommender import Model, SequenceRecommender, build_model
 from recsys.scoring.evidence import Evidence
@@ -161,6 +162,20 @@ class ModelBundle:
         return model_scorer(self.model, self.experiment, self.evidence)
 
     @property
+    def retriever(self) -> Scorer:
+        """All of the score but what target attention adds: finds what is worth its while.
+
+        Raises:
+            InputError: the model has no target attention.
+        """
+        if not isinstance(self.model.head, TargetAttentionHead):
+            raise InputError(
+                f"{self.path}: two stages are for target attention: {self.experiment.family} "
+                "scores by dot products alone, which leaves nothing to rank anew"
+            )
+        return model_scorer(self.model, self.experiment, self.evidence, DotProductHead())
+
+    @property
     def num_items(self) -> int:
         """Size of the catalogue, I."""
         return self.manifest.num_items
@@ -182,6 +197,21 @@ class ModelBundle:
                 "a list of items does not say that: recommend and score take histories with times"
             )
 
+    def refuse_held_out(self, dataset: PreparedDataset, part: Part) -> None:
+        """Before the figures of held-out targets: may they be taken of this model?
+
+        Raises:
+            InputError: it was trained on the targets, or on another dataset.
+        """
+        if part == "valid" and self.manifest.protocol.trained_until == "valid":
+            raise InputError(f"{self.path}: was trained on the validation targets too (a refit)")
+        if dataset.fingerprint != self.manifest.dataset_fingerprint:
+            raise InputError(
+                f"{dataset.path}: fingerprint {dataset.fingerprint[:12]} is not that of the "
+                f"bundle's dataset, {self.manifest.dataset_fingerprint[:12]}: item tokens would "
+                "not match"
+            )
+
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Item ids to item tokens and back."""
@@ -198,9 +228,14 @@ class ModelBundle:
         return self.item_table["count"].to_numpy().astype(np.float32)
 
 
-def model_scorer(model: Model, experiment: Experiment, evidence: Evidence | None = None) -> Scorer:
-    """The scores of a model, those of the counted evidence added."""
-    scorer = ModelScorer(model, experiment.model.max_sequence_length)
+def model_scorer(
+    model: Model,
+    experiment: Experiment,
+    evidence: Evidence | None = None,
+    head: DotProductHead | None = None,
+) -> Scorer:
+    """The scores of a model, or of another head on it, those of the counted evidence added."""
+    scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if evidence is None else evidence.beside(scorer)
 
 

@@ -20,7 +20,8 @@ from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, top_k
-from recsys.evaluation.scorer import user_batches
+from recsys.evaluation.scorer import Scorer, user_batches
+from recsys.evaluation.two_stages import TwoStages
 from recsys.model.generation import Greedy, Strategy
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
@@ -96,6 +97,7 @@ class Recommender:
         k: int = 10,
         seen: Seen | None = None,
         at: Moment | None = None,
+        retrieve: int | None = None,
     ) -> Frame:
         """The k best items for each user.
 
@@ -107,18 +109,23 @@ class Recommender:
                 training.
             at: when the recommendation is asked for; for the models that read it, and only they
                 need it.
+            retrieve: target attention ranks only so many items for each user, the best by the
+                dot product (and the counts, where the bundle has them): faster where the catalogue
+                is large, and what that misses is missed. None: it ranks all.
 
         Returns:
             user_id, item_id, score, rank (from 1), source ("model", or "popularity" for an empty
             history: its score is the number of interactions in training), best item first.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; the model reads times, and
-                there are none; see `read_histories`.
+            InputError: k is not between 1 and the size of the catalogue; fewer than k are to be
+                retrieved, or the model has no target attention to rank them by; the model reads
+                times, and there are none; see `read_histories`.
         """
         seen = self._seen(seen)
+        scorer = self._scorer if retrieve is None else self._two_stages(retrieve, k, seen)
         asked = self.read_histories(histories, users).told(self.bundle.times, at)
-        tokens, scores = top_k(self._scorer, asked.histories, k, seen)
+        tokens, scores = top_k(scorer, asked.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
         answer = _answer(
             asked, rows, self.bundle.vocabulary.decode(tokens[rows, columns]), scores[rows, columns]
@@ -240,9 +247,18 @@ class Recommender:
 
     @cached_property
     def _scorer(self) -> ServingScorer:
+        return self._serving(self.bundle.scorer)
+
+    def _two_stages(self, retrieve: int, k: int, seen: Seen) -> ServingScorer:
+        """Only the best by the retriever are ranked."""
+        if retrieve < k:
+            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
+        bundle = self.bundle
+        return self._serving(TwoStages(bundle.retriever, bundle.scorer, retrieve, seen))
+
+    def _serving(self, scorer: Scorer) -> ServingScorer:
         counts = torch.from_numpy(self.bundle.popularity)
-        popularity = torch.cat([torch.tensor([-torch.inf]), counts])
-        return ServingScorer(self.bundle.scorer, popularity)
+        return ServingScorer(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))
 
 
 def _answer(

@@ -14,6 +14,7 @@ from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.evaluation import model_scorer
 from recsys.evaluation.model_scorer import ModelScorer
+from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.recommender import SequenceRecommender, build_model
 
 NUM_ITEMS, LENGTH = 11, 4
@@ -58,13 +59,41 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
         torch.testing.assert_close(row[1:], expected[1:], rtol=0, atol=1e-5)
 
 
-def test_candidates_are_columns_of_the_catalogue() -> None:
-    scorer = ModelScorer(make_model(HEADS[1]), LENGTH)
-    histories = Histories.from_lists([[1, 2, 3], [4], [5, 6]])
-    candidates = np.array([[0, 3], [11, 1], [2, 2]], dtype=np.int32)
-    whole, some = scorer.score(histories), scorer.score(histories, candidates)
-    assert torch.equal(some, whole.gather(1, torch.from_numpy(candidates).long()))
-    assert some[0, 0] == -math.inf
+@pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=25, deadline=None)
+@given(
+    lists=HISTORIES,
+    count=st.integers(1, 2 * NUM_ITEMS),
+    tokens=st.integers(1, 20),
+    elements=st.integers(1, 500),
+)
+def test_candidates_score_as_they_do_in_the_catalogue(
+    head: DotProduct | TargetAttention,
+    lists: list[list[int]],
+    count: int,
+    tokens: int,
+    elements: int,
+) -> None:
+    """Each history's own ones, in any order, again or PAD."""
+    scorer, histories = ModelScorer(make_model(head), LENGTH), Histories.from_lists(lists)
+    drawn = np.random.default_rng(count).integers(0, NUM_ITEMS + 1, (len(lists), count))
+    candidates = drawn.astype(np.int32)
+    expected = scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))
+        some = scorer.score(histories, candidates)
+    assert torch.equal(some == -math.inf, torch.from_numpy(candidates) == 0)
+    torch.testing.assert_close(some, expected, rtol=0, atol=1e-5)
+
+
+def test_another_head_scores_in_place_of_the_models_own() -> None:
+    model = make_model(HEADS[1])
+    histories = Histories.from_lists([[1, 2, 3], [4]])
+    retriever, whole = ModelScorer(model, LENGTH, DotProductHead()), ModelScorer(model, LENGTH)
+    assert not torch.allclose(retriever.score(histories)[:, 1:], whole.score(histories)[:, 1:])
+    assert isinstance(model.head, TargetAttentionHead)
+    torch.nn.init.zeros_(model.head.use.weight)  # target attention adds nothing
+    torch.testing.assert_close(retriever.score(histories), whole.score(histories))
 
 
 def test_the_model_keeps_its_mode_and_its_dropout_sleeps() -> None:

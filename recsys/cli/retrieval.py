@@ -1,0 +1,49 @@
+"""The command that shows what two stages miss."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from recsys.cli.options import Bundle, Json, app
+from recsys.console import show_rows
+from recsys.data.prepared import PreparedDataset
+
+_SIZES = [10, 20, 50, 100, 200, 500, 1000]
+
+
+@app.command("retrieval")
+def show_retrieval(
+    bundle: Bundle,
+    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
+    part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    retrieve: Annotated[
+        list[int] | None,
+        typer.Option(help="Items to rank for each user; repeatable [seven, from 10 to 1,000]."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What recommend --retrieve N would miss: of the targets, and of the figures of one stage.
+
+    One line for each N, the last one for all items, which is one stage.
+    """
+    import torch
+
+    from recsys.evaluation.held_out import refuse_part
+    from recsys.evaluation.two_stages import retrieval_figures
+    from recsys.scoring.bundle import ModelBundle
+
+    loaded = ModelBundle.open(bundle)
+    dataset = PreparedDataset.open(data)
+    loaded.refuse_held_out(dataset, part)
+    config = loaded.experiment.evaluation
+    refuse_part(dataset, part, config.request_time)
+    loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    holdout = dataset.holdout(part, config.request_time)
+    figures = retrieval_figures(
+        loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
+    )
+    show_rows([asdict(row) for row in figures], as_json)

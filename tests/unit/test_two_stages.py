@@ -1,0 +1,195 @@
+"""Two stages: what is retrieved is ranked as in one, and nothing else is recommended."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.config import TargetAttention
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.evaluation.ranking import Seen, rank_targets, top_k
+from recsys.evaluation.scorer import Scored
+from recsys.evaluation.two_stages import TwoStages, retrieval_figures
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.evidence import Evidence
+from recsys.scoring.recommender import Recommender
+from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
+
+Scores = list[list[int]]
+
+
+def scored(rows: Scores) -> Scored:
+    """A scorer of items 1 to I, for the users of these rows."""
+    table = torch.tensor(rows, dtype=torch.float32)
+    return Scored(torch.cat([torch.full((len(rows), 1), -math.inf), table], dim=1))
+
+
+def two_stages(first: Scores, second: Scores, retrieve: int, seen: Seen = "filter") -> TwoStages:
+    return TwoStages(scored(first), scored(second), retrieve, seen)
+
+
+def test_what_is_found_has_the_rankers_scores_and_the_rest_none() -> None:
+    stages = two_stages([[9, 8, 7, 6], [1, 2, 3, 4]], [[1, 2, 30, 40], [10, 20, 3, 4]], 2)
+    never = -math.inf
+    histories = Histories.from_lists([[], []])
+    assert stages.score(histories).tolist() == [[never, 1, 2, never, never], [never] * 3 + [3, 4]]
+    some = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
+    assert some.tolist() == [[2, never], [4, never]]
+    assert stages.num_items == 4
+
+
+def test_of_equal_items_the_smaller_ones_are_found() -> None:
+    stages = two_stages([[5, 1, 5, 5]], [[1, 9, 2, 3]], 2)
+    items, scores = top_k(stages, Histories.from_lists([[]]), 3, "filter")
+    assert items.tolist() == [[3, 1, 0]]
+    assert scores.tolist() == [[2, 1, -math.inf]]
+
+
+@pytest.mark.parametrize(("seen", "expected"), [("filter", [3, 4]), ("allow", [1, 2])])
+def test_seen_items_take_up_no_place_unless_they_are_allowed(
+    seen: Seen, expected: list[int]
+) -> None:
+    stages = two_stages([[9, 8, 7, 6]], [[1, 1, 1, 1]], 2, seen)
+    items, _ = top_k(stages, Histories.from_lists([[1, 2, 1]]), 2, seen)
+    assert items.tolist() == [expected]
+
+
+def test_fewer_items_may_be_left_than_are_wanted() -> None:
+    stages = two_stages([[9, 8, 7]], [[1, 2, 3]], 2)
+    never = -math.inf
+    assert stages.score(Histories.from_lists([[1, 3]])).tolist() == [[never, never, 2, never]]
+    assert stages.score(Histories.from_lists([[1, 2, 3]])).tolist() == [[never] * 4]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Scores, Scores, list[list[int]], list[int]]:
+    """Two tables of scores with many ties, histories and targets."""
+    users, items = draw(st.integers(1, 4)), draw(st.integers(1, 8))
+    row = st.lists(st.integers(-2, 2), min_size=items, max_size=items)
+    table = st.lists(row, min_size=users, max_size=users)
+    token = st.integers(1, items)
+    histories = st.lists(st.lists(token, max_size=5), min_size=users, max_size=users)
+    targets = st.lists(token, min_size=users, max_size=users)
+    return draw(table), draw(table), draw(histories), draw(targets)
+
+
+@given(case=cases(), retrieve=st.integers(1, 10), seen=st.sampled_from(["filter", "allow"]))
+def test_lists_and_ranks_are_those_of_plain_sorting(
+    case: tuple[Scores, Scores, list[list[int]], list[int]], retrieve: int, seen: Seen
+) -> None:
+    first, second, lists, targets = case
+    num_items = len(first[0])
+    stages, histories = two_stages(first, second, retrieve, seen), Histories.from_lists(lists)
+    found, _ = top_k(stages, histories, num_items, seen)
+    for user, items in enumerate(lists):
+        left = [i for i in range(1, num_items + 1) if seen == "allow" or i not in items]
+        kept = sorted(left, key=lambda i: (-first[user][i - 1], i))[:retrieve]
+        best = sorted(kept, key=lambda i: (-second[user][i - 1], i))
+        assert [i for i in found[user].tolist() if i] == best
+    if retrieve >= num_items:
+        wanted = np.array(targets, dtype=np.int32)
+        one, two = (rank_targets(s, histories, wanted, seen) for s in (scored(second), stages))
+        assert one.tolist() == two.tolist()
+
+
+def test_nothing_is_retrieved() -> None:
+    with pytest.raises(InputError, match="retrieve=0: must be at least 1"):
+        two_stages([[1]], [[1]], 0)
+
+
+def test_figures_of_each_size_by_hand() -> None:
+    """Four items, one user each with target 1, in the retriever's place 2 and 4.
+
+    The ranker has it first and second.
+    """
+    first, second = [[3, 4, 2, 1], [1, 4, 3, 2]], [[9, 1, 1, 1], [8, 1, 1, 9]]
+    users, targets = np.arange(2), np.array([1, 1], dtype=np.int32)
+    known = Histories.from_lists([[], []])
+    holdout = Holdout(users, targets, users, users, known, dropped=0)
+    sizes = [3, 1, 2, 2, 9]
+    rows = retrieval_figures(scored(first), scored(second), holdout, "test", "filter", sizes)
+    assert [row.retrieve for row in rows] == [1, 2, 3, 4]
+    assert [row.retrieved for row in rows] == [0, 0.5, 0.5, 1]
+    assert [row.recall_at_10 for row in rows] == [0, 0.5, 0.5, 1]
+    second_place = 1 / math.log2(3)
+    expected = [0, 0.5, 0.5, (1 + second_place) / 2]
+    assert [row.ndcg_at_10 for row in rows] == pytest.approx(expected)
+    assert all(row.seconds > 0 for row in rows)
+
+
+@pytest.fixture(scope="module")
+def counting_bundle(
+    tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
+) -> ModelBundle:
+    """Target attention, and counts that outweigh it."""
+    experiment = tiny_experiment(TargetAttention(num_heads=2, head_dim=4))
+    counts = PCTM.fit(tiny_dataset.histories("test"), tiny_dataset.num_items, PCTMSettings())
+    return ModelBundle.write(
+        tmp_path_factory.mktemp("bundle") / "counting",
+        tiny_model(experiment, tiny_dataset.num_items),
+        experiment,
+        tiny_dataset,
+        "train",
+        evidence=Evidence(counts, 20.0),
+    )
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bundle", "counting_bundle"])
+@pytest.mark.parametrize("seen", ["filter", "allow"])
+@pytest.mark.parametrize("retrieve", [5, 1000])
+def test_to_retrieve_the_catalogue_is_to_rank_it(
+    fixture: str, seen: Seen, retrieve: int, request: pytest.FixtureRequest
+) -> None:
+    recommender = Recommender(request.getfixturevalue(fixture))
+    histories = {**PURCHASES, "new": [], "long": ["hat", "boots"] * 9}
+    one = recommender.recommend(histories, k=5, seen=seen)
+    two = recommender.recommend(histories, k=5, seen=seen, retrieve=retrieve)
+    assert_frame_equal(two, one, abs_tol=1e-5)
+    assert set(two["source"]) == {"model", "popularity"}
+
+
+def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
+    recommender, history = Recommender(tiny_bundle), ["hat"]
+    whole = recommender.recommend([history], k=5, seen="allow")
+    retriever = tiny_bundle.retriever.score(Histories.from_lists([[3]]))[0, 1:]
+    best = tiny_bundle.vocabulary.decode(np.array([1 + int(retriever.argmax())])).to_list()
+    (one,) = recommender.recommend([history], k=1, seen="allow", retrieve=1).to_dicts()
+    (same,) = whole.filter(pl.col("item_id").is_in(best)).to_dicts()
+    assert one["item_id"] == same["item_id"]
+    assert one["score"] == pytest.approx(same["score"], abs=1e-5)
+    assert one["rank"] == 1
+
+
+def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
+    model, evidence = counting_bundle.model, counting_bundle.evidence
+    assert evidence is not None
+    history = Histories.from_lists([[2, 1]])
+    counted = 20 * evidence.counts.score(history)[0]
+    assert len(set(counted.tolist())) > 2, "the counts say something"
+    with torch.inference_mode():
+        states = model(torch.tensor([[2, 1]]), torch.tensor([2]))[0]
+        expected = states[0, -1] @ model.items.weight.T + counted
+    found = counting_bundle.retriever.score(history)[0]
+    assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_what_cannot_be_done_in_two_stages_is_refused(
+    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
+) -> None:
+    with pytest.raises(InputError, match="retrieve=2: must be at least k=3"):
+        Recommender(tiny_bundle).recommend([["hat"]], k=3, retrieve=2)
+    with pytest.raises(InputError, match="two stages are for target attention: dot_product"):
+        Recommender(tiny_dot_bundle).recommend([["hat"]], k=3, retrieve=4)
+    with pytest.raises(InputError, match="k=6: must be from 1 to 5"):
+        Recommender(tiny_bundle).recommend([["hat"]], k=6, retrieve=8)
