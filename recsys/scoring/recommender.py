@@ -61,6 +61,22 @@ class Recommender:
             dataset = PreparedDataset.open(dataset)
         return cls(ModelBundle.open(path), dataset)
 
+    def with_new_items(self, items: TableSource) -> Recommender:
+        """Recommend and score new items too, which the model knows by their features alone.
+
+        Args:
+            items: item_id and the columns of ``model.item_features`` (a frame, or the path of a
+                file), one row for each new item.
+
+        Raises:
+            InputError: the model reads no features, or the items will not do: see
+                `ModelBundle.with_new_items`.
+        """
+        new = read_table(
+            items, origin=str(items) if isinstance(items, str | os.PathLike) else "new items"
+        )
+        return Recommender(self.bundle.with_new_items(new), self.dataset)
+
     def read_histories(
         self,
         histories: RawHistories | UserHistories | None = None,
