@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from recsys.config import HSTUConfig, ItemFeature, ModelConfig, NextItemConfig
 from recsys.data.features import ItemEncoder, ItemFeatures
 from recsys.data.histories import PAD
-from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError, did_you_mean
+from recsys.data.tables import read_table
+from recsys.errors import InputError
 from recsys.model.items import FeatureEmbeddings
 from recsys.model.recommender import Model, build_model
 from recsys.scoring.inputs import id_series
@@ -81,30 +81,24 @@ def with_new_rows(items: pl.DataFrame, new: pl.DataFrame, encoder: ItemEncoder) 
     Raises:
         InputError: see `ModelBundle.with_new_items`.
     """
-    for column in dict.fromkeys(["item_id", *(feature.column for feature in encoder.features)]):
-        if column not in new.columns:
-            hint = did_you_mean(column, new.columns)
-            raise InputError(
-                f"new items: no column {column!r} among {', '.join(new.columns)}{hint}"
-            )
-    ids, known = id_series(new["item_id"], "new items"), Vocabulary(items["item_id"])
-    if ids.dtype.is_integer() != known.ids.dtype.is_integer():
-        raise InputError(
-            f"new items: the ids of the catalogue are {known.ids.dtype}, not {ids[0]!r}"
-        )
-    both = pl.concat([known.ids, ids.cast(known.ids.dtype)])
-    if both.is_duplicated().any():
-        twice = both.filter(both.is_duplicated())[0]
-        place = (
-            "in the catalogue already" if (known.encode([twice]) != PAD).any() else "there twice"
-        )
-        raise InputError(f"new items: item_id {twice!r} is {place}")
-    rows = new.with_columns(
-        item_id=ids.cast(known.ids.dtype), count=pl.lit(0, items["count"].dtype)
-    )
+    read_table(new, ["item_id", *(feature.column for feature in encoder.features)], "new items")
+    if not len(new):
+        raise InputError("new items: the table has no rows")
+    ids, known = id_series(new["item_id"], "new items"), items["item_id"]
+    if ids.dtype.is_integer() != known.dtype.is_integer():
+        noun = "integers" if known.dtype.is_integer() else "text"
+        raise InputError(f"new items: the ids of the catalogue are {noun}, not {ids[0]!r}")
+    ids = ids.cast(known.dtype)
+    for twice, place in (
+        (ids.is_in(known.implode()), "in the catalogue already"),
+        (ids.is_duplicated(), "there twice"),
+    ):
+        if twice.any():
+            raise InputError(f"new items: item_id {ids.filter(twice)[0]!r} is {place}")
+    rows = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
     try:
-        return pl.concat(
-            [items, rows.select(set(items.columns) & set(rows.columns))], how="diagonal_relaxed"
-        )
+        both = [items, rows.select(column for column in items.columns if column in rows.columns)]
+        return pl.concat(both, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
-        raise InputError(f"new items: other types than the catalogue has: {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"new items: not of the types of the catalogue: {reason}") from error
