@@ -110,7 +110,8 @@ def test_new_items_are_scored_by_their_features(untitled: Recommender) -> None:
     extended = untitled.with_new_items(NEW)
     items, features = extended.bundle.model.items, extended.bundle.model.items.features
     assert features is not None
-    mean, spread = np.mean([80, 20, 30, 5]), np.std([80, 20, 30, 5])
+    prices = np.array([80, 20, 30, 5])
+    mean, spread = float(prices.mean()), float(prices.std())
     shoe = features.category_weight[4]  # coat, hand, head, shoe
     by = features.number_weight[0]
     expected = torch.stack([(9.5 - mean) / spread * by, shoe + (60 - mean) / spread * by])
