@@ -60,7 +60,8 @@ class Profile:
 
 
 def profile(
-    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int) -> Profile:
+    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
+) -> Profile:
     """Train a fresh model for a few steps and watch.
 
     Args:
@@ -78,7 +79,8 @@ def profile(
 
 
 def _watch(
-    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int) -> Profile:
+    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
+) -> Profile:
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
