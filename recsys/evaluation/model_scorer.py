@@ -113,9 +113,7 @@ class ModelScorer:
         step = max(1, self._step.elements // held)
         scores = torch.empty(tokens.shape, device=tokens.device)
         for start in range(0, tokens.shape[1], step):
-            chunk = self._head.candidate_side(
-                self._model.items(tokens[:, start : start + step])
-            )
+            chunk = self._head.candidate_side(self._model.items(tokens[:, start : start + step]))
             scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
         return scores.masked_fill_(tokens == PAD, -torch.inf)
 
