@@ -273,10 +273,10 @@ def _padded(
     categories: NDArray[np.int64],
     shares: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Categories and their shares by row, as wide as the longest row."""
+    """Categories and their shares by row, as wide as the longest row, and at least 1."""
     order = np.argsort(rows, kind="stable")
     counts = np.bincount(rows, minlength=num_rows)
-    present = np.arange(counts.max(initial=0)) < counts[:, None]
+    present = np.arange(counts.max(initial=1)) < counts[:, None]
     bags = np.zeros(present.shape, np.int64), np.zeros(present.shape, np.float32)
     bags[0][present], bags[1][present] = categories[order], shares[order]
     return bags

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from recsys.config import (
 )
 from recsys.model.items import FeatureEmbeddings, ItemEmbeddings
 from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.objective import CatalogueObjective, build_objective, read_rows_alone
 
 NEXT_ITEM = NextItemConfig(
@@ -179,3 +182,17 @@ def test_more_items_than_rows() -> None:
     scores = model.head.newest(model(torch.tensor([[3, 4]]), lengths), side, lengths)
     assert scores.shape == (1, 5)
     assert math.isfinite(scores.sum().item())
+
+
+@pytest.mark.parametrize("feature", ["brand", {"kind": "number", "column": "price"}])
+def test_features_of_one_kind_alone(feature: str | dict[str, str]) -> None:
+    """No numbers, or no categories."""
+    items = pl.DataFrame({"item_id": [1, 2, 3], "brand": ["x", "y", "x"], "price": [1, 2, 3]})
+    config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})
+    model = Catalogue.of(config, items).new_model(config, np.array([0, 1, 1, 0]))
+    table = model.items.table()
+    assert torch.equal(table[:3], model.items.weight[:3])
+    assert not table[3].any()
+    table.square().sum().backward()
+    learns = [weight.grad is not None and weight.grad.any() for weight in model.items.parameters()]
+    assert sum(map(bool, learns)) == 2
