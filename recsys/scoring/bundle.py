@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -27,7 +26,7 @@ from recsys.evaluation.scorer import Scorer
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.hstu import TimesRead
 from recsys.model.recommender import Model, SequenceRecommender
-from recsys.scoring.catalogue import Catalogue, item_features, with_new_rows
+from recsys.scoring.catalogue import empty_model, item_features
 from recsys.scoring.evidence import Evidence
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -163,38 +162,10 @@ class ModelBundle:
         encoder = None
         if features := item_features(experiment.model):
             encoder = ItemEncoder.load(path / _FEATURES, features)
-        model = _new_model(experiment, item_table, manifest.num_items, encoder)
+        model = empty_model(experiment, item_table, manifest.num_items, encoder)
         _load_weights(model, path / _WEIGHTS)
         evidence = Evidence.load(path / _EVIDENCE) if _EVIDENCE in manifest.files else None
         return cls(path, manifest, experiment, model, item_table, evidence, encoder)
-
-    def with_new_items(self, items: pl.DataFrame) -> ModelBundle:
-        """The same model over a catalogue to which items were added that it was not trained on.
-
-        They are known by their features alone, those of the config; counts say nothing of them.
-
-        Args:
-            items: item_id and the features, one row for each new item.
-
-        Raises:
-            InputError: the model reads no features; an id is missing, there already, there twice
-                or of another type than in the catalogue; a feature is not there, or none of its
-                kind.
-        """
-        if self.encoder is None:
-            raise InputError(
-                f"{self.path}: its model knows items by what was done with them alone, nothing of "
-                "new ones: train it with model.item_features"
-            )
-        item_table = with_new_rows(self.item_table, items, self.encoder)
-        model = _new_model(self.experiment, item_table, self.manifest.num_items, self.encoder)
-        model.load_state_dict(self.model.state_dict())
-        return replace(
-            self,
-            model=model.to(self.model.items.weight.device),
-            item_table=item_table,
-            evidence=self.evidence and self.evidence.over(len(item_table)),
-        )
 
     @property
     def scorer(self) -> Scorer:
@@ -277,19 +248,6 @@ def model_scorer(
     """The scores of a model, or of another head on it, those of the counted evidence added."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if evidence is None else evidence.beside(scorer)
-
-
-def _new_model(
-    experiment: Experiment, item_table: pl.DataFrame, num_trained: int, encoder: ItemEncoder | None
-) -> Model:
-    """The model of the config, in evaluation mode, over the items of a table; weights are to come.
-
-    The first items of the table are those that it was trained on.
-    """
-    catalogue = Catalogue.read(num_trained, encoder, item_table)
-    interactions = np.concatenate([[0], item_table["count"].to_numpy()])
-    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
-        return catalogue.new_model(experiment.model, interactions).eval()
 
 
 def _load_weights(model: Model, path: Path) -> None:

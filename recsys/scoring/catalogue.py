@@ -9,14 +9,11 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from recsys.config import HSTUConfig, ItemFeature, ModelConfig, NextItemConfig
+from recsys.config import Experiment, HSTUConfig, ItemFeature, ModelConfig, NextItemConfig
 from recsys.data.features import ItemEncoder, ItemFeatures
 from recsys.data.histories import PAD
-from recsys.data.tables import read_table
-from recsys.errors import InputError
 from recsys.model.items import FeatureEmbeddings
 from recsys.model.recommender import Model, build_model
-from recsys.scoring.inputs import id_series
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,30 +72,18 @@ def item_features(config: ModelConfig) -> tuple[ItemFeature, ...]:
     return config.item_features if isinstance(config, NextItemConfig | HSTUConfig) else ()
 
 
-def with_new_rows(items: pl.DataFrame, new: pl.DataFrame, encoder: ItemEncoder) -> pl.DataFrame:
-    """The item table of a bundle, and behind it items that the model was not trained on.
+def empty_model(
+    experiment: Experiment, item_table: pl.DataFrame, num_trained: int, encoder: ItemEncoder | None
+) -> Model:
+    """The model of a bundle over the items of its table, in evaluation mode; weights are to come.
 
-    Raises:
-        InputError: see `ModelBundle.with_new_items`.
+    Args:
+        experiment: its settings.
+        item_table: with counts; the items that the model was not made for come last.
+        num_trained: those that it was made for.
+        encoder: of the features, if it reads any.
     """
-    read_table(new, ["item_id", *(feature.column for feature in encoder.features)], "new items")
-    if not len(new):
-        raise InputError("new items: the table has no rows")
-    ids, known = id_series(new["item_id"], "new items"), items["item_id"]
-    if ids.dtype.is_integer() != known.dtype.is_integer():
-        noun = "integers" if known.dtype.is_integer() else "text"
-        raise InputError(f"new items: the ids of the catalogue are {noun}, not {ids[0]!r}")
-    ids = ids.cast(known.dtype)
-    for twice, place in (
-        (ids.is_in(known.implode()), "in the catalogue already"),
-        (ids.is_duplicated(), "there twice"),
-    ):
-        if twice.any():
-            raise InputError(f"new items: item_id {ids.filter(twice)[0]!r} is {place}")
-    rows = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
-    try:
-        both = [items, rows.select(column for column in items.columns if column in rows.columns)]
-        return pl.concat(both, how="diagonal_relaxed")
-    except pl.exceptions.PolarsError as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"new items: not of the types of the catalogue: {reason}") from error
+    catalogue = Catalogue.read(num_trained, encoder, item_table)
+    interactions = np.concatenate([[0], item_table["count"].to_numpy()])
+    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
+        return catalogue.new_model(experiment.model, interactions).eval()

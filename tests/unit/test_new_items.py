@@ -188,3 +188,17 @@ def test_no_feature_may_be_left_out(untitled: Recommender, tiny_bundle: ModelBun
 def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset) -> None:
     with pytest.raises(InputError, match="category 'kind': no such column among name"):
         Catalogue.of(make_experiment().model, tiny_dataset.item_table)
+
+
+def test_the_file_that_will_not_do_is_named(untitled: Recommender, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("item_id,kind\nscarf,neck\n")
+    with pytest.raises(InputError, match=r"new\.csv: no column 'price' among item_id, kind"):
+        untitled.with_new_items(tmp_path / "new.csv")
+
+
+def test_candidates_alone_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
+    bundle = untitled.with_new_items(NEW).bundle
+    asked = untitled.read_histories([HISTORY, ["socks"]]).histories
+    candidates = np.array([[7, 2, 0], [6, 7, 5]], dtype=np.int32)
+    whole = bundle.scorer.score(asked).gather(1, torch.from_numpy(candidates).long())
+    assert torch.allclose(bundle.scorer.score(asked, candidates), whole, atol=1e-5)
