@@ -157,6 +157,45 @@ def test_two_stages_and_what_they_miss(terminal: Terminal) -> None:
         assert message in err
 
 
+def test_items_that_came_later_are_recommended_by_their_features(terminal: Terminal) -> None:
+    """By a refitted model with counts beside it; the price is made up."""
+    products = make_shop(seed=0, num_customers=150).products
+    products.with_columns(price=pl.int_range(pl.len())).write_csv("products.csv")
+    columns = ("--user", "customer", "--item", "sku", "--time", "bought_at")
+    terminal.json(
+        "prepare", "purchases.csv", *columns, "--items", "products.csv", "--out", "data/mine"
+    )
+    words = ("train", "small.yaml", "--data", "data/mine", "--set", "evidence={}")
+    features = "model.item_features=[category, {kind: number, column: price}]"
+    (trained,) = terminal.json(*words, "--set", features, "--set", "training.refit=true")
+    rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")
+    figures = {row["metric"]: row["mean"] for row in rows}
+    assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
+
+    Path("new.csv").write_text("item_id,category,price\nN1,Kitchen,12.5\nN2,Garden,\n")
+    asked = ("recommend", trained["bundle"], "--user", "C00007", "--data", "data/mine")
+    known = pl.read_parquet("data/mine/items.parquet")["item_id"]
+    every = terminal.json(*asked, "-k", str(len(known) + 2), "--new-items", "new.csv")
+    assert {"N1", "N2"} < {row["item_id"] for row in every}
+    (one,) = (row["score"] for row in every if row["item_id"] == "N1")
+    pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007").write_csv("one.csv")
+    Path("pairs.csv").write_text("user_id,item_id\nC00007,N1\n")
+    (scored,) = terminal.json(
+        "score", trained["bundle"], "one.csv", "pairs.csv", "--new-items", "new.csv"
+    )
+    assert scored["score"] == pytest.approx(one, abs=1e-4)
+    for wrong, message in (
+        (
+            "model.item_features=[brand]",
+            "category 'brand': no such column among name, category, pr",
+        ),
+        ("model={kind: masked_item, item_features: [category]}", "item_features: unknown key"),
+    ):
+        status, out, err = terminal(*words, "--set", wrong)
+        assert (status, out) == (2, "")
+        assert message in err
+
+
 def test_generate_writes_lists(terminal: Terminal) -> None:
     model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
     split = "data.split={kind: leave_last_out, targets: 3}"

@@ -64,13 +64,17 @@ def prepare_data(
     user: User = None,
     item: Item = None,
     time: Time = None,
+    items: Annotated[
+        Path | None,
+        typer.Option(help="Table of the items: item_id, and what else is known of them."),
+    ] = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
     columns = {"user_id": user, "item_id": item, "timestamp": time}
     experiment = read_preparation(source, columns, overrides)
-    dataset = prepare(experiment.data.source, experiment.data, out)
+    dataset = prepare(experiment.data.source, experiment.data, out, items)
     warnings = count_warnings(dataset, experiment)
     show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
 

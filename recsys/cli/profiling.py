@@ -19,11 +19,13 @@ def profile_training(
     as_json: Json = False,
 ) -> None:
     """Train a few steps: where the time goes, tokens per second, padding, memory, matrix peak."""
+    from recsys.scoring.catalogue import Catalogue
     from recsys.training.profile import profile
 
     experiment = read_experiment(config, overrides, None)
     dataset = find_dataset(experiment, data)
-    found = profile(experiment, dataset.num_items, dataset.histories("valid"), steps)
+    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    found = profile(experiment, catalogue, dataset.histories("valid"), steps)
     if as_json:
         seconds = {f"{phase}_seconds": value for phase, value in found.seconds.items()}
         show_rows([seconds | found.summary()], as_json)

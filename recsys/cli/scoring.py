@@ -27,6 +27,13 @@ At = Annotated[
         "models with model.times=request need it, others do not read it."
     ),
 ]
+NewItems = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of items that came after the training, item_id and the columns of "
+        "model.item_features: candidates too, known by their features."
+    ),
+]
 Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
 
 
@@ -37,6 +44,7 @@ def recommend_items(
     user: Users = None,
     data: Data = None,
     k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    new_items: NewItems = None,
     at: At = None,
     retrieve: Annotated[
         int | None,
@@ -50,6 +58,8 @@ def recommend_items(
 ) -> None:
     """The k best items for each history, or for users of a prepared dataset."""
     recommender, users = _open(bundle, data, user)
+    if new_items is not None:
+        recommender = recommender.with_new_items(new_items)
     answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
     show_frame(answer, out, as_json)
 
@@ -59,6 +69,7 @@ def score_items(
     bundle: Bundle,
     histories: Annotated[Path, typer.Argument(help="Log of histories.")],
     candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
+    new_items: NewItems = None,
     at: At = None,
     out: Out = None,
     as_json: Json = False,
@@ -67,6 +78,8 @@ def score_items(
     from recsys.scoring.recommender import Recommender
 
     recommender = Recommender.load(bundle)
+    if new_items is not None:
+        recommender = recommender.with_new_items(new_items)
     show_frame(recommender.score(histories, candidates, at=_time(at)), out, as_json)
 
 

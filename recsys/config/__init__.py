@@ -16,6 +16,7 @@ from recsys.config.experiment import (
     TrackingConfig,
     TrainingConfig,
 )
+from recsys.config.features import Categories, Category, ItemFeature, Number, Text
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.loss import (
     BinaryCrossEntropy,
@@ -57,6 +58,8 @@ __all__ = [
     "Backtest",
     "BinaryCrossEntropy",
     "CandidatesConfig",
+    "Categories",
+    "Category",
     "Choices",
     "ChosenTargets",
     "Columns",
@@ -72,6 +75,7 @@ __all__ = [
     "GivenItems",
     "GlobalTime",
     "HSTUConfig",
+    "ItemFeature",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
@@ -79,6 +83,7 @@ __all__ = [
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",
+    "Number",
     "Range",
     "RequestTime",
     "SampledItems",
@@ -91,6 +96,7 @@ __all__ = [
     "Suite",
     "SuiteEntry",
     "TargetAttention",
+    "Text",
     "TrackingConfig",
     "TrainingConfig",
     "TransformerConfig",

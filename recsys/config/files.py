@@ -139,6 +139,9 @@ def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Sec
     section: type[Section] | None = root
     below: list[type[Section]] = [root]
     for part in location:
+        if part.isdecimal():  # the place in a list
+            path.append(part)
+            continue
         if chosen := [option for option in below if part in _kinds(option)]:
             below = chosen
             continue

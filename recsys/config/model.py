@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PositiveFloat, Tag, ValidationInfo, field_validator
 
+from recsys.config.features import ItemFeatures
 from recsys.config.section import Section
 
 
@@ -82,6 +83,9 @@ class NextItemConfig(TransformerConfig):
     kind: Literal["next_item"] = "next_item"
     num_blocks: int = Field(2, ge=0)
     head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = TargetAttention()
+    item_features: ItemFeatures = ()
+    """What is embedded of an item beside its token, as input and as candidate: an item that nobody
+    has had yet then has an embedding too. A mere name is a column of categories."""
 
     @property
     def family(self) -> str:
@@ -121,6 +125,9 @@ class HSTUConfig(Section):
     long before the time at which the recommendation is asked for: in training, when the next item
     was had; the protocol is to say so (``evaluation.request_time: known``)."""
     head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = DotProduct()
+    item_features: ItemFeatures = ()
+    """What is embedded of an item beside its token, as input and as candidate: an item that nobody
+    has had yet then has an embedding too. A mere name is a column of categories."""
 
     @property
     def family(self) -> str:

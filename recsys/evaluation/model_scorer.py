@@ -83,7 +83,7 @@ class ModelScorer:
         most_rows = users_per_batch(self.num_items)
         with evaluating(self._model):
             whole = candidates is None
-            catalogue = self._head.candidate_side(self._model.items.weight) if whole else ()
+            catalogue = self._head.candidate_side(self._model.items.table()) if whole else ()
             for rows in like_lengths(lengths, self._step.tokens, most_rows):
                 some = recent.take(rows)
                 if candidates is None:
@@ -107,14 +107,13 @@ class ModelScorer:
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
         """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
         history, lengths = self._read(histories)
-        embeddings = self._model.items.weight
         tokens = torch.from_numpy(candidates.astype(np.int64)).to(lengths.device)
-        gathered = len(tokens) * embeddings.shape[1]
+        gathered = len(tokens) * self._model.items.embedding_dim
         held = max(self._head.numbers_held(*history[0].shape[:2]), gathered)
         step = max(1, self._step.elements // held)
         scores = torch.empty(tokens.shape, device=tokens.device)
         for start in range(0, tokens.shape[1], step):
-            chunk = self._head.candidate_side(embeddings[tokens[:, start : start + step]])
+            chunk = self._head.candidate_side(self._model.items(tokens[:, start : start + step]))
             scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
         return scores.masked_fill_(tokens == PAD, -torch.inf)
 

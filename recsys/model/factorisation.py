@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
 from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.items import ItemEmbeddings
 
 
 class FactorisationMachine(nn.Module):
@@ -25,7 +26,7 @@ class FactorisationMachine(nn.Module):
         super().__init__()
         self.num_items = num_items
         # The candidate's weight is one more feature of its vector, and meets a one.
-        self.items = nn.Embedding(num_items + 1, embedding_dim + 1, padding_idx=0)
+        self.items = ItemEmbeddings(num_items, embedding_dim + 1)
         self.last = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
         self.bag = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
         self.dropout = Dropout(dropout)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from recsys.model.encoder import Encoder
 from recsys.model.heads import DotProductHead, HistorySide, last_states
+from recsys.model.items import ItemEmbeddings
 
 
 class MaskedRecommender(nn.Module):
@@ -29,7 +30,7 @@ class MaskedRecommender(nn.Module):
     def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:
         super().__init__()
         self.num_items = num_items
-        self.items = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.items = ItemEmbeddings(num_items, embedding_dim)
         self.mask = nn.Parameter(torch.empty(embedding_dim))
         self.encoder = encoder
         self.head = DotProductHead()

@@ -32,6 +32,7 @@ from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
+from recsys.model.items import FeatureEmbeddings, ItemEmbeddings
 from recsys.model.masked import MaskedRecommender
 from recsys.model.positions import (
     LearnedPositions,
@@ -54,10 +55,11 @@ class SequenceRecommender(nn.Module):
         embedding_dim: int,
         encoder: Encoder | HSTUEncoder,
         head: DotProductHead | TargetAttentionHead,
+        features: FeatureEmbeddings | None = None,
     ) -> None:
         super().__init__()
-        self.num_items = num_items
-        self.items = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.items = ItemEmbeddings(num_items, embedding_dim, features)
+        self.num_items = self.items.num_items
         self.encoder = encoder
         self.head = head
         nn.init.normal_(self.items.weight, std=0.02)
@@ -99,7 +101,11 @@ over by those that do not read them."""
 
 
 @overload
-def build_model(config: NextItemConfig | HSTUConfig, num_items: int) -> SequenceRecommender: ...
+def build_model(
+    config: NextItemConfig | HSTUConfig,
+    num_items: int,
+    features: FeatureEmbeddings | None = None,
+) -> SequenceRecommender: ...
 @overload
 def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
 @overload
@@ -107,11 +113,21 @@ def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToS
 @overload
 def build_model(config: FactorisationMachineConfig, num_items: int) -> FactorisationMachine: ...
 @overload
-def build_model(config: ModelConfig, num_items: int) -> Model: ...
+def build_model(
+    config: ModelConfig, num_items: int, features: FeatureEmbeddings | None = None
+) -> Model: ...
 
 
-def build_model(config: ModelConfig, num_items: int) -> Model:
-    """A freshly initialised model; seed torch before calling."""
+def build_model(
+    config: ModelConfig, num_items: int, features: FeatureEmbeddings | None = None
+) -> Model:
+    """A freshly initialised model; seed torch before calling.
+
+    Args:
+        config: of the model.
+        num_items: those that have embeddings of their own.
+        features: what the item features of the config add to them, if it has any.
+    """
     dim = config.embedding_dim
     if isinstance(config, FactorisationMachineConfig):
         return FactorisationMachine(num_items, dim, config.dropout)
@@ -130,7 +146,7 @@ def build_model(config: ModelConfig, num_items: int) -> Model:
         stack = _hstu_encoder(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
-    return SequenceRecommender(num_items, dim, stack, _head(config))
+    return SequenceRecommender(num_items, dim, stack, _head(config), features)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:

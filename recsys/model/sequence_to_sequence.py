@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from recsys.model.decoder import Decoder, DecoderCache, Memory
 from recsys.model.encoder import Encoder
 from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.items import ItemEmbeddings
 
 
 class SequenceToSequence(nn.Module):
@@ -33,7 +34,7 @@ class SequenceToSequence(nn.Module):
         super().__init__()
         self.num_items = num_items
         self.max_generated = max_generated
-        self.items = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.items = ItemEmbeddings(num_items, embedding_dim)
         self.begin = nn.Parameter(torch.empty(embedding_dim))
         self.encoder = encoder
         self.decoder = decoder

@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
+from recsys.data.features import ItemEncoder
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import Part, PreparedDataset
@@ -25,11 +25,12 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.scorer import Scorer
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.hstu import TimesRead
-from recsys.model.recommender import Model, SequenceRecommender, build_model
+from recsys.model.recommender import Model, SequenceRecommender
+from recsys.scoring.catalogue import empty_model, item_features
 from recsys.scoring.evidence import Evidence
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_EVIDENCE = "evidence.safetensors"
+_EVIDENCE, _FEATURES = "evidence.safetensors", "features.safetensors"
 
 TrainedUntil = Literal["train", "valid"]
 """The last part of the split that the weights were trained on: "valid" after a refit."""
@@ -77,6 +78,8 @@ class ModelBundle:
     was trained on [I rows]; row i is item token i + 1."""
     evidence: Evidence | None = None
     """Counts whose scores are added to the model's."""
+    encoder: ItemEncoder | None = None
+    """Of the item table, if the model reads features of items."""
 
     @classmethod
     def write(
@@ -88,6 +91,7 @@ class ModelBundle:
         trained_until: TrainedUntil,
         git_commit: str | None = None,
         evidence: Evidence | None = None,
+        encoder: ItemEncoder | None = None,
     ) -> ModelBundle:
         """Write a bundle folder, whole or not at all, and open it.
 
@@ -101,6 +105,7 @@ class ModelBundle:
             trained_until: "valid" if the weights were refitted with the validation targets.
             git_commit: of the code that trained it.
             evidence: counted on the same part, to be added to the scores.
+            encoder: of the item features, if the model reads any.
 
         Raises:
             InputError: something else is at the path, or it cannot be written.
@@ -117,6 +122,8 @@ class ModelBundle:
             save_file(weights, folder / _WEIGHTS)
             if evidence is not None:
                 evidence.save(folder / _EVIDENCE)
+            if encoder is not None:
+                encoder.save(folder / _FEATURES)
             (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
             dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
             BundleManifest(
@@ -152,9 +159,13 @@ class ModelBundle:
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
                 "manifest"
             )
-        model = _load_model(path / _WEIGHTS, experiment, manifest.num_items)
+        encoder = None
+        if features := item_features(experiment.model):
+            encoder = ItemEncoder.load(path / _FEATURES, features)
+        model = empty_model(experiment, item_table, manifest.num_items, encoder)
+        _load_weights(model, path / _WEIGHTS)
         evidence = Evidence.load(path / _EVIDENCE) if _EVIDENCE in manifest.files else None
-        return cls(path, manifest, experiment, model, item_table, evidence)
+        return cls(path, manifest, experiment, model, item_table, evidence, encoder)
 
     @property
     def scorer(self) -> Scorer:
@@ -178,7 +189,7 @@ class ModelBundle:
     @property
     def num_items(self) -> int:
         """Size of the catalogue, I."""
-        return self.manifest.num_items
+        return len(self.item_table)
 
     @property
     def times(self) -> TimesRead:
@@ -239,10 +250,7 @@ def model_scorer(
     return scorer if evidence is None else evidence.beside(scorer)
 
 
-def _load_model(path: Path, experiment: Experiment, num_items: int) -> Model:
-    """The model of the config with the weights of the file, in evaluation mode."""
-    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
-        model = build_model(experiment.model, num_items)
+def _load_weights(model: Model, path: Path) -> None:
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -256,4 +264,3 @@ def _load_model(path: Path, experiment: Experiment, num_items: int) -> Model:
                 f"it {expected.get(name, 'unknown')}"
             )
     model.load_state_dict(weights)
-    return model.eval()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,19 @@ class Evidence:
         if self.weight == 0:  # validation found that they do not help
             return model
         return _Sum(model, self.counts, self.weight)
+
+    def over(self, num_items: int) -> Evidence:
+        """For a catalogue that goes on behind the items counted: nothing followed those."""
+        matrix, popularity = self.counts.evidence, self.counts.log_popularity
+        more = num_items + 1 - len(popularity)
+        offsets = np.pad(matrix.indptr, (0, more), mode="edge")
+        matrix = csr_array(
+            (matrix.data, matrix.indices, offsets), shape=(num_items + 1, num_items + 1)
+        )
+        popularity = np.append(popularity, np.full(more, popularity.min()))
+        return replace(
+            self, counts=replace(self.counts, evidence=matrix, log_popularity=popularity)
+        )
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """What each item of a history [L] adds to the score of a candidate [L]."""

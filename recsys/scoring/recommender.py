@@ -28,6 +28,7 @@ from recsys.scoring.explain import explain
 from recsys.scoring.generate import generate
 from recsys.scoring.inputs import Moment, RawHistories, UserHistories, known_tokens
 from recsys.scoring.inspect import AttentionMap, inspect
+from recsys.scoring.new_items import with_new_items
 from recsys.scoring.serving_scorer import ServingScorer
 
 Frame = Any
@@ -60,6 +61,15 @@ class Recommender:
         if isinstance(dataset, str | os.PathLike):
             dataset = PreparedDataset.open(dataset)
         return cls(ModelBundle.open(path), dataset)
+
+    def with_new_items(self, items: TableSource) -> Recommender:
+        """For new items too, which the model knows by their features alone: see `with_new_items`.
+
+        Args:
+            items: item_id and the columns of ``model.item_features`` (a frame, or the path of a
+                file), one row for each new item.
+        """
+        return Recommender(with_new_items(self.bundle, items), self.dataset)
 
     def read_histories(
         self,

@@ -19,7 +19,6 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.rank_table import RankTable, rank_table
 from recsys.evaluation.ranking import Seen, rank_targets
 from recsys.evaluation.scorer import Scored, Scorer, user_batches
-from recsys.model.recommender import build_model
 from recsys.scoring.bundle import model_scorer
 from recsys.scoring.evidence import Evidence
 from recsys.training.refit import Fitted
@@ -52,8 +51,10 @@ def weigh_evidence(
     """
     model = fitted.model
     if fitted.trained_until == "valid":  # the refit has seen the validation targets
+        trained = dataset.histories("valid").items
+        interactions = np.bincount(trained, minlength=dataset.num_items + 1)
         with torch.random.fork_rng(devices=[]):
-            model = build_model(experiment.model, dataset.num_items)
+            model = fitted.catalogue.new_model(experiment.model, interactions)
         model.load_state_dict(fitted.curve.best_weights)
         model.to(fitted.model.items.weight.device).eval()
     choice = choose_evidence(

@@ -33,6 +33,7 @@ from recsys.evaluation.scorer import Scorer
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.top_k_table import TopKTable
 from recsys.scoring.bundle import ModelBundle, model_scorer
+from recsys.scoring.catalogue import Catalogue
 from recsys.scoring.evidence import Evidence
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
@@ -104,8 +105,9 @@ def fit(
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, the candidates given lack a target, the checkpoint is of
-            other settings or data, or ``out`` or the tracking store cannot be used.
+            many purchases as are held out, a feature of the items is not to be had, the candidates
+            given lack a target, the checkpoint is of other settings or data, or ``out`` or the
+            tracking store cannot be used.
         SystemExit: in every process but the first of several; after a SIGTERM.
     """
     processes.join()
@@ -113,10 +115,13 @@ def fit(
     experiment = experiment.model_copy(update={"data": dataset.config})
     _check_held_out(experiment, dataset)
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    catalogue = Catalogue.of(experiment.model, dataset.item_table)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
     if not processes.is_first():
-        train_and_refit(experiment, dataset, found, lambda *_: None, lambda *_: None, progress)
+        train_and_refit(
+            experiment, dataset, catalogue, found, lambda *_: None, lambda *_: None, progress
+        )
         sys.exit()
     _check_out(out)
     if fresh:
@@ -131,7 +136,9 @@ def fit(
             seconds = time.perf_counter() - started
             file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train_and_refit(experiment, dataset, found, tracker.log_epoch, keep, progress)
+        fitted = train_and_refit(
+            experiment, dataset, catalogue, found, tracker.log_epoch, keep, progress
+        )
         seconds = time.perf_counter() - started
         run = _evaluate_and_write(experiment, dataset, fitted, candidates, seconds, out, tracker)
     file.remove()
@@ -253,6 +260,7 @@ def _write(
             fitted.trained_until,
             git_commit(),
             evidence,
+            fitted.catalogue.encoder,
         )
         for name, table in tables.items():
             table.save(folder / f"{name}.parquet")

@@ -25,7 +25,8 @@ from recsys.data.holdout import Holdout
 from recsys.data.shared_batches import Batches, SharedBatches
 from recsys.errors import InputError
 from recsys.evaluation.rank_table import RankTable
-from recsys.model.recommender import Model, build_model
+from recsys.model.recommender import Model
+from recsys.scoring.catalogue import Catalogue
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
 from recsys.training.memory import keep_freed_memory
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 def train(
     experiment: Experiment,
-    num_items: int,
+    catalogue: Catalogue,
     histories: Histories,
     validation: Holdout | None,
     epochs: int,
@@ -53,7 +54,7 @@ def train(
 
     Args:
         experiment: model, training, protocol and seed.
-        num_items: size of the catalogue.
+        catalogue: the items.
         histories: what is learned from.
         validation: targets that choose the best epoch and stop early; None: train to the end.
         epochs: the most passes over the histories.
@@ -83,7 +84,7 @@ def train(
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, num_items, histories, schedule, start)
+        module = new_module(experiment, catalogue, histories, schedule, start)
         validate = _validate(experiment, module.evaluated, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
@@ -105,7 +106,7 @@ def train(
 
 def new_module(
     experiment: Experiment,
-    num_items: int,
+    catalogue: Catalogue,
     histories: Histories,
     schedule: Schedule,
     start: TrainingState | None = None,
@@ -114,11 +115,12 @@ def new_module(
 
     Seed torch before calling.
     """
+    interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     return TrainingModule(
-        build_model(experiment.model, num_items),
+        catalogue.new_model(experiment.model, interactions),
         experiment.training,
         schedule,
-        torch.from_numpy(np.bincount(histories.items, minlength=num_items + 1)),
+        torch.from_numpy(interactions),
         exclude_seen=experiment.evaluation.seen == "filter",
         start=start,
     )

@@ -42,7 +42,7 @@ class CatalogueObjective(nn.Module):
 
         See `chunked_cross_entropy`.
         """
-        head, table = model.head, model.items.weight
+        head, table = model.head, model.items.table()
         if head.reads_one_position:
             history, targets, had = _targets_alone(history, targets, had)
         return chunked_cross_entropy(

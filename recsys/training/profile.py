@@ -16,6 +16,7 @@ from recsys.config import Experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import Histories
 from recsys.data.shared_batches import Batches
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.cost import matrix_speed
 from recsys.training.loop import epochs_of, new_module
 from recsys.training.memory import forget_peak, keep_freed_memory, peak_memory_mib
@@ -58,12 +59,14 @@ class Profile:
         }
 
 
-def profile(experiment: Experiment, num_items: int, histories: Histories, steps: int) -> Profile:
+def profile(
+    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
+) -> Profile:
     """Train a fresh model for a few steps and watch.
 
     Args:
         experiment: model and training.
-        num_items: size of the catalogue.
+        catalogue: the items.
         histories: what is learned from.
         steps: that are watched, after two to warm up.
 
@@ -72,10 +75,12 @@ def profile(experiment: Experiment, num_items: int, histories: Histories, steps:
     """
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _watch(experiment, num_items, histories, steps)
+        return _watch(experiment, catalogue, histories, steps)
 
 
-def _watch(experiment: Experiment, num_items: int, histories: Histories, steps: int) -> Profile:
+def _watch(
+    experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
+) -> Profile:
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
@@ -83,7 +88,7 @@ def _watch(experiment: Experiment, num_items: int, histories: Histories, steps: 
     dtype = working_dtype(config.precision)
     batches = epochs_of(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
-    module = new_module(experiment, num_items, histories, schedule).to(device)
+    module = new_module(experiment, catalogue, histories, schedule).to(device)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)

@@ -12,6 +12,7 @@ from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.model.recommender import Model
 from recsys.scoring.bundle import TrainedUntil
+from recsys.scoring.catalogue import Catalogue
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
@@ -34,11 +35,14 @@ class Fitted:
     """Of the training that chose the epoch."""
     interrupted: bool
     """By Ctrl-C: the training ended early, or the refit was left out."""
+    catalogue: Catalogue
+    """What the model is made for."""
 
 
 def train_and_refit(
     experiment: Experiment,
     dataset: PreparedDataset,
+    catalogue: Catalogue,
     found: Checkpoint | None,
     report: Report,
     keep: Keep,
@@ -49,6 +53,7 @@ def train_and_refit(
     Args:
         experiment: all settings.
         dataset: the prepared dataset.
+        catalogue: its items.
         found: where to go on; None: at the beginning.
         report: called after each epoch of the first training, and of those that are over already.
         keep: called with the state now and then, in the first process.
@@ -60,7 +65,7 @@ def train_and_refit(
     start, start_again = _starts(found, report)
     model, curve = train(
         experiment,
-        dataset.num_items,
+        catalogue,
         dataset.histories("valid"),
         dataset.holdout("valid", experiment.evaluation.request_time),
         experiment.training.max_epochs,
@@ -70,13 +75,13 @@ def train_and_refit(
         lambda state: keep(state, None),
     )
     if not experiment.training.refit or curve.interrupted:
-        return Fitted(model, "train", curve, curve.interrupted)
+        return Fitted(model, "train", curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
     logger.info("refit on all but the test targets, %d epochs", epochs)
     try:
         model, _ = train(
             experiment.model_copy(update={"name": f"{experiment.name} refit"}),
-            dataset.num_items,
+            catalogue,
             dataset.histories("test"),
             None,
             epochs,
@@ -89,8 +94,8 @@ def train_and_refit(
         if processes.count() > 1:
             raise
         logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
-        return Fitted(model, "train", curve, interrupted=True)
-    return Fitted(model, "valid", curve, interrupted=False)
+        return Fitted(model, "train", curve, True, catalogue)
+    return Fitted(model, "valid", curve, False, catalogue)
 
 
 def _starts(

@@ -19,6 +19,7 @@ from recsys.config import Experiment, Range, Search, dump_experiment, flatten, p
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import train
 from recsys.training.progress import training_progress
 from recsys.training.state import MONITOR
@@ -160,12 +161,11 @@ def _search(
                     if trial.should_prune():
                         raise optuna.TrialPruned
 
+            catalogue = Catalogue.of(candidate.model, dataset.item_table)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             epochs = candidate.training.max_epochs
             try:
-                _, curve = train(
-                    candidate, dataset.num_items, histories, holdout, epochs, report, progress
-                )
+                _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
             except ValueError as error:  # scores that are no numbers: the training diverged
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error

@@ -14,6 +14,7 @@ import torch
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
 from recsys.data.histories import Histories
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import epochs_of
 from recsys.training.profile import profile
 
@@ -41,7 +42,7 @@ def grow(interactions: int, num_items: int) -> dict[str, float]:
     started = time.perf_counter()
     next(iter(epochs_of(experiment, histories)))
     planned = time.perf_counter() - started
-    found = profile(experiment, num_items, histories, STEPS)
+    found = profile(experiment, Catalogue(num_items), histories, STEPS)
     return {
         "plan": planned * 1e6 / interactions,
         "steps": 1e6 / found.tokens_per_second,

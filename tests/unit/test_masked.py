@@ -17,6 +17,7 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
 from recsys.model.masked import MaskedRecommender
 from recsys.model.recommender import build_model
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import train
 from recsys.training.losses import seen_items
 
@@ -154,7 +155,12 @@ def recall(*, planted: bool) -> float:
             walk.append(int(follower[walk[-1]] if planted else rng.integers(ITEMS)))
         walks.append([item + 1 for item in walk])
     model, _ = train(
-        make_experiment(), ITEMS, Histories.from_lists(walks[:400]), None, 60, lambda *_: None
+        make_experiment(),
+        Catalogue(ITEMS),
+        Histories.from_lists(walks[:400]),
+        None,
+        60,
+        lambda *_: None,
     )
     asked = Histories.from_lists([walk[:-1] for walk in walks[400:]])
     targets = np.array([walk[-1] for walk in walks[400:]], dtype=np.int32)

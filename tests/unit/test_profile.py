@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.config import parse_experiment
 from recsys.data.prepared import PreparedDataset
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.profile import profile
 
 SETTINGS = [
@@ -29,7 +30,7 @@ def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDa
     """All histories are one batch, so every step is the same: no blocks, so the head's products
     alone, forward and twice backward, 2 · B · L · (I + 1) · D each."""
     experiment = parse_experiment({}, SETTINGS)
-    found = profile(experiment, tiny_dataset.num_items, tiny_dataset.histories("valid"), steps=2)
+    found = profile(experiment, Catalogue(5), tiny_dataset.histories("valid"), steps=2)
     assert list(found.seconds) == ["data", "encoder", "loss", "backward", "optimiser"]
     lengths = tiny_dataset.histories("valid").lengths
     lengths = lengths[lengths >= 2] - 1
@@ -45,7 +46,7 @@ def test_a_profile_leaves_the_random_state_as_it_was(tiny_dataset: PreparedDatas
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    profile(parse_experiment({}, SETTINGS), 5, tiny_dataset.histories("valid"), steps=1)
+    profile(parse_experiment({}, SETTINGS), Catalogue(5), tiny_dataset.histories("valid"), steps=1)
     assert torch.equal(torch.rand(2), expected)
 
 

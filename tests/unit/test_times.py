@@ -33,6 +33,7 @@ from recsys.evaluation.ranking import rank_targets
 from recsys.model.hstu import TimesRead
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.catalogue import Catalogue
 from recsys.scoring.recommender import Recommender
 from recsys.training.fit import fit
 from recsys.training.loop import train
@@ -188,7 +189,7 @@ def test_what_only_times_tell_is_learnt_by_who_may_read_them(
     """recall@4 of the four items in question: near 1, or what guessing gives, about a half."""
     histories, _ = rhythms(400, seed=1, lag=lag)
     unseen, targets = rhythms(300, seed=2, lag=lag)
-    model, _ = train(experiment(times), 8, histories, None, 12, lambda *_: None)
+    model, _ = train(experiment(times), Catalogue(8), histories, None, 12, lambda *_: None)
     ranks = rank_targets(ModelScorer(model, 6), unseen, targets, "allow")
     found = float(recall_at(ranks, 4).mean())
     assert found > 0.95 if learnt else 0.35 < found < 0.65

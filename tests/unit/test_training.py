@@ -15,6 +15,7 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import recall_at
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
+from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import train
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
@@ -65,7 +66,7 @@ def walks(users: int, seed: int, *, planted: bool) -> tuple[Histories, Holdout]:
 def recall(experiment: Experiment, *, planted: bool) -> float:
     histories, _ = walks(400, seed=1, planted=planted)
     _, unseen = walks(300, seed=2, planted=planted)
-    model, _ = train(experiment, ITEMS, histories, None, 30, lambda *_: None)
+    model, _ = train(experiment, Catalogue(ITEMS), histories, None, 30, lambda *_: None)
     ranks = rank_targets(ModelScorer(model, 10), unseen.histories, unseen.targets, "allow")
     return float(recall_at(ranks, 1).mean())
 
@@ -95,7 +96,7 @@ def test_the_same_seed_gives_the_same_weights(head: str) -> None:
     first, second, other = (
         train(
             experiment.model_copy(update={"seed": seed}),
-            ITEMS,
+            Catalogue(ITEMS),
             histories,
             holdout,
             2,
@@ -134,7 +135,7 @@ def test_what_is_averaged_is_what_is_validated_and_kept() -> None:
     kept, figures = {}, {}
     for decay in (0.0, 1e-9, 0.9):
         experiment = make_experiment("dot_product", f"training.ema_decay={decay}")
-        model, curve = train(experiment, ITEMS, histories, holdout, 3, lambda *_: None)
+        model, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 3, lambda *_: None)
         ranks = rank_targets(ModelScorer(model, 10), holdout.histories, holdout.targets, "allow")
         assert curve.best_ranks is not None
         assert np.array_equal(ranks, curve.best_ranks.ranks)
@@ -152,7 +153,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
     reported: list[float] = []
     model, curve = train(
         experiment,
-        ITEMS,
+        Catalogue(ITEMS),
         histories,
         holdout,
         50,
@@ -168,7 +169,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
 def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
     experiment = make_experiment("dot_product", "training.validate_every=2")
     histories, holdout = walks(50, seed=1, planted=True)
-    _, curve = train(experiment, ITEMS, histories, holdout, 5, lambda *_: None)
+    _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 5, lambda *_: None)
     assert ["epoch/valid_ndcg_at_10" in epoch for epoch in curve.epochs] == [
         False,
         True,
@@ -186,11 +187,11 @@ def test_ctrl_c_keeps_the_best_so_far() -> None:
         if epoch == 2:
             raise KeyboardInterrupt
 
-    _, curve = train(experiment, ITEMS, histories, holdout, 9, interrupt)
+    _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 9, interrupt)
     assert len(curve.epochs) == 2
 
     seldom = make_experiment("dot_product", "training.validate_every=4")
-    model, curve = train(seldom, ITEMS, histories, holdout, 9, interrupt)
+    model, curve = train(seldom, Catalogue(ITEMS), histories, holdout, 9, interrupt)
     assert curve.interrupted
     assert curve.best_epoch == 2  # not yet validated: validated now
     assert not model.training
@@ -205,7 +206,7 @@ def test_ctrl_c_without_validation_is_no_result() -> None:
 
     histories, _ = walks(100, seed=1, planted=True)
     with pytest.raises(KeyboardInterrupt):
-        train(make_experiment("dot_product"), ITEMS, histories, None, 9, interrupt)
+        train(make_experiment("dot_product"), Catalogue(ITEMS), histories, None, 9, interrupt)
 
 
 def test_the_random_state_of_the_caller_is_left_alone() -> None:
@@ -213,7 +214,7 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(make_experiment("dot_product"), ITEMS, histories, None, 1, lambda *_: None)
+    train(make_experiment("dot_product"), Catalogue(ITEMS), histories, None, 1, lambda *_: None)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -235,7 +236,14 @@ def test_every_batch_of_every_epoch_is_trained_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(TrainingModule, "training_step", counted)
     experiment = make_experiment("dot_product", "training.batch_tokens=100")
     histories, _ = walks(100, seed=1, planted=True)
-    train(experiment, ITEMS, histories, None, 3, lambda epoch, _: planned.append(len(served)))
+    train(
+        experiment,
+        Catalogue(ITEMS),
+        histories,
+        None,
+        3,
+        lambda epoch, _: planned.append(len(served)),
+    )
     whole = len(plan(TrainingBatches(histories, 10, 100, 0), 1))
     assert whole > 2
     assert np.diff([0, *planned]).tolist() == [2, whole, whole]
@@ -245,7 +253,7 @@ def test_nothing_to_train_on_is_said() -> None:
     with pytest.raises(InputError, match="nothing to train on"):
         train(
             make_experiment("dot_product"),
-            ITEMS,
+            Catalogue(ITEMS),
             Histories.from_lists([[1], [2]]),
             None,
             1,

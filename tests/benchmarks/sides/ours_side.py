@@ -19,6 +19,7 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.rank_table import evaluate
 from recsys.evaluation.ranking import top_k
 from recsys.model.recommender import build_model
+from recsys.scoring.catalogue import Catalogue
 from recsys.training import loop
 from recsys.training.module import TrainingModule
 
@@ -56,7 +57,12 @@ def train(problem: Problem, settings: Settings) -> None:
     try:
         with patch.object(loop, "TrainingModule", Counting):
             loop.train(
-                experiment(settings), problem.num_items, histories, None, MANY, lambda *_: None
+                experiment(settings),
+                Catalogue(problem.num_items),
+                histories,
+                None,
+                MANY,
+                lambda *_: None,
             )
     except TimeUp:
         emit(stopwatch.answer())
@@ -76,7 +82,7 @@ def quality(problem: Problem, settings: Settings) -> None:
     histories = Histories(problem.items, problem.offsets)
     loop.train(
         config,
-        problem.num_items,
+        Catalogue(problem.num_items),
         histories,
         holdout(problem),
         config.training.max_epochs,

@@ -1,0 +1,69 @@
+"""What a model reads of an item beside its token: columns of the item table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from recsys.config.section import Section
+
+
+class _Column(Section):
+    column: str
+    """Of the item table."""
+
+
+class Category(_Column):
+    """One of a few values, such as a brand."""
+
+    kind: Literal["category"] = "category"
+
+
+class Categories(_Column):
+    """Several of a few values, such as the genres of a film: a column of lists, or of text."""
+
+    kind: Literal["categories"]
+    separator: str = Field("|", min_length=1)
+    """Between the values, where the column is text."""
+
+
+class Number(_Column):
+    """A quantity, such as a price: standardised, and one more number says where it is missing."""
+
+    kind: Literal["number"]
+
+
+class Text(_Column):
+    """Words, such as a title: TF-IDF, of which a truncated SVD keeps the main directions."""
+
+    kind: Literal["text"]
+    dims: int = Field(32, ge=1)
+    """How many directions; fewer than there are words that two items have."""
+
+
+def _with_kind(feature: object) -> object:
+    """A name is short for a category; ``{column: ...}`` too."""
+    if isinstance(feature, str):
+        return {"kind": "category", "column": feature}
+    return {"kind": "category"} | feature if isinstance(feature, dict) else feature
+
+
+ItemFeature = Annotated[
+    Annotated[Category | Categories | Number | Text, Field(discriminator="kind")],
+    BeforeValidator(_with_kind),
+]
+
+
+def _each_once(features: Sequence[ItemFeature]) -> Sequence[ItemFeature]:
+    columns = [(feature.kind, feature.column) for feature in features]
+    for kind, column in columns:
+        if column in {"item_id", "count"}:  # the second is what bundles call popularity
+            raise ValueError(f"{column} is no feature of an item")
+        if columns.count((kind, column)) > 1:
+            raise ValueError(f"{column} is there twice as {kind}")
+    return features
+
+
+ItemFeatures = Annotated[tuple[ItemFeature, ...], AfterValidator(_each_once)]

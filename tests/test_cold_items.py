@@ -1,0 +1,62 @@
+"""Items of the shop that nobody has had yet: found by their category, and not without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.config import Experiment, parse_experiment
+from recsys.data.histories import PAD, Histories
+from recsys.data.shop import make_shop
+from recsys.data.vocabulary import Vocabulary
+from recsys.evaluation.model_scorer import ModelScorer
+from recsys.scoring.catalogue import Catalogue
+from recsys.training.loop import train
+
+SHOP = make_shop(seed=0, num_customers=1_000, num_products=300)
+VOCABULARY = Vocabulary(SHOP.products["item_id"])
+COLD = np.arange(1, 301) % 10 == 0
+"""Every tenth product, the ids of which say nothing, has not been sold yet."""
+
+
+def make_experiment(*features: str) -> Experiment:
+    model = {"kind": "next_item", "embedding_dim": 32, "num_blocks": 1, "feed_forward_dim": 64}
+    model |= {"max_sequence_length": 20, "head": {"kind": "dot_product"}}
+    training = {"learning_rate": 5e-3, "batch_tokens": 3200, "precision": "float32"}
+    tree = {"model": {**model, "item_features": features}, "training": training}
+    return parse_experiment(tree | {"evaluation": {"seen": "allow"}})
+
+
+def warm_and_cold() -> tuple[Histories, Histories, NDArray[np.int32]]:
+    """What was bought of the known products; and what of it came before each of the new ones."""
+    tokens = VOCABULARY.encode(SHOP.interactions["item_id"])
+    users = SHOP.interactions["user_id"].rle_id().to_numpy()
+    known = ~COLD[tokens - 1]
+    histories = [tokens[(users == user) & known] for user in range(users[-1] + 1)]
+    places = np.flatnonzero(~known)[::8]
+    before = [tokens[:place][(users[:place] == users[place]) & known[:place]] for place in places]
+    asked = [number for number, items in enumerate(before) if len(items) >= 3]
+    return (
+        Histories.from_lists([items for items in histories if len(items) > 1]),
+        Histories.from_lists([before[number] for number in asked]),
+        tokens[places[asked]],
+    )
+
+
+def share_above(experiment: Experiment, products: pl.DataFrame) -> float:
+    """Of the catalogue that is ranked above a new product that was bought next: half is chance."""
+    histories, asked, targets = warm_and_cold()
+    catalogue = Catalogue.of(experiment.model, products)
+    model, _ = train(experiment, catalogue, histories, None, 8, lambda *_: None)
+    scores = ModelScorer(model, 20).score(asked).numpy()[:, PAD + 1 :]
+    return float((scores > np.take_along_axis(scores, targets[:, None] - 1, axis=1)).mean())
+
+
+def test_new_products_are_found_by_their_category() -> None:
+    """Not by one that says nothing; and without any, they were wrong answers and nothing else."""
+    products = SHOP.products
+    dealt = products.with_columns(products["category"].shuffle(seed=3))
+    assert share_above(make_experiment("category"), products) < 0.4
+    assert 0.42 < share_above(make_experiment("category"), dealt) < 0.58
+    assert share_above(make_experiment(), products) > 0.8

@@ -1,0 +1,204 @@
+"""Models that read item features: their bundles, and items that came after the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from torch import nn
+
+from recsys.baselines.pctm import PCTM
+from recsys.config import Experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.catalogue import Catalogue
+from recsys.scoring.evidence import Evidence
+from recsys.scoring.recommender import Recommender
+
+ITEMS = pl.DataFrame(
+    {
+        "item_id": ["boots", "gloves", "hat", "jacket", "socks"],
+        "kind": ["shoe", "hand", "head", "coat", "shoe"],
+        "price": [80.0, 20.0, 30.0, None, 5.0],
+        "title": ["warm boots", "warm gloves", "red hat", "red jacket", "warm red socks"],
+    }
+)
+NEW = pl.DataFrame(
+    {"item_id": ["scarf", "shoes"], "kind": ["neck", "shoe"], "price": ["9.5", "60"]}
+)
+HISTORY = ["hat", "gloves", "boots"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(tiny_log, out=tmp_path_factory.mktemp("data") / "described", items=ITEMS)
+
+
+def make_experiment(*more: dict[str, Any], head: str = "target_attention") -> Experiment:
+    model = {
+        "embedding_dim": 8,
+        "num_blocks": 1,
+        "feed_forward_dim": 16,
+        "max_sequence_length": 3,
+        "head": {"kind": head},
+        "item_features": ["kind", {"kind": "number", "column": "price"}, *more],
+    }
+    return parse_experiment({"model": model})
+
+
+def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
+    """Random weights; gloves have not been in training, and have no row of their own."""
+    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    torch.manual_seed(3)
+    model = catalogue.new_model(experiment.model, np.array([0, 2, 2, 2, 1, 1]))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    counts = Evidence(PCTM.fit(dataset.histories("valid"), 5), 2.0)
+    return ModelBundle.write(
+        path, model, experiment, dataset, "train", evidence=counts, encoder=catalogue.encoder
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    text = {"kind": "text", "column": "title", "dims": 1}
+    return write(tmp_path_factory.mktemp("bundle") / "b", make_experiment(text), dataset)
+
+
+@pytest.fixture(scope="module")
+def untitled(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+    """Reads kinds and prices."""
+    return Recommender(write(tmp_path_factory.mktemp("bundle") / "u", make_experiment(), dataset))
+
+
+def test_a_bundle_with_features_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+    assert "features.safetensors" in bundle.manifest.files
+    opened = ModelBundle.open(bundle.path)
+    catalogue = Catalogue.of(bundle.experiment.model, dataset.item_table)
+    torch.manual_seed(0)
+    model = catalogue.new_model(bundle.experiment.model, np.array([0, 2, 2, 2, 1, 1])).eval()
+    model.load_state_dict(bundle.model.state_dict())
+    histories = dataset.histories("test")
+    expected = model.items.table()
+    assert torch.equal(opened.model.items.table(), expected)
+    assert torch.equal(opened.scorer.score(histories), bundle.scorer.score(histories))
+
+
+def test_an_item_without_training_is_its_features_alone(dataset: PreparedDataset) -> None:
+    experiment = make_experiment()
+    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    model = catalogue.new_model(experiment.model, np.array([0, 2, 0, 2, 1, 1]))
+    nn.init.ones_(model.items.weight)
+    table = model.items.table()
+    assert table[[1, 3, 4, 5]].eq(1).all()
+    assert table[2].eq(1).all()  # that of row 0, which is zero unless a test fills it
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    assert not model.items.table()[2].any()
+
+
+def test_new_items_are_scored_by_their_features(untitled: Recommender) -> None:
+    """Shoes as boots would be at that price without a row of their own."""
+    extended = untitled.with_new_items(NEW)
+    items, features = extended.bundle.model.items, extended.bundle.model.items.features
+    assert features is not None
+    prices = np.array([80, 20, 30, 5])
+    mean, spread = float(prices.mean()), float(prices.std())
+    shoe = features.category_weight[4]  # coat, hand, head, shoe
+    by = features.number_weight[0]
+    expected = torch.stack([(9.5 - mean) / spread * by, shoe + (60 - mean) / spread * by])
+    assert torch.allclose(items.table()[6:], expected.float(), atol=1e-5)
+    answer = extended.recommend([HISTORY], k=7, seen="allow")
+    assert set(answer["item_id"]) == {*ITEMS["item_id"], "scarf", "shoes"}
+    alone = answer.filter(pl.col("item_id").is_in(["scarf", "shoes"]))
+    scores = extended.score([HISTORY], alone["item_id"].to_list())
+    assert scores["score"].to_list() == pytest.approx(alone["score"].to_list(), abs=1e-5)
+
+
+def test_the_old_items_keep_their_scores(untitled: Recommender) -> None:
+    extended, asked = untitled.with_new_items(NEW), [HISTORY, ["socks"], []]
+    ids = ITEMS["item_id"].to_list()
+    assert_frame_equal(extended.score(asked, ids), untitled.score(asked, ids), abs_tol=1e-5)
+    assert untitled.bundle.num_items == 5
+    with pytest.raises(InputError, match="'shoes' is not in the catalogue"):
+        untitled.score([HISTORY], ["shoes"])
+
+
+def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
+    extended = untitled.with_new_items(NEW)
+    assert extended.read_histories([["shoes", "hat"]]).skipped.tolist() == [0]
+    one, other = (extended.score([[item, "hat"]], ["boots"])["score"][0] for item in NEW["item_id"])
+    assert one != other
+    history = ["hat", "shoes"]
+    parts = extended.explain(history, "scarf")
+    whole = parts["contribution"].sum() + parts["dot_product"][0]
+    assert whole == pytest.approx(
+        extended.score([["hat", "shoes"]], ["scarf"])["score"][0], abs=1e-5
+    )
+
+
+def test_new_items_come_twice_and_as_files(untitled: Recommender, tmp_path: Path) -> None:
+    NEW.head(1).write_csv(tmp_path / "scarf.csv")
+    one_by_one = untitled.with_new_items(tmp_path / "scarf.csv").with_new_items(NEW.tail(1))
+    assert_frame_equal(
+        one_by_one.recommend([HISTORY], k=7),
+        untitled.with_new_items(NEW).recommend([HISTORY], k=7),
+        abs_tol=1e-5,
+    )
+    assert one_by_one.recommend([[]], k=7)["item_id"].to_list()[-2:] == ["scarf", "shoes"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"item_id": ["scarf", "hat"]}, "new items: item_id 'hat' is in the catalogue already"),
+        ({"item_id": ["scarf", "scarf"]}, "new items: item_id 'scarf' is there twice"),
+        ({"item_id": ["scarf", None]}, "new items: an id is missing"),
+        ({"item_id": [1, 2]}, "new items: the ids of the catalogue are text, not 1"),
+        ({"price": ["9.5", "dear"]}, "number 'price': item 'shoes' has 'dear', which is no number"),
+        ({"kind": [["neck"], ["shoe"]]}, "new items: not of the types of the catalogue"),
+    ],
+)
+def test_new_items_that_will_not_do(
+    untitled: Recommender, changes: dict[str, list[Any]], message: str
+) -> None:
+    new = NEW.with_columns(pl.Series(name, values) for name, values in changes.items())
+    with pytest.raises(InputError, match=message) as error:
+        untitled.with_new_items(new)
+    assert "\n" not in str(error.value)
+
+
+def test_no_feature_may_be_left_out(untitled: Recommender, tiny_bundle: ModelBundle) -> None:
+    with pytest.raises(InputError, match="new items: no column 'price' among item_id, kind, pric;"):
+        untitled.with_new_items(NEW.rename({"price": "pric"}))
+    with pytest.raises(InputError, match="new items: the table has no rows"):
+        untitled.with_new_items(NEW.clear())
+    with pytest.raises(InputError, match="train it with model.item_features"):
+        Recommender(tiny_bundle).with_new_items(NEW)
+
+
+def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset) -> None:
+    with pytest.raises(InputError, match="category 'kind': no such column among name"):
+        Catalogue.of(make_experiment().model, tiny_dataset.item_table)
+
+
+def test_the_file_that_will_not_do_is_named(untitled: Recommender, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("item_id,kind\nscarf,neck\n")
+    with pytest.raises(InputError, match=r"new\.csv: no column 'price' among item_id, kind"):
+        untitled.with_new_items(tmp_path / "new.csv")
+
+
+def test_candidates_alone_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
+    bundle = untitled.with_new_items(NEW).bundle
+    asked = untitled.read_histories([HISTORY, ["socks"]]).histories
+    candidates = np.array([[7, 2, 0], [6, 7, 5]], dtype=np.int32)
+    whole = bundle.scorer.score(asked).gather(1, torch.from_numpy(candidates).long())
+    assert torch.allclose(bundle.scorer.score(asked, candidates), whole, atol=1e-5)
