@@ -16,13 +16,19 @@ class StepMeter:
     """A watch that is told when each part of a step is over.
 
     On a GPU, which works on by itself, it sees the time of giving the work out.
+
+    Args:
+        counts: whether the operations of the first step are counted. Counting changes how they are
+            done, and with it the last bits of the result: a training that goes on must not count
+            where the uninterrupted one did not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool) -> None:
+        self._counts = counts
         self.seconds: dict[str, float] = {}
         """Of each part, since they were last taken."""
         self.operations_per_token: float | None = None
-        """Of the matrix products, by the one step in which they were counted."""
+        """Of the matrix products, by the step in which they were counted; None: none was."""
         self._last = time.perf_counter()
 
     def start(self) -> None:
@@ -43,9 +49,10 @@ class StepMeter:
     @contextmanager
     def counting(self, lengths: Tensor) -> Iterator[None]:
         """Count the operations of a step on sequences of these lengths, if it is the first one."""
-        if self.operations_per_token is not None:
+        if not self._counts:
             yield
             return
+        self._counts = False
         with FlopCounterMode(display=False) as counter:
             yield
         self.operations_per_token = counter.get_total_flops() / max(int(lengths.sum()), 1)

@@ -93,7 +93,7 @@ class TrainingModule(pl.LightningModule):
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """Loss and targets of the epoch so far, in this process."""
-        self.meter = StepMeter()
+        self.meter = StepMeter(counts=start is None)
         """Of the steps in this process."""
         self._lengths = torch.empty(0)
         if start is not None:

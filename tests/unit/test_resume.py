@@ -88,7 +88,7 @@ def outcome(run: Run) -> tuple[dict[str, torch.Tensor], list[pl.DataFrame], dict
             (metric.step, metric.value) for metric in client.get_metric_history(run.run_id, name)
         ]
         for name in logged.data.metrics
-        if not any(word in name for word in ("second", "memory"))
+        if not any(word in name for word in ("second", "memory", "peak"))
     }
     return ModelBundle.open(run.bundle).model.state_dict(), tables, history
 
