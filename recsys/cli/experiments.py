@@ -13,9 +13,11 @@ from rich.console import Console
 
 from recsys.cli.options import (
     Bundle,
+    BundleData,
     Config,
     Data,
     Fresh,
+    HeldOutPart,
     Item,
     Json,
     Log,
@@ -26,6 +28,7 @@ from recsys.cli.options import (
     app,
     count_warnings,
     find_dataset,
+    open_beside,
     read_experiment,
     read_preparation,
 )
@@ -162,8 +165,8 @@ def run_experiment(
 @app.command("evaluate")
 def evaluate_bundle(
     bundle: Bundle,
-    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
-    part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    data: BundleData,
+    part: HeldOutPart = "test",
     candidates: Annotated[
         Path | None,
         typer.Option(
@@ -178,28 +181,20 @@ def evaluate_bundle(
 
     Shows recall, NDCG and MRR with their intervals.
     """
-    import torch
-
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.rank_table import evaluate
     from recsys.evaluation.segments import with_segments
-    from recsys.scoring.bundle import ModelBundle, model_scorer
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
-    loaded = ModelBundle.open(bundle)
-    dataset = PreparedDataset.open(data)
-    loaded.refuse_held_out(dataset, part)
-    experiment = loaded.experiment
-    model = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    scorer = model_scorer(model, experiment, loaded.evidence)
-    config = experiment.evaluation
+    loaded, dataset = open_beside(bundle, data, part)
+    config = loaded.experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     among = choose_candidates(config, dataset, part)
     holdout = dataset.holdout(part, config.request_time)
-    table = evaluate(scorer, holdout, part, config.seen, candidates=among)
+    table = evaluate(loaded.scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)

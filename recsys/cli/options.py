@@ -7,13 +7,16 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from recsys.config import Columns, DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
+
+if TYPE_CHECKING:
+    from recsys.scoring.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ Uri = Annotated[
 Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
 Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
+BundleData = Annotated[Path, typer.Option(help="The prepared dataset.")]
+HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start anew, even if there is a checkpoint to go on from.")
 ]
@@ -51,6 +56,25 @@ def read_experiment(
     if uri is not None:
         changes.append(f"tracking.uri={uri}")
     return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
+
+
+def open_beside(
+    bundle: Path, data: Path, part: Literal["valid", "test"]
+) -> tuple[ModelBundle, PreparedDataset]:
+    """A bundle, on the GPU if there is one, and the dataset whose targets it is to be asked for.
+
+    Raises:
+        InputError: one cannot be opened, or they do not go together.
+    """
+    import torch
+
+    from recsys.scoring.bundle import ModelBundle
+
+    loaded = ModelBundle.open(bundle)
+    dataset = PreparedDataset.open(data)
+    loaded.refuse_held_out(dataset, part)
+    loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return loaded, dataset
 
 
 Log = Annotated[

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from recsys.cli.options import Bundle, Json, app
+from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, app, open_beside
 from recsys.console import show_rows
-from recsys.data.prepared import PreparedDataset
 
 _SIZES = [10, 20, 50, 100, 200, 500, 1000]
 
@@ -18,8 +16,8 @@ _SIZES = [10, 20, 50, 100, 200, 500, 1000]
 @app.command("retrieval")
 def show_retrieval(
     bundle: Bundle,
-    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
-    part: Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")] = "test",
+    data: BundleData,
+    part: HeldOutPart = "test",
     retrieve: Annotated[
         list[int] | None,
         typer.Option(help="Items to rank for each user; repeatable [seven, from 10 to 1,000]."),
@@ -30,18 +28,12 @@ def show_retrieval(
 
     One line for each N, the last one for all items, which is one stage.
     """
-    import torch
-
     from recsys.evaluation.held_out import refuse_part
     from recsys.evaluation.two_stages import retrieval_figures
-    from recsys.scoring.bundle import ModelBundle
 
-    loaded = ModelBundle.open(bundle)
-    dataset = PreparedDataset.open(data)
-    loaded.refuse_held_out(dataset, part)
+    loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation
     refuse_part(dataset, part, config.request_time)
-    loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
     holdout = dataset.holdout(part, config.request_time)
     figures = retrieval_figures(
         loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES

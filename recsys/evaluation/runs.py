@@ -110,8 +110,7 @@ def learning_curves(
     """NDCG@10 on the validation targets by epoch, of the runs that logged it, by their ids."""
     client = MlflowClient(tracking.absolute_uri)
     curves = {}
-    for one in runs:
-        run_id = one.run.info.run_id
+    for run_id in dict.fromkeys(one.run.info.run_id for one in runs):
         points = client.get_metric_history(run_id, "epoch/valid_ndcg_at_10")
         if curve := {point.step: point.value for point in points}:
             curves[run_id] = curve

@@ -51,10 +51,9 @@ def draw_by_k(comparison: Comparison, kind: str) -> Figure:
 def draw_curves(comparison: Comparison, curves: Curves) -> Figure:
     """NDCG@10 on the validation targets over the epochs, of the runs that were trained."""
     figure, axes = _axes(3.6)
-    drawn = set()  # of a run with counts the curve is the model's: one, for both of its rows
-    for number, row in enumerate(comparison.rows):
-        if (curve := curves.get(row.run_id)) and row.run_id not in drawn:
-            drawn.add(row.run_id)
+    for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
+        # A run with counts has two rows, and its model one curve.
+        if (curve := curves.get(row.run_id)) and not model.first.alone:
             epochs = sorted(curve)
             axes.plot(
                 epochs, [curve[e] for e in epochs], color=f"C{number}", marker=".", label=row.name

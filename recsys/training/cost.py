@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -15,16 +15,18 @@ from torch.utils.flop_counter import FlopCounterMode
 class StepMeter:
     """A watch that is told when each part of a step is over.
 
-    On a GPU, which works on by itself, it sees the time of giving the work out.
+    On a GPU, which works on by itself, it sees the time of giving the work out, unless it waits.
 
     Args:
         counts: whether the operations of the first step are counted. Counting changes how they are
             done, and with it the last bits of the result: a training that goes on must not count
             where the uninterrupted one did not.
+        wait: called at the end of each part; returns when the device has done it.
     """
 
-    def __init__(self, *, counts: bool) -> None:
+    def __init__(self, *, counts: bool, wait: Callable[[], object] = lambda: None) -> None:
         self._counts = counts
+        self._wait = wait
         self.seconds: dict[str, float] = {}
         """Of each part, since they were last taken."""
         self.operations_per_token: float | None = None
@@ -37,6 +39,7 @@ class StepMeter:
 
     def lap(self, part: str) -> None:
         """What was done since the last call was this part of a step."""
+        self._wait()
         now = time.perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self._last = now

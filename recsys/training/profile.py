@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.histories import Histories
 from recsys.data.shared_batches import Batches
 from recsys.scoring.catalogue import Catalogue
-from recsys.training.cost import matrix_speed
+from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.loop import epochs_of, new_module
 from recsys.training.memory import forget_peak, keep_freed_memory, peak_memory_mib
 from recsys.training.module import Schedule
@@ -92,33 +90,35 @@ def _watch(
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)
-    clock = _Clock(device)
+    gpu = device.type == "cuda"
+    meter = StepMeter(counts=False, wait=torch.cuda.synchronize if gpu else lambda: None)
     forget_peak()
 
     def step() -> SequenceBatch:
-        with clock.phase("data"):
-            batch = module.transfer_batch_to_device(next(stream), device, 0)
+        meter.start()
+        batch = module.transfer_batch_to_device(next(stream), device, 0)
+        meter.lap("data")
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
-            with clock.phase("encoder"):
-                history, had = module.model.teacher_forced(
-                    batch.items, batch.lengths, batch.targets, batch.times
-                )
-            with clock.phase("loss"):
-                loss: Tensor = module.loss(history, batch.targets, had)
-        with clock.phase("backward"):
-            loss.backward()
-        with clock.phase("optimiser"):
-            clip_gradients(module.model.parameters(), config.gradient_clip)
-            optimizer.step()
-            module.move_average()
-            optimizer.zero_grad()
+            history, had = module.model.teacher_forced(
+                batch.items, batch.lengths, batch.targets, batch.times
+            )
+            meter.lap("encoder")
+            loss: Tensor = module.loss(history, batch.targets, had)
+            meter.lap("loss")
+        loss.backward()
+        meter.lap("backward")
+        clip_gradients(module.model.parameters(), config.gradient_clip)
+        optimizer.step()
+        module.move_average()
+        optimizer.zero_grad()
+        meter.lap("optimiser")
         return batch  # type: ignore[no-any-return]
 
     for _ in range(_WARM_UP):
         step()
-    clock.seconds.clear()
+    meter.take()
     seen = [step() for _ in range(steps)]
-    seconds = {name: total / steps for name, total in clock.seconds.items()}
+    seconds = {name: total / steps for name, total in meter.take().items()}
     with FlopCounterMode(display=False) as counter:
         step()
     flops = counter.get_total_flops()
@@ -138,20 +138,3 @@ def _watch(
 def _endless(batches: Batches) -> Iterator[SequenceBatch]:
     while True:
         yield from batches
-
-
-class _Clock:
-    """Adds up the time of named phases; a GPU is waited for at the end of each."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.seconds: dict[str, float] = {}
-        self._wait: Callable[[], None] = (
-            torch.cuda.synchronize if device.type == "cuda" else lambda: None
-        )
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._wait()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
