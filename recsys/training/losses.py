@@ -88,7 +88,8 @@ def _softmax_gradient(
     flat[place] += label_smoothing - 1
     empty = targets == PAD
     losses[empty] = 0
-    gradient[empty] = 0
+    # By row: mostly few or none are empty, and a mask would pass over the whole matrix.
+    rows.index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
     return losses.sum(), gradient
 
 
