@@ -7,6 +7,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
+from recsys.data.encoders import Encoders, features_of
+from recsys.data.features import FeatureEncoder
 from recsys.data.histories import PAD, Histories
 from recsys.data.shop import make_shop
 from recsys.data.vocabulary import Vocabulary
@@ -47,7 +49,9 @@ def warm_and_cold() -> tuple[Histories, Histories, NDArray[np.int32]]:
 def share_above(experiment: Experiment, products: pl.DataFrame) -> float:
     """Of the catalogue that is ranked above a new product that was bought next: half is chance."""
     histories, asked, targets = warm_and_cold()
-    catalogue = Catalogue.of(experiment.model, products)
+    features = features_of(experiment.model, "item")
+    encoder = FeatureEncoder.fit("item", features, products) if features else None
+    catalogue = Catalogue.read(len(products), Encoders(encoder), products)
     model, _ = train(experiment, catalogue, histories, None, 8, lambda *_: None)
     scores = ModelScorer(model, 20).score(asked).numpy()[:, PAD + 1 :]
     return float((scores > np.take_along_axis(scores, targets[:, None] - 1, axis=1)).mean())

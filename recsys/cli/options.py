@@ -74,7 +74,7 @@ def open_beside(
     dataset = PreparedDataset.open(data)
     loaded.refuse_held_out(dataset, part)
     loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return loaded, dataset
+    return loaded, loaded.encoders.read(dataset)
 
 
 Log = Annotated[

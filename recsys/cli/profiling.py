@@ -24,8 +24,9 @@ def profile_training(
 
     experiment = read_experiment(config, overrides, None)
     dataset = find_dataset(experiment, data)
-    catalogue = Catalogue.of(experiment.model, dataset.item_table)
-    found = profile(experiment, catalogue, dataset.histories("valid"), steps)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    histories = catalogue.encoders.read(dataset).histories("valid")
+    found = profile(experiment, catalogue, histories, steps)
     if as_json:
         seconds = {f"{phase}_seconds": value for phase, value in found.seconds.items()}
         show_rows([seconds | found.summary()], as_json)

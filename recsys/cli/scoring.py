@@ -178,9 +178,8 @@ def explain_item(
     recommender = Recommender.load(bundle, dataset)
     vocabulary = recommender.bundle.vocabulary
     asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
-    history = vocabulary.decode(asked.histories.items).to_list()
     (item_id,) = ids_like([item], vocabulary.ids)
-    show_frame(recommender.explain(history, item_id), None, as_json)
+    show_frame(recommender.explain(asked, item_id), None, as_json)
 
 
 @app.command("inspect")
@@ -210,15 +209,15 @@ def inspect_attention(
     recommender = Recommender.load(bundle, dataset)
     vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
     asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
-    history = vocabulary.decode(asked.histories.items).to_list()
-    maps = inspect(recommender.bundle, history, items=ids_like(item or [], vocabulary.ids), n=n)
-    read = min(len(history), experiment.model.max_sequence_length)
+    maps = inspect(recommender.bundle, asked, items=ids_like(item or [], vocabulary.ids), n=n)
+    purchases = len(asked.histories.items)
+    read = min(purchases, experiment.model.max_sequence_length)
     about = {
         "bundle": str(bundle),
         "model": " with ".join(dict.fromkeys([experiment.model.kind, experiment.model.family])),
         "experiment": experiment.name,
         "user": user,
-        "history": f"{len(history)} purchases, the newest {read} read, {min(read, newest)} shown"
+        "history": f"{purchases} purchases, the newest {read} read, {min(read, newest)} shown"
         + (" (the first column sums up those before)" if read > newest else ""),
         "recsys": library_version(),
     }

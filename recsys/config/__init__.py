@@ -16,7 +16,7 @@ from recsys.config.experiment import (
     TrackingConfig,
     TrainingConfig,
 )
-from recsys.config.features import Categories, Category, ItemFeature, Number, Text
+from recsys.config.features import Categories, Category, Feature, Number, Text
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.loss import (
     BinaryCrossEntropy,
@@ -71,11 +71,11 @@ __all__ = [
     "EvidenceConfig",
     "Experiment",
     "FactorisationMachineConfig",
+    "Feature",
     "GeneralisedBinaryCrossEntropy",
     "GivenItems",
     "GlobalTime",
     "HSTUConfig",
-    "ItemFeature",
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",

@@ -8,6 +8,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     field_serializer,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -63,6 +64,9 @@ class DataConfig(Section):
     """Column names of the log; None: those of the named dataset, or user_id, item_id, timestamp."""
     drop: tuple[DropRows, ...] = ()
     """Rows of the source that are left out before anything else."""
+    keep: tuple[str, ...] = ()
+    """Columns of the source that are kept beside each interaction, for
+    ``model.interaction_features``; without them a dataset is smaller."""
     session_gap: int | None = Field(None, gt=0)
     """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session;
     each session of USER is then a user of its own, USER#1, USER#2 and so on, in every way: in
@@ -79,12 +83,22 @@ class DataConfig(Section):
     split: Split = LeaveLastOut()
     """Which interactions are held out for validation and test."""
 
+    @field_validator("keep")
+    @classmethod
+    def _each_once(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
+        for name in keep:
+            if name in ("user_id", "item_id"):
+                raise ValueError(f"{name} is no column of an interaction's own")
+            if keep.count(name) > 1:
+                raise ValueError(f"{name} is there twice")
+        return keep
+
     @field_serializer("split")
     def _in_short(self, split: Split) -> str | dict[str, Any]:
         return in_short(split)
 
     @model_serializer(mode="wrap")
     def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Datasets prepared before there were sessions and row filters keep their fingerprint."""
+        """Datasets prepared before there were these settings keep their fingerprint."""
         tree: dict[str, Any] = handler(self)
-        return {k: v for k, v in tree.items() if v or k not in ("drop", "session_gap")}
+        return {k: v for k, v in tree.items() if v or k not in ("drop", "keep", "session_gap")}

@@ -1,8 +1,8 @@
-"""What a model reads of an item beside its token: columns of the item table."""
+"""What a model reads beside item tokens: columns of items, of interactions, of users."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -12,7 +12,7 @@ from recsys.config.section import Section
 
 class _Column(Section):
     column: str
-    """Of the item table."""
+    """Of the item table, of the log (`DataConfig.keep`) or of the user table."""
 
 
 class Category(_Column):
@@ -40,7 +40,7 @@ class Text(_Column):
 
     kind: Literal["text"]
     dims: int = Field(32, ge=1)
-    """How many directions; fewer than there are words that two items have."""
+    """How many directions; fewer than there are words that two rows have."""
 
 
 def _with_kind(feature: object) -> object:
@@ -50,20 +50,31 @@ def _with_kind(feature: object) -> object:
     return {"kind": "category"} | feature if isinstance(feature, dict) else feature
 
 
-ItemFeature = Annotated[
+Feature = Annotated[
     Annotated[Category | Categories | Number | Text, Field(discriminator="kind")],
     BeforeValidator(_with_kind),
 ]
 
 
-def _each_once(features: Sequence[ItemFeature]) -> Sequence[ItemFeature]:
-    columns = [(feature.kind, feature.column) for feature in features]
-    for kind, column in columns:
-        if column in {"item_id", "count"}:  # the second is what bundles call popularity
-            raise ValueError(f"{column} is no feature of an item")
-        if columns.count((kind, column)) > 1:
-            raise ValueError(f"{column} is there twice as {kind}")
-    return features
+def _of(noun: str, others: Collection[str]) -> Callable[[Sequence[Feature]], Sequence[Feature]]:
+    """A check that each feature is there once, and none is one of the columns of other meaning."""
+
+    def each_once(features: Sequence[Feature]) -> Sequence[Feature]:
+        columns = [(feature.kind, feature.column) for feature in features]
+        for kind, column in columns:
+            if column in others:
+                raise ValueError(f"{column} is no feature of {noun}")
+            if columns.count((kind, column)) > 1:
+                raise ValueError(f"{column} is there twice as {kind}")
+        return features
+
+    return each_once
 
 
-ItemFeatures = Annotated[tuple[ItemFeature, ...], AfterValidator(_each_once)]
+_ITEMS = _of("an item", {"item_id", "count"})  # the second is what bundles call popularity
+_INTERACTIONS = _of("an interaction", {"user_id", "item_id"})
+_USERS = _of("a user", {"user_id", "item_id"})
+
+ItemFeatures = Annotated[tuple[Feature, ...], AfterValidator(_ITEMS)]
+InteractionFeatures = Annotated[tuple[Feature, ...], AfterValidator(_INTERACTIONS)]
+UserFeatures = Annotated[tuple[Feature, ...], AfterValidator(_USERS)]

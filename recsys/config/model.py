@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PositiveFloat, Tag, ValidationInfo, field_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    PositiveFloat,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
-from recsys.config.features import ItemFeatures
+from recsys.config.features import InteractionFeatures, ItemFeatures, UserFeatures
 from recsys.config.section import Section
 
 
@@ -86,11 +95,27 @@ class NextItemConfig(TransformerConfig):
     item_features: ItemFeatures = ()
     """What is embedded of an item beside its token, as input and as candidate: an item that nobody
     has had yet then has an embedding too. A mere name is a column of categories."""
+    interaction_features: InteractionFeatures = ()
+    """What is embedded beside each past item of the interaction that it was had in (an action, a
+    rating, a quantity): columns of the log that ``data.keep`` names. Those of the item to be
+    foretold are never read, so that what is known only after a purchase will do."""
+    user_features: UserFeatures = ()
+    """What is embedded of the user beside each past item: columns of the user table."""
 
     @property
     def family(self) -> str:
         """What runs are told apart by."""
         return self.head.kind
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unread_inputs(handler(self))
+
+
+def _without_unread_inputs(tree: dict[str, Any]) -> dict[str, Any]:
+    """Models of before there were features of interactions and users keep their fingerprint."""
+    new = ("interaction_features", "user_features")
+    return {key: value for key, value in tree.items() if value or key not in new}
 
 
 class MaskedItemConfig(TransformerConfig):
@@ -128,11 +153,21 @@ class HSTUConfig(Section):
     item_features: ItemFeatures = ()
     """What is embedded of an item beside its token, as input and as candidate: an item that nobody
     has had yet then has an embedding too. A mere name is a column of categories."""
+    interaction_features: InteractionFeatures = ()
+    """What is embedded beside each past item of the interaction that it was had in (an action, a
+    rating, a quantity): columns of the log that ``data.keep`` names. Those of the item to be
+    foretold are never read, so that what is known only after a purchase will do."""
+    user_features: UserFeatures = ()
+    """What is embedded of the user beside each past item: columns of the user table."""
 
     @property
     def family(self) -> str:
         """What runs are told apart by."""
         return self.kind
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unread_inputs(handler(self))
 
     @field_validator("num_heads")
     @classmethod

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
+from recsys.data.sequence_batch import FeatureValues, SequenceBatch
 
 Windows = Literal["newest", "all"]
 """Which targets an epoch has: those among the newest items of each history, or every one."""
@@ -19,33 +19,6 @@ Windows = Literal["newest", "all"]
 _POOL_BATCHES = 50
 """Sequences are sorted by length within pools of so many batches: with 20, 6 to 7% of the positions
 were padding on MovieLens-1M, Beauty and Sports, with 50 it is 3 to 4%."""
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceBatch:
-    """What one training step reads."""
-
-    items: Tensor
-    """Input item tokens [B, L], int64, right-padded with PAD; PAD too where an item is hidden."""
-    lengths: Tensor
-    """Real tokens per row [B], int64."""
-    targets: Tensor
-    """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
-    [B, L], the items that follow the last input, or the hidden items [B, n]."""
-    times: Tensor | None = None
-    """When the inputs and, behind them, the last target were had, int64 [B, L + 1], on the scale of
-    the log; None: not known, or of no use."""
-
-    def share(self, process: int, processes: int) -> SequenceBatch:
-        """The rows of one of several processes; who gets none has one without targets.
-
-        Every P-th row of P processes: the rows of a batch come by length.
-        """
-        some = process < len(self.items)
-        rows = slice(process, None, processes) if some else slice(1)
-        targets = self.targets[rows] if some else torch.zeros_like(self.targets[rows])
-        times = None if self.times is None else self.times[rows]
-        return SequenceBatch(self.items[rows], self.lengths[rows], targets, times)
 
 
 class TrainingBatches:
@@ -57,9 +30,11 @@ class TrainingBatches:
     Each user's newest ``max_sequence_length + 1`` items make one sequence: all but the last are
     inputs, all but the first targets. With ``windows="all"`` what is older makes more of them, each
     ending with the item that the next one begins with: every item but a user's first is a target
-    once. Sequences are shuffled, sorted by length within pools of
-    some batches and cut so that rows × longest ≤ ``batch_tokens``: the token batching
-    of Vaswani et al. 2017 (section 5.1), without a Python step per sample.
+    once. Sequences are shuffled, sorted by length within pools of some batches and cut so that
+    rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1),
+    without a Python step per sample.
+
+    Features are those of the inputs: what is known of a sequence's last target is not in a batch.
 
     Args:
         histories: training histories; those with fewer than two items are left out.
@@ -113,6 +88,7 @@ class TrainingBatches:
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
                 times=None if times is None else torch.from_numpy(times[:, :-1]),
+                features=FeatureValues.of(sequences.without_last(), width),
             )
 
 
@@ -259,8 +235,9 @@ def _overlapping(histories: Histories, size: int) -> Histories:
     users = np.repeat(np.arange(len(histories)), steps)
     left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # windows after this one
     starts, ends = histories.offsets[users], histories.offsets[users + 1] - left * (size - 1)
-    starts = np.maximum(starts, ends - size)
-    return Histories.from_spans(histories.items, starts, ends, histories.times)
+    windows = histories.spans(np.maximum(starts, ends - size), ends)
+    people = histories.user_features
+    return windows if people is None else replace(windows, user_features=people[users])
 
 
 def _plan(

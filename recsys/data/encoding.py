@@ -9,30 +9,43 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import Split
+from recsys.config import DataConfig
 from recsys.data.histories import PAD
-from recsys.data.log import InteractionLog
+from recsys.data.log import KEPT, InteractionLog
+from recsys.data.sessions import user_of_session
 from recsys.data.splits import cut_points
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
+INTERACTIONS = "interactions"
+"""The table of the columns of the log that are kept."""
+
 
 def encode_log(
-    log: InteractionLog, features: pl.DataFrame | None, split: Split
+    log: InteractionLog,
+    items: pl.DataFrame | None,
+    users: pl.DataFrame | None,
+    config: DataConfig,
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
     """The arrays and tables of a dataset, by the names of their files.
 
     The catalogue is the items of training and validation interactions.
 
+    Args:
+        log: filtered.
+        items: item_id and features, if there are any.
+        users: user_id and features, if there are any; each is those of all sessions of a user.
+        config: how the log is split, and whether users were taken apart into sessions.
+
     Raises:
-        InputError: the split is none of this log, or the features are none of its items.
+        InputError: the split is none of this log, or a table is none of its items or users.
     """
     frame = log.frame.collect("polars").to_polars()
-    users = frame["user_id"].rle().struct.unnest()
-    lengths = users["len"].to_numpy().astype(np.int64)
+    spans = frame["user_id"].rle().struct.unnest()
+    lengths = spans["len"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     timestamps = frame["timestamp"].to_numpy()
-    cuts = cut_points(split, timestamps, offsets)
+    cuts = cut_points(config.split, timestamps, offsets)
     known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
     vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
     arrays: dict[str, NDArray[np.generic]] = {
@@ -43,10 +56,15 @@ def encode_log(
     }
     if "weight" in frame.columns:
         arrays["weights"] = frame["weight"].to_numpy()
+    user_ids = spans["value"].rename("user_id")
+    persons = user_ids if config.session_gap is None else user_of_session(user_ids)
+    catalogue = vocabulary.ids.rename("item_id")
     tables = {
-        "users": users.select(user_id="value"),
-        "items": _item_table(vocabulary, features, log.origin),
+        "users": _described(user_ids, persons, users, f"user table of {log.origin}"),
+        "items": _described(catalogue, catalogue, items, f"item table of {log.origin}"),
     }
+    if log.keep:
+        tables[INTERACTIONS] = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
     return arrays, tables
 
 
@@ -65,22 +83,46 @@ def dataset_fingerprint(
     return digest.hexdigest()
 
 
-def _item_table(vocabulary: Vocabulary, features: pl.DataFrame | None, origin: str) -> pl.DataFrame:
-    """item_id and features, one row per item token; nulls for items without features."""
-    ids = pl.DataFrame({"item_id": vocabulary.ids, "token": np.arange(1, len(vocabulary) + 1)})
+def count(
+    log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
+) -> dict[str, int]:
+    """How much there is of what, before the filters (rows_read) and in a dataset."""
+    ends = arrays["cuts"].sum(axis=0).tolist()
+    return {
+        "rows_read": log.rows,
+        "interactions": len(arrays["items"]),
+        "users": len(tables["users"]),
+        "items": len(tables["items"]),
+        "train": ends[0],
+        "valid": ends[1] - ends[0],
+        "test": ends[2] - ends[1],
+        "outside_catalogue": int(np.count_nonzero(arrays["items"] == PAD)),
+    }
+
+
+def _described(
+    ids: pl.Series, described: pl.Series, features: pl.DataFrame | None, origin: str
+) -> pl.DataFrame:
+    """The ids and the features of each; nulls where there are none.
+
+    Args:
+        ids: of items or users, each once; their name is that of the column in the features.
+        described: the ids that features go by, not each once where sessions are.
+        features: the ids and what is known of them.
+        origin: of the features, as messages name it.
+    """
     if features is None:
-        return ids.drop("token")
-    if "item_id" not in features.columns:
-        raise InputError(
-            f"item table of {origin}: no column 'item_id' among {', '.join(features.columns)}"
-        )
-    tokens = pl.Series("token", vocabulary.encode(features["item_id"]).astype(np.int64))
-    known = features.with_columns(tokens).filter(tokens != PAD)
-    if known.is_empty():
-        raise InputError(f"item table of {origin}: none of its item_ids is in the log")
-    if known["token"].is_duplicated().any():
-        twice = known.filter(known["token"].is_duplicated())["item_id"][0]
-        raise InputError(f"item table of {origin}: item_id {twice!r} has more than one row")
-    return ids.join(known.drop("item_id"), on="token", how="left", maintain_order="left").drop(
-        "token"
-    )
+        return ids.to_frame()
+    key = ids.name
+    if key not in features.columns:
+        raise InputError(f"{origin}: no column {key!r} among {', '.join(features.columns)}")
+    known = Vocabulary(described.unique().sort())
+    rows = pl.Series("__row", known.encode(features[key]))
+    found = features.drop(key).with_columns(rows).filter(rows != PAD)
+    if found.is_empty():
+        raise InputError(f"{origin}: none of its {key}s is in the log")
+    if found["__row"].is_duplicated().any():
+        twice = features[key].filter((rows != PAD) & rows.is_duplicated())[0]
+        raise InputError(f"{origin}: {key} {twice!r} has more than one row")
+    asked = pl.DataFrame({key: ids, "__row": known.encode(described)})
+    return asked.join(found, on="__row", how="left", maintain_order="left").drop("__row")

@@ -1,7 +1,7 @@
-"""Item features: columns of an item table as the numbers that a model reads.
+"""Features: tables of items, interactions or users as the numbers that a model reads.
 
-What has to be learned for that (categories, means, words) is learned once, from the items of a
-dataset, and kept: so items that come later are read in the same way.
+What has to be learned for that (categories, means, words) is learned once, from the rows of a
+dataset, and kept: so rows that come later are read in the same way.
 """
 
 from __future__ import annotations
@@ -17,144 +17,84 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
-from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
 
-from recsys.config import Categories, Category, ItemFeature, Number, Text
-from recsys.errors import InputError, did_you_mean
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ItemFeatures:
-    """The features of I items; row i is item token i, row 0 (PAD) has none."""
-
-    categories: NDArray[np.int64]
-    """Categories of each item [I + 1, M], from 1, those of all columns numbered together; 0 fills
-    up."""
-    shares: NDArray[np.float32]
-    """How much each of them counts [I + 1, M]: those of one column sum to 1. 0 where 0 fills up."""
-    numbers: NDArray[np.float32]
-    """Numbers and directions of text [I + 1, K]; 0 where they are missing."""
+from recsys.config import Feature
+from recsys.data.feature_columns import (
+    KEYS,
+    CategoryColumn,
+    Column,
+    Kind,
+    NumberColumn,
+    column_class,
+    fit_column,
+    read_cells,
+)
+from recsys.data.feature_table import Features, FeatureTable
+from recsys.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Categories:
-    values: list[str]
-    """V of them, in ascending order."""
+class FeatureEncoder:
+    """Tables of items, interactions or users in, `FeatureTable` and `Features` out."""
 
-    @classmethod
-    def fit(cls, cells: pl.Series, name: str) -> _Categories:
-        """From lists of values [I]."""
-        values = cells.explode().drop_nulls()
-        if values.is_unique().all():
-            raise InputError(f"{name}: no two items share a value")
-        return cls(values.unique().sort().to_list())
-
-    def encode(self, cells: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows and categories, from 0, of all that is known in lists of values [I]."""
-        table = pl.DataFrame({"row": np.arange(len(cells)), "value": cells}).explode("value")
-        known = pl.DataFrame({"value": self.values, "category": np.arange(len(self.values))})
-        found = table.unique(maintain_order=True).join(
-            known, on="value", how="inner", maintain_order="left"
-        )
-        return found["row"].to_numpy(), found["category"].to_numpy()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Numbers:
-    mean: float
-    spread: float
-
-    @classmethod
-    def fit(cls, cells: pl.Series) -> _Numbers:
-        """From numbers [I], some missing."""
-        values = cells.drop_nulls().to_numpy()
-        return cls(float(values.mean()), float(values.std()) or 1.0)
-
-    def encode(self, cells: pl.Series) -> NDArray[np.float32]:
-        """Standardised, and 1 where there is none [I, 2]."""
-        missing = cells.is_null().to_numpy()
-        values = (cells.fill_null(self.mean).to_numpy() - self.mean) / self.spread
-        return np.stack([values, missing], axis=1).astype(np.float32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Words:
-    words: list[str]
-    rarity: NDArray[np.float64]
-    """Inverse document frequency, by word."""
-    directions: NDArray[np.float64]
-    """[dims, words]."""
-
-    @classmethod
-    def fit(cls, cells: pl.Series, dims: int, name: str) -> _Words:
-        """From texts [I], some missing."""
-        try:
-            vectorizer = TfidfVectorizer(min_df=2).fit(cells.drop_nulls())
-        except ValueError:
-            raise InputError(f"{name}: no two items share a word") from None
-        words = vectorizer.get_feature_names_out().tolist()
-        if dims >= len(words):
-            raise InputError(
-                f"{name}: dims must be below {len(words)}, the words that two items share, "
-                f"not {dims}"
-            )
-        found = TruncatedSVD(dims, random_state=0).fit(vectorizer.transform(cells.fill_null("")))
-        return cls(words, vectorizer.idf_, found.components_)
-
-    def encode(self, cells: pl.Series) -> NDArray[np.float32]:
-        """Vectors of length 1, or 0 where no word is known [I, dims]."""
-        vectorizer = TfidfVectorizer(vocabulary=self.words)
-        vectorizer.idf_ = self.rarity
-        vectors = vectorizer.transform(cells.fill_null("")) @ self.directions.T
-        return normalize(vectors).astype(np.float32)  # type: ignore[no-any-return]
-
-
-_Encoder = _Categories | _Numbers | _Words
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ItemEncoder:
-    """Item tables in, `ItemFeatures` out."""
-
-    features: tuple[ItemFeature, ...]
-    encoders: tuple[_Encoder, ...]
+    of: Kind
+    """What the rows of the tables are."""
+    features: tuple[Feature, ...]
+    encoders: tuple[Column, ...]
     """One for each of the features."""
 
     @classmethod
-    def fit(cls, features: Sequence[ItemFeature], items: pl.DataFrame) -> ItemEncoder:
+    def fit(cls, of: Kind, features: Sequence[Feature], table: pl.DataFrame) -> FeatureEncoder:
         """Learn categories, means and words.
 
         Args:
+            of: what the rows of the table are.
             features: at least one.
-            items: the item table [I rows].
+            table: [R rows]; item_id, user_id or both say which they are.
 
         Raises:
-            InputError: a column is not there, has no value, the same one for all items, or values
+            InputError: a column is not there, has no value, the same one in all rows, or values
                 that are not of its kind.
         """
-        return cls(tuple(features), tuple(_fit(feature, items) for feature in features))
+        columns = tuple(fit_column(feature, of, table) for feature in features)
+        return cls(of, tuple(features), columns)
 
     @property
     def num_categories(self) -> int:
         """Of all columns together."""
-        return sum(len(one.values) for one in self.encoders if isinstance(one, _Categories))
+        return sum(len(one.values) for one in self.encoders if isinstance(one, CategoryColumn))
 
-    def encode(self, items: pl.DataFrame) -> ItemFeatures:
-        """The features of the items of a table [I rows]; values not seen before count as missing.
+    @property
+    def num_numbers(self) -> int:
+        """Of all columns together, K."""
+        return sum(
+            2 if isinstance(one, NumberColumn) else len(one.directions)
+            for one in self.encoders
+            if not isinstance(one, CategoryColumn)
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of the features, each once."""
+        return list(dict.fromkeys(feature.column for feature in self.features))
+
+    def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
+        """The features of the rows of a table [R rows]; values not seen before count as missing.
+
+        Args:
+            table: see `fit`.
+            first: number of the first category.
 
         Raises:
             InputError: a column is not there, or has values that are not of its kind.
         """
-        numbers = [np.zeros((len(items), 0), dtype=np.float32)]
+        numbers = [np.zeros((len(table), 0), dtype=np.float32)]
         rows, categories, shares = (
             [np.empty(0, dtype)] for dtype in (np.int64, np.int64, np.float32)
         )
-        first = 1
         for feature, encoder in zip(self.features, self.encoders, strict=True):
-            cells = _cells(feature, items)
-            if not isinstance(encoder, _Categories):
+            cells = read_cells(feature, self.of, table)
+            if not isinstance(encoder, CategoryColumn):
                 numbers.append(encoder.encode(cells))
                 continue
             having, category = encoder.encode(cells)
@@ -163,12 +103,29 @@ class ItemEncoder:
             shares.append((1 / np.bincount(having)[having]).astype(np.float32))
             first += len(encoder.values)
         bags = _padded(
-            len(items) + 1,
+            len(table) + 1,
             np.concatenate(rows),
             np.concatenate(categories),
             np.concatenate(shares),
         )
-        return ItemFeatures(*bags, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+        return FeatureTable(*bags, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+
+    def read(self, table: pl.DataFrame, first: int = 1) -> Features:
+        """The features of the rows of a table [N rows], of which many are the same: see `encode`.
+
+        Raises:
+            InputError: as `encode`.
+        """
+        if not set(self.columns) <= set(table.columns):
+            self.encode(table)  # says what is not there
+        same = table.with_row_index("__row").group_by(self.columns, maintain_order=True)
+        different = same.agg(pl.first(*KEYS[self.of]), "__row")
+        rows = np.empty(len(table), dtype=np.int64)
+        counts = different["__row"].list.len().to_numpy()
+        rows[different["__row"].explode().to_numpy()] = np.repeat(
+            np.arange(1, len(different) + 1), counts
+        )
+        return Features(self.encode(different.drop("__row"), first), rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file: arrays, and all else as its metadata."""
@@ -182,7 +139,9 @@ class ItemEncoder:
         save_file(tensors, path, {"encoders": json.dumps(facts, sort_keys=True)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], features: Sequence[ItemFeature]) -> ItemEncoder:
+    def load(
+        cls, path: str | os.PathLike[str], of: Kind, features: Sequence[Feature]
+    ) -> FeatureEncoder:
         """Read what `save` wrote of an encoder for the same features.
 
         Raises:
@@ -195,76 +154,11 @@ class ItemEncoder:
                     number, field = name.split(".")
                     facts[int(number)][field] = file.get_tensor(name)
             pairs = zip(features, facts, strict=True)
-            return cls(tuple(features), tuple(_kind(one)(**fields) for one, fields in pairs))
+            return cls(
+                of, tuple(features), tuple(column_class(one)(**fields) for one, fields in pairs)
+            )
         except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read as item features: {error}") from error
-
-
-def _name(feature: ItemFeature) -> str:
-    return f"model.item_features: {feature.kind} {feature.column!r}"
-
-
-def _kind(feature: ItemFeature) -> type[_Encoder]:
-    if isinstance(feature, Number):
-        return _Numbers
-    return _Words if isinstance(feature, Text) else _Categories
-
-
-def _fit(feature: ItemFeature, items: pl.DataFrame) -> _Encoder:
-    cells, name = _cells(feature, items), _name(feature)
-    if not cells.count():
-        raise InputError(f"{name}: no item has a value")
-    nested = isinstance(cells.dtype, pl.List)
-    values = cells.explode().drop_nulls().value_counts() if nested else cells.value_counts()
-    if values["count"].min() == len(cells):
-        raise InputError(f"{name}: all items have the same value, {items[feature.column][0]!r}")
-    if isinstance(feature, Number):
-        return _Numbers.fit(cells)
-    if isinstance(feature, Text):
-        return _Words.fit(cells, feature.dims, name)
-    return _Categories.fit(cells, name)
-
-
-def _cells(feature: ItemFeature, items: pl.DataFrame) -> pl.Series:
-    """A column as its kind has it [I]: numbers, text or lists of text; null where nothing is.
-
-    Raises:
-        InputError: there is no such column, or it has other values.
-    """
-    name, columns = _name(feature), [column for column in items.columns if column != "item_id"]
-    if feature.column not in columns:
-        known = f"among {', '.join(columns)}" if columns else "in the item table: it has none"
-        hint = did_you_mean(feature.column, columns)
-        raise InputError(f"{name}: no such column {known}{hint}")
-    column, dtype = pl.col(feature.column), items.schema[feature.column]
-    lists = isinstance(dtype, pl.List)
-    if dtype.is_nested() and not (lists and isinstance(feature, Categories)):
-        raise InputError(f"{name}: a column of single values, not of {dtype}")
-    if isinstance(feature, Number):
-        return _numbers(items.select("item_id", cell=column), name)
-    if isinstance(feature, Text):
-        text = column.cast(pl.String).str.strip_chars()
-        return items.select(pl.when(text != "").then(text)).to_series()
-    if isinstance(feature, Category):
-        values = pl.concat_list(column.cast(pl.String))
-    elif lists:
-        values = column.cast(pl.List(pl.String))
-    else:
-        values = column.cast(pl.String).str.split(feature.separator)
-    element = pl.element().str.strip_chars()
-    some = values.list.eval(element.filter(element != "").unique(maintain_order=True))
-    return items.select(pl.when(some.list.len() > 0).then(some)).to_series()
-
-
-def _numbers(items: pl.DataFrame, name: str) -> pl.Series:
-    """The numbers in the column cell, float64; neither written as a number nor missing: refused."""
-    written = pl.col("cell").cast(pl.String).str.strip_chars().replace(["", "NaN"], None)
-    number = written.cast(pl.Float64, strict=False)
-    wrong = items.filter(written.is_not_null(), ~number.is_finite().fill_null(value=False))
-    if len(wrong):
-        item, value = wrong.row(0)
-        raise InputError(f"{name}: item {item!r} has {value!r}, which is no number")
-    return items.select(number).to_series()
+            raise InputError(f"{path}: cannot be read as {of} features: {error}") from error
 
 
 def _padded(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from recsys.data.feature_table import Features, side_by_side
 
 PAD = 0
 """The item token that stands for "no item": padding, and items outside the catalogue."""
@@ -35,6 +37,10 @@ class Histories:
     """When each item was had [N], on the scale of the log; None: not known."""
     asked: NDArray[np.int64] | None = None
     """When each user's next item is asked for [B]; None: the scorer is not told."""
+    interaction_features: Features | None = None
+    """What is read of each interaction beside its item [N]; None: nothing."""
+    user_features: Features | None = None
+    """What is read of each user [B]; None: nothing."""
 
     @classmethod
     def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
@@ -57,14 +63,28 @@ class Histories:
 
         ``times`` are those of the items, ``asked`` those of the histories.
         """
-        spans, offsets = _spans(starts, ends - starts), _offsets(ends - starts)
-        picked = np.asarray(items)[spans]
-        when = None if times is None else np.asarray(times)[spans]
-        known = picked != PAD
+        whole = cls(items, np.array([0, len(items)]), times)
+        return replace(whole.spans(starts, ends), asked=asked)
+
+    def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
+        """``items[starts[b]:ends[b]]`` with all that is known of them, without PAD tokens.
+
+        What is known of users, and of when they ask, stays behind: spans may be of any.
+        """
+        places, offsets = span_places(starts, ends), _offsets(ends - starts)
+        items = np.asarray(self.items)[places]
+        known = items != PAD
         if not known.all():
-            picked, offsets = picked[known], np.concatenate([[0], np.cumsum(known)])[offsets]
-            when = None if when is None else when[known]
-        return cls(picked, offsets, when, asked)
+            items, places = items[known], places[known]
+            offsets = np.concatenate([[0], np.cumsum(known)])[offsets]
+        times = None if self.times is None else np.asarray(self.times)[places]
+        features = self.interaction_features
+        return Histories(
+            items,
+            offsets,
+            times,
+            interaction_features=None if features is None else features[places],
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -76,9 +96,15 @@ class Histories:
             raise ValueError(f"a run of users has step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
         run = slice(offsets[0], offsets[-1])
-        times = None if self.times is None else self.times[run]
-        asked = None if self.asked is None else self.asked[users]
-        return Histories(self.items[run], offsets - offsets[0], times, asked)
+        features, people = self.interaction_features, self.user_features
+        return Histories(
+            self.items[run],
+            offsets - offsets[0],
+            None if self.times is None else self.times[run],
+            None if self.asked is None else self.asked[users],
+            None if features is None else features[run],
+            None if people is None else people[users],
+        )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -92,15 +118,23 @@ class Histories:
 
     def take(self, rows: NDArray[np.int64]) -> Histories:
         """The histories of the given rows, in their order."""
-        asked = None if self.asked is None else self.asked[rows]
-        starts, ends = self.offsets[rows], self.offsets[rows + 1]
-        return Histories.from_spans(self.items, starts, ends, self.times, asked)
+        people = self.user_features
+        return replace(
+            self.spans(self.offsets[rows], self.offsets[rows + 1]),
+            asked=None if self.asked is None else self.asked[rows],
+            user_features=None if people is None else people[rows],
+        )
 
     def newest(self, count: int) -> Histories:
         """The last ``count`` items of each history."""
         ends = self.offsets[1:]
-        starts = np.maximum(self.offsets[:-1], ends - count)
-        return Histories.from_spans(self.items, starts, ends, self.times, self.asked)
+        newest = self.spans(np.maximum(self.offsets[:-1], ends - count), ends)
+        return replace(newest, asked=self.asked, user_features=self.user_features)
+
+    def without_last(self) -> Histories:
+        """Without the last item of each history, which must have one."""
+        before = self.spans(self.offsets[:-1], self.offsets[1:] - 1)
+        return replace(before, asked=self.asked, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
         """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""
@@ -132,12 +166,36 @@ class Histories:
         grid[users, lengths] = grid[users, lengths - 1] if self.asked is None else self.asked
         return grid
 
+    def padded_features(
+        self, width: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
+        """What is read of each item's interaction and, behind that, of its user.
+
+        Categories [B, width, M] and shares [B, width, M], numbers [B, width, K], as `FeatureTable`
+        has them, right-padded with 0. None if nothing is read.
+        """
+        lengths = self.lengths
+        width = int(lengths.max(initial=0)) if width is None else width
+        present = np.arange(width) < lengths[:, None]
+        parts = []
+        if self.interaction_features is not None:
+            rows = np.zeros(present.shape, dtype=np.int64)
+            rows[present] = self.interaction_features.rows
+            parts.append((self.interaction_features.table, rows))
+        if self.user_features is not None:
+            parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
+        return side_by_side(parts)
+
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def _spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices start, start + 1, … of each span, end to end."""
-    offsets = _offsets(lengths)
-    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+def span_places(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places start, start + 1, … of each span, end to end.
+
+    >>> span_places(np.array([4, 1]), np.array([6, 4])).tolist()
+    [4, 5, 1, 2, 3]
+    """
+    offsets = _offsets(ends - starts)
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)

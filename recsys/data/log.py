@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,18 +12,14 @@ import narwhals as nw
 import polars as pl
 
 from recsys.config import Columns, DataConfig, GlobalTime, Split, time_value
+from recsys.data.log_columns import RULES, LogColumn, as_kept
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 
 Frame = nw.LazyFrame[Any]
 
-_ISO_FORMATS = (
-    "%Y-%m-%d",
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M:%S%.f%#z",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%dT%H:%M%#z",
-)
+KEPT = "kept."
+"""What the names of columns begin with that are kept as they are: their own may mean another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,8 @@ class InteractionLog:
 
     frame: Frame
     """user_id and item_id (integers or text), timestamp (int64: numbers rounded down, dates as
-    seconds since 1970 UTC), weight (float32) if given, and order: 0, 1, … along the total order."""
+    seconds since 1970 UTC), weight (float32) if given, the columns kept, and order: 0, 1, … along
+    the total order."""
     ordered_by: str
     """The total order in words."""
     fingerprint: str
@@ -46,16 +43,27 @@ class InteractionLog:
     """The file or data set, as messages name it."""
     columns: Columns
     """What the source calls its columns."""
+    keep: tuple[str, ...] = ()
+    """Other columns of the source that are kept: int64, float64, text or lists of text."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Rows of the source that were left out before, by the reasons of `DataConfig.drop`."""
 
 
 def read_log(
-    source: TableSource, columns: Columns | None = None, origin: str = ""
+    source: TableSource,
+    columns: Columns | None = None,
+    origin: str = "",
+    keep: Sequence[str] = (),
 ) -> InteractionLog:
     """Read a log and put it in its total order.
 
     Messages count data rows from 1, header left out.
+
+    Args:
+        source: a file or a frame.
+        columns: what it calls its columns; None: user_id, item_id, timestamp.
+        origin: what messages call it; the name of the file if not given.
+        keep: its columns that are kept as they are.
 
     Raises:
         InputError: the source cannot be read (`read_table`), or a value breaks its column's rule.
@@ -66,15 +74,18 @@ def read_log(
     for name in roles.values():
         if len(same := [role for role in roles if roles[role] == name]) > 1:
             raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
-    table = read_table(source, list(roles.values()), origin)
-    table = table.select(pl.col(name).alias(role) for role, name in roles.items())
+    table = read_table(source, [*roles.values(), *keep], origin)
+    table = table.select(
+        *(pl.col(name).alias(role) for role, name in roles.items()),
+        *(as_kept(table[name]).alias(KEPT + name) for name in keep),
+    )
     table = table.with_row_index("row", offset=1).filter(
         ~pl.all_horizontal(pl.exclude("row").is_null())  # blank lines of a text file
     )
     if table.is_empty():
         raise InputError(f"{origin}: no rows")
     typed = [
-        _RULES[role](_Column(table[role], table["row"], f"{origin}: column {name!r}"))
+        RULES[role](LogColumn(table[role], table["row"], f"{origin}: column {name!r}"))
         for role, name in roles.items()
     ]
     frame = _in_order(nw.from_native(table.with_columns(typed).lazy()))
@@ -89,6 +100,7 @@ def read_log(
         rows=len(ordered),
         origin=origin,
         columns=columns,
+        keep=tuple(keep),
     )
 
 
@@ -122,10 +134,15 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
 
 
 def fingerprint(table: pl.DataFrame) -> str:
-    """SHA-256 of a table of integers, floats and text: of its names, types and values."""
+    """SHA-256 of a table of integers, floats, text and lists of text.
+
+    It is that of its names, types and values.
+    """
     digest = hashlib.sha256()
     for column in table:
         digest.update(f"{column.name} {column.dtype} {len(column)}\n".encode())
+        if isinstance(column.dtype, pl.List):
+            column = column.list.join("\x1f", ignore_nulls=True)  # noqa: PLW2901
         if column.dtype == pl.String:
             digest.update(column.str.len_bytes().to_numpy().tobytes())
             digest.update(column.str.join("").item().encode())
@@ -147,6 +164,7 @@ def _in_order(frame: Frame) -> Frame:
     if schema["timestamp"] in (nw.Date, nw.Datetime):
         time, unit = time.dt.timestamp("us"), 1_000_000
     kept = [name for name in ("user_id", "item_id", "timestamp", "weight") if name in schema]
+    kept += [name for name in schema if name.startswith(KEPT)]
     return (
         frame.with_row_index("order", order_by=by)
         .with_columns((time // unit).cast(nw.Int64).alias("timestamp"))
@@ -181,98 +199,3 @@ def _with_at_least(frame: Frame, column: str, minimum: int) -> Frame:
 
 def _count(frame: Frame) -> int:
     return int(frame.select(nw.len()).collect().item())
-
-
-# The rules of the columns.
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column under check, and what a message needs to point into it."""
-
-    values: pl.Series
-    rows: pl.Series
-    place: str
-
-    def refuse(self, bad: pl.Series, rule: str) -> None:
-        """Complain of the first bad value, if there is one."""
-        if (first := bad.arg_max()) is not None and bad[first]:
-            row, value = self.rows[first], self.values[first]
-            raise InputError(f"{self.place}, data row {row}: {rule}: {value!r}")
-
-
-def _ids(column: _Column) -> pl.Series:
-    """Integers as int64, or text."""
-    ids = column.values
-    column.refuse(ids.is_null(), "an id is missing")
-    if ids.dtype in (pl.Categorical, pl.Enum):
-        ids = ids.cast(pl.String)
-    if ids.dtype == pl.String:
-        column.refuse(ids == "", "an id is missing")
-        return ids
-    if not ids.dtype.is_integer():
-        raise InputError(f"{column.place}: ids are integers or text, not {ids.dtype}")
-    whole = ids.cast(pl.Int64, strict=False)
-    column.refuse(whole.is_null(), "an id of more than 64 bits")
-    return whole
-
-
-def _times(column: _Column) -> pl.Series:
-    """int64, float64, date or date-time: whatever keeps the full precision for the order."""
-    times = column.values
-    column.refuse(times.is_null(), "a value is missing")
-    if times.dtype == pl.String:
-        numbers, dates = _numbers_in(times), _dates_in(times)
-        times = min(numbers, dates, key=pl.Series.null_count)
-        column.refuse(times.is_null(), "neither a number nor an ISO 8601 date")
-    if times.dtype in (pl.Date, pl.Datetime):
-        return times
-    return _numbers(replace(column, values=times))
-
-
-def _numbers(column: _Column) -> pl.Series:
-    """int64 or float64, finite."""
-    numbers = column.values
-    if numbers.dtype == pl.String:
-        numbers = _numbers_in(numbers)
-    elif not numbers.dtype.is_numeric():
-        raise InputError(f"{column.place}: not numbers but {numbers.dtype}")
-    if numbers.dtype.is_integer():
-        numbers = numbers.cast(pl.Int64, strict=False)
-        bad = numbers.is_null()
-    else:
-        numbers = numbers.cast(pl.Float64, strict=False)
-        bad = ~(numbers.abs() < 2.0**63).fill_null(False)  # NaN counts as the largest number
-    column.refuse(bad, "not a finite number of at most 64 bits")
-    return numbers
-
-
-def _weights(column: _Column) -> pl.Series:
-    return _numbers(column).cast(pl.Float32)
-
-
-def _numbers_in(text: pl.Series) -> pl.Series:
-    whole = text.cast(pl.Int64, strict=False)
-    return text.cast(pl.Float64, strict=False) if whole.null_count() else whole
-
-
-def _dates_in(text: pl.Series) -> pl.Series:
-    """UTC date-times of ISO 8601 text, null where it is not; times without a zone are UTC."""
-    text = text.str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T")
-    times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
-    for form in _ISO_FORMATS:
-        if times.null_count():
-            found = text.str.to_datetime(form, time_unit="us", strict=False)
-            if form.endswith("z"):
-                found = found.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-            times = times.fill_null(found)
-    return times
-
-
-_RULES: dict[str, Callable[[_Column], pl.Series]] = {
-    "user_id": _ids,
-    "item_id": _ids,
-    "timestamp": _times,
-    "position": _times,
-    "weight": _weights,
-}

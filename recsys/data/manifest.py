@@ -82,6 +82,21 @@ class FolderManifest(Section):
             )
         return manifest
 
+    @classmethod
+    def sound(cls, folder: Path) -> Self | None:
+        """As `previous`, and None too if what is there is not what was written.
+
+        Raises:
+            InputError: as `previous`.
+        """
+        manifest = cls.previous(folder)
+        try:
+            if manifest is not None:
+                manifest.verify(folder)
+        except InputError:
+            return None
+        return manifest
+
     def write(self, folder: Path) -> None:
         """Write the manifest into its folder."""
         (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")

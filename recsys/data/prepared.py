@@ -13,7 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.encoding import dataset_fingerprint, encode_log
+from recsys.data.encoding import INTERACTIONS, count, dataset_fingerprint, encode_log
+from recsys.data.feature_table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Continuations, Holdout
@@ -33,7 +34,7 @@ _FILES = {
     *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
     *("users.parquet", "items.parquet"),
 }
-"""What every prepared dataset has; weights.npy may be beside them."""
+"""What every prepared dataset has; weights.npy and interactions.parquet may be beside them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +56,14 @@ class PreparedDataset:
     """[U + 1]."""
     cuts: NDArray[np.int32]
     """Where training, validation and test end, counted from the user's first interaction [U, 3]."""
-    user_ids: pl.Series
-    """[U], ascending."""
+    user_table: pl.DataFrame
+    """user_id, ascending, and the features of the users [U rows]."""
     item_table: pl.DataFrame
     """item_id and the features of the items [I rows]; row i is item token i + 1."""
+    interaction_features: Features | None = None
+    """What a model reads of the interactions beside their items [N]; see `Encoders.read`."""
+    user_features: Features | None = None
+    """What a model reads of the users [U]."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
@@ -85,7 +90,7 @@ class PreparedDataset:
             weights=arrays.get("weights"),
             offsets=arrays["offsets"],
             cuts=arrays["cuts"],
-            user_ids=pl.read_parquet(path / "users.parquet")["user_id"],
+            user_table=pl.read_parquet(path / "users.parquet"),
             item_table=pl.read_parquet(path / "items.parquet"),
         )
 
@@ -115,11 +120,48 @@ class PreparedDataset:
         """Item ids to item tokens and back."""
         return Vocabulary(self.item_table["item_id"])
 
+    @property
+    def user_ids(self) -> pl.Series:
+        """[U], ascending."""
+        return self.user_table["user_id"]
+
+    @cached_property
+    def interaction_table(self) -> pl.DataFrame:
+        """user_id, item_id (null outside the catalogue) and what is kept of the log [N rows]."""
+        users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
+        ids = self.user_ids.gather(users), self.vocabulary.decode(self.items).alias("item_id")
+        path = self.path / f"{INTERACTIONS}.parquet"
+        if path.name not in self.manifest.files:
+            return pl.DataFrame(ids)
+        return pl.DataFrame(ids).hstack(pl.read_parquet(path))
+
+    @property
+    def in_training(self) -> NDArray[np.bool_]:
+        """Which interactions are of the training part [N]."""
+        users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
+        mine: NDArray[np.bool_] = (
+            np.arange(len(users)) < (self.offsets[:-1] + self.cuts[:, 0])[users]
+        )
+        return mine
+
+    def known(
+        self,
+        users: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        asked: NDArray[np.int64] | None = None,
+    ) -> Histories:
+        """Interactions ``starts[b]`` to ``ends[b]`` as the history of user ``users[b]`` [B]."""
+        features, people = self.interaction_features, self.user_features
+        log = Histories(self.items, self.offsets, self.timestamps, interaction_features=features)
+        theirs = None if people is None else people[users]
+        return replace(log.spans(starts, ends), asked=asked, user_features=theirs)
+
     def histories(self, before: Part) -> Histories:
         """What is known of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, _START[before]]
-        return Histories.from_spans(self.items, starts, ends, self.timestamps)
+        return self.known(np.arange(self.num_users), starts, ends)
 
     def places(self, part: Part) -> TargetPlaces:
         """Where the targets of a part are, in user order, oldest first, and their histories.
@@ -158,7 +200,7 @@ class PreparedDataset:
             targets=self.items[told.targets],
             places=told.targets,
             rows=np.cumsum(other) - 1,
-            histories=Histories.from_spans(self.items, starts, ends, self.timestamps, asked),
+            histories=self.known(told.users[other], starts, ends, asked),
             dropped=len(places.users) - len(inside.users),
             without_history=len(inside.users) - len(told.users),
         )
@@ -189,6 +231,7 @@ def prepare(
     config: DataConfig | None = None,
     out: str | os.PathLike[str] = "data/prepared",
     items: TableSource | None = None,
+    users: TableSource | None = None,
 ) -> PreparedDataset:
     """Order, filter, split and encode a log, and write it as a prepared dataset.
 
@@ -200,17 +243,21 @@ def prepare(
         config: how to read and prepare it; ``config.source`` gives way to ``source``.
         out: the folder to write.
         items: features of the items: a table with the column item_id, one row per item.
+        users: features of the users: a table with the column user_id, one row per user.
 
     Raises:
-        InputError: the log, the item table or the folder will not do; nothing is written then.
+        InputError: the log, a table or the folder will not do; nothing is written then.
     """
     config = config or DataConfig()
     out = Path(out)
-    previous = _previous(out)
+    previous = Manifest.sound(out)
     features: pl.DataFrame | None = None
+    people = None if users is None else read_table(users, origin="the user table")
     if isinstance(source, InteractionLog):
         if config.drop:
             raise InputError(f"data.drop: {source.origin} is a log already read: drop rows before")
+        if config.keep != source.keep:
+            raise InputError(f"data.keep: {source.origin} is a log already read: keep columns then")
         log = source
     else:
         log, features = load_source(source, config)
@@ -219,7 +266,7 @@ def prepare(
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
     filtered = filter_log(sessions, config)
-    arrays, tables = encode_log(filtered, features, config.split)
+    arrays, tables = encode_log(filtered, features, people, config)
     identity = dataset_fingerprint(settings, arrays, tables)
     if previous is None or previous.fingerprint != identity:
         with new_folder(out) as folder:
@@ -235,37 +282,9 @@ def prepare(
                 columns=log.columns,
                 ordered_by=log.ordered_by,
                 filtered_on="all rows, those of validation and test targets too",
-                counts=_counts(log, arrays, tables),
+                counts=count(log, arrays, tables),
                 dropped=dict(log.dropped),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             )
             manifest.write(folder)
     return PreparedDataset.open(out)
-
-
-def _previous(out: Path) -> Manifest | None:
-    """The sound prepared dataset that is already there, if any; what may not be lost is refused."""
-    manifest = Manifest.previous(out)
-    if manifest is None:
-        return None
-    try:
-        manifest.verify(out)
-    except InputError:
-        return None
-    return manifest
-
-
-def _counts(
-    log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
-) -> dict[str, int]:
-    ends = arrays["cuts"].sum(axis=0).tolist()
-    return {
-        "rows_read": log.rows,
-        "interactions": len(arrays["items"]),
-        "users": len(tables["users"]),
-        "items": len(tables["items"]),
-        "train": ends[0],
-        "valid": ends[1] - ends[0],
-        "test": ends[2] - ends[1],
-        "outside_catalogue": int(np.count_nonzero(arrays["items"] == PAD)),
-    }

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import narwhals as nw
+import polars as pl
 
 from recsys.data.log import InteractionLog
+
+
+def user_of_session(sessions: pl.Series) -> pl.Series:
+    """USER of USER#1, USER#2 and so on.
+
+    >>> user_of_session(pl.Series(["a#1", "b#7#12"])).to_list()
+    ['a', 'b#7']
+    """
+    return sessions.str.replace(r"#\d+$", "")
 
 
 def split_sessions(log: InteractionLog, gap: int) -> InteractionLog:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recsys.data.batches import ContinuationBatches, MaskedBatches, SequenceBatch, TrainingBatches
+from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
+from recsys.data.sequence_batch import SequenceBatch
 
 Batches = TrainingBatches | MaskedBatches | ContinuationBatches
 

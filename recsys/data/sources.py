@@ -7,7 +7,7 @@ import http.client
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from recsys.config import Columns, DataConfig, DropRows
+from recsys.config import Columns, DataConfig
 from recsys.data import readers
 from recsys.data.files import file_sha256
 from recsys.data.log import InteractionLog, read_log
@@ -59,7 +59,7 @@ def load_source(
 
     Args:
         source: "ml-1m" and the like, a path, or a frame.
-        config: its columns, its mirror and the rows to leave out.
+        config: its columns, those to keep, its mirror and the rows to leave out.
         cache: folder that keeps what is downloaded.
 
     Returns:
@@ -71,24 +71,23 @@ def load_source(
     config = config or DataConfig()
     dataset = find_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return _read(source, config.columns, config.drop), None
+        return _read(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
-    return _read(log, config.columns or dataset.columns, config.drop, dataset.name), items
+    named = config.model_copy(update={"columns": config.columns or dataset.columns})
+    return _read(log, named, dataset.name), items
 
 
-def _read(
-    source: TableSource, columns: Columns | None, rules: Sequence[DropRows], origin: str = ""
-) -> InteractionLog:
+def _read(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
     """The log, less the rows that a rule names."""
+    columns, rules, keep = config.columns or Columns(), config.drop, config.keep
     if not rules:
-        return read_log(source, columns, origin)
-    columns = columns or Columns()
+        return read_log(source, columns, origin, keep)
     origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
     roles = [name for name in columns.model_dump().values() if name is not None]
-    table = read_table(source, [*roles, *(rule.column for rule in rules)], origin)
+    table = read_table(source, [*roles, *keep, *(rule.column for rule in rules)], origin)
     table, dropped = drop_rows(table, rules, origin)
-    return replace(read_log(table, columns, origin), dropped=dropped)
+    return replace(read_log(table, columns, origin, keep), dropped=dropped)
 
 
 def find_dataset(source: str) -> NamedDataset | None:

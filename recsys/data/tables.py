@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import narwhals as nw
 import polars as pl
@@ -59,6 +60,16 @@ def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "
     # A damaged Parquet page can make polars panic instead of raising.
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error
+
+
+def frame_like(answer: pl.DataFrame, *given: object) -> Any:
+    """The answer as a frame of the kind of the first frame given; polars for lazy ones."""
+    frames = (nw.from_native(source, pass_through=True) for source in given)
+    first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)
+    if not isinstance(first, nw.DataFrame) or first.implementation.is_polars():
+        return answer
+    columns = {column.name: column.to_numpy() for column in answer}
+    return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
 def _read_frame(frame: IntoFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:

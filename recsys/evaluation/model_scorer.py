@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
+from recsys.data.sequence_batch import FeatureValues
 from recsys.evaluation.scorer import users_per_batch
 from recsys.model.heads import CandidateSide, DotProductHead, HistorySide
 from recsys.model.recommender import Model, SequenceRecommender
@@ -68,7 +69,7 @@ class ModelScorer:
 
         Raises:
             ValueError: a history is empty: the model has no opinion then; or the model reads times
-                that the histories do not have.
+                or features that the histories do not have.
         """
         recent = histories.newest(self._max_sequence_length)
         lengths = recent.lengths
@@ -95,7 +96,7 @@ class ModelScorer:
 
     def _catalogue_scores(self, histories: Histories, catalogue: CandidateSide) -> Tensor:
         """Scores [B, I + 1] of a few histories."""
-        history, lengths = self._read(histories)
+        history, lengths = read_histories(self._model, histories)
         step = max(1, self._step.elements // self._head.numbers_held(*history[0].shape[:2]))
         scores = torch.empty(len(histories), self.num_items + 1, device=lengths.device)
         for start in range(0, self.num_items + 1, step):
@@ -106,7 +107,7 @@ class ModelScorer:
 
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
         """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
-        history, lengths = self._read(histories)
+        history, lengths = read_histories(self._model, histories)
         tokens = torch.from_numpy(candidates.astype(np.int64)).to(lengths.device)
         gathered = len(tokens) * self._model.items.embedding_dim
         held = max(self._head.numbers_held(*history[0].shape[:2]), gathered)
@@ -117,14 +118,20 @@ class ModelScorer:
             scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
         return scores.masked_fill_(tokens == PAD, -torch.inf)
 
-    def _read(self, histories: Histories) -> tuple[HistorySide, Tensor]:
-        """What the head needs of a few histories, and their lengths [B]."""
-        device = self._model.items.weight.device
-        items = torch.from_numpy(histories.padded()).to(device)
-        lengths = torch.from_numpy(histories.lengths).to(device)
-        times = histories.padded_times()
-        moments = None if times is None else torch.from_numpy(times).to(device)
-        return self._model(items, lengths, moments), lengths
+
+def read_histories(model: Model, histories: Histories) -> tuple[HistorySide, Tensor]:
+    """What the head needs of a few histories, with all that the model reads of them; lengths [B].
+
+    Raises:
+        ValueError: the model reads times or features that the histories do not have.
+    """
+    device = model.items.weight.device
+    items = torch.from_numpy(histories.padded()).to(device)
+    lengths = torch.from_numpy(histories.lengths).to(device)
+    times, features = histories.padded_times(), FeatureValues.of(histories)
+    moments = None if times is None else torch.from_numpy(times).to(device)
+    known = None if features is None else features.to(device)
+    return model(items, lengths, moments, known), lengths
 
 
 @contextmanager

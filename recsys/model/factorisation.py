@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
+from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide
 from recsys.model.items import ItemEmbeddings
 
@@ -38,7 +39,13 @@ class FactorisationMachine(nn.Module):
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 
-    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
+    def forward(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
         """What the candidates' vectors are multiplied with, [B, L, D + 1]; item tokens [B, L]."""
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
         count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
@@ -47,7 +54,12 @@ class FactorisationMachine(nn.Module):
         return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        targets: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
     ) -> tuple[HistorySide, Tensor]:
         """See `SequenceRecommender`."""
         return self(items, lengths), items

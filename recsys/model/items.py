@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from recsys.model.features import FeatureEmbeddings, FeatureValues
 
 
-class FeatureEmbeddings(nn.Module):
-    """What the features of item i add to its embedding: f_i = Σ_c s_ic C[c] + Σ_k x_ik W[k].
+class ItemFeatureEmbeddings(FeatureEmbeddings):
+    """What the features of items 1 to I add to their embeddings; row 0 (PAD) has none.
 
-    Categories c have a row each in C, numbers k in W; both start at zero, so that a training starts
-    as it would without features, and a value that no item of the training had adds nothing. What
-    is read of the items is fixed; row 0 (PAD) has no features.
+    What is read of the items is fixed.
 
     Args:
-        categories: of each item [I + 1, M], from 1; 0 fills up.
-        shares: s, how much each of them counts [I + 1, M]; 0 where it fills up.
-        numbers: x [I + 1, K].
+        values: `FeatureValues` of the items [I + 1, ...].
         rows: of the table of item embeddings, by item [I + 1]: an item without training has row 0,
             which is zero, and so nothing but its features.
         num_categories: of all features together.
@@ -30,43 +27,24 @@ class FeatureEmbeddings(nn.Module):
     rows: Tensor
 
     def __init__(
-        self,
-        categories: Tensor,
-        shares: Tensor,
-        numbers: Tensor,
-        rows: Tensor,
-        num_categories: int,
-        embedding_dim: int,
+        self, values: FeatureValues, rows: Tensor, num_categories: int, embedding_dim: int
     ) -> None:
-        super().__init__()
-        for name, known in (
-            ("categories", categories),
-            ("shares", shares),
-            ("numbers", numbers),
-            ("rows", rows),
-        ):
-            self.register_buffer(name, known, persistent=False)  # bundles keep what it is made of
-        self.category_weight = nn.Parameter(torch.zeros(num_categories + 1, embedding_dim))
-        self.number_weight = nn.Parameter(torch.zeros(numbers.shape[1], embedding_dim))
+        super().__init__(num_categories, values[2].shape[-1], embedding_dim)
+        known = zip(("categories", "shares", "numbers", "rows"), (*values, rows), strict=True)
+        for name, tensor in known:
+            self.register_buffer(name, tensor, persistent=False)  # bundles keep what it is made of
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def of(self, tokens: Tensor) -> Tensor:
         """What is added to the embeddings [..., D] of item tokens [...]."""
-        flat = tokens.flatten()
-        added = F.embedding_bag(
-            self.categories[flat],
-            self.category_weight,
-            per_sample_weights=self.shares[flat],
-            mode="sum",
-        )
-        added = added + self.numbers[flat] @ self.number_weight
-        return added.view(*tokens.shape, -1)
+        added: Tensor = self(self.categories[tokens], self.shares[tokens], self.numbers[tokens])
+        return added
 
 
 class ItemEmbeddings(nn.Embedding):
     """e_i of items 1 to I: a row of a table and, where there are features, what they add (f_i).
 
-    Row 0 is PAD. Features of users and of interactions would be read elsewhere: they do not belong
-    to the item, and so not to a candidate.
+    Row 0 is PAD. Features of interactions and of users are read elsewhere (`SequenceRecommender`):
+    they do not belong to the item, and so not to a candidate.
 
     Args:
         num_items: rows of the table, less that of PAD.
@@ -75,7 +53,7 @@ class ItemEmbeddings(nn.Embedding):
     """
 
     def __init__(
-        self, num_items: int, embedding_dim: int, features: FeatureEmbeddings | None = None
+        self, num_items: int, embedding_dim: int, features: ItemFeatureEmbeddings | None = None
     ) -> None:
         super().__init__(num_items + 1, embedding_dim, padding_idx=0)
         self.features = features
@@ -89,7 +67,7 @@ class ItemEmbeddings(nn.Embedding):
         """Embeddings [..., D] of item tokens [...]; only their rows are read."""
         if self.features is None:
             return super().forward(tokens)
-        return super().forward(self.features.rows[tokens]) + self.features(tokens)  # type: ignore[no-any-return]
+        return super().forward(self.features.rows[tokens]) + self.features.of(tokens)
 
     def table(self) -> Tensor:
         """The embeddings of PAD and all items [I + 1, D]."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.encoder import Encoder
+from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide, last_states
 from recsys.model.items import ItemEmbeddings
 
@@ -39,7 +40,13 @@ class MaskedRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
+    def forward(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
         """The state of a hidden item behind each history: items [B, L], right-padded, lengths [B].
 
         It is given for every position, [B, L, D], so that the head finds it at the last one.
@@ -48,7 +55,12 @@ class MaskedRecommender(nn.Module):
         return (last_states(states, lengths + 1)[:, None].expand(-1, items.shape[1], -1),)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        targets: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
     ) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
 

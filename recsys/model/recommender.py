@@ -30,9 +30,10 @@ from recsys.model.blocks import (
 from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
+from recsys.model.features import FeatureEmbeddings, FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
-from recsys.model.items import FeatureEmbeddings, ItemEmbeddings
+from recsys.model.items import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.masked import MaskedRecommender
 from recsys.model.positions import (
     LearnedPositions,
@@ -47,6 +48,18 @@ class SequenceRecommender(nn.Module):
     """Item tokens in; what the head needs to score candidates out.
 
     Row 0 of the item embedding is PAD: it stays zero and is never a candidate worth scoring.
+
+    Features of interactions and of users are added to the input embeddings, those of a user at
+    every position: so they reach, through the residual connections, the state that candidates are
+    scored by, wherever it is, and each attention on the way can heed them.
+
+    Args:
+        num_items: those that have embeddings of their own.
+        embedding_dim: D.
+        encoder: input embeddings to states.
+        head: states and input embeddings to scores.
+        features: what those of the items add to their embeddings.
+        inputs: what those of interactions and users add to the input embeddings.
     """
 
     def __init__(
@@ -55,10 +68,12 @@ class SequenceRecommender(nn.Module):
         embedding_dim: int,
         encoder: Encoder | HSTUEncoder,
         head: DotProductHead | TargetAttentionHead,
-        features: FeatureEmbeddings | None = None,
+        features: ItemFeatureEmbeddings | None = None,
+        inputs: FeatureEmbeddings | None = None,
     ) -> None:
         super().__init__()
         self.items = ItemEmbeddings(num_items, embedding_dim, features)
+        self.inputs = inputs
         self.num_items = self.items.num_items
         self.encoder = encoder
         self.head = head
@@ -71,12 +86,30 @@ class SequenceRecommender(nn.Module):
         """What the encoder reads of times."""
         return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
 
-    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
+    def forward(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
         """The history side of the head, from right-padded item tokens [B, L] and lengths [B].
 
-        ``times`` [B, L + 1] are for the encoders that read them: see `HSTUEncoder.forward`.
+        Args:
+            items: right-padded.
+            lengths: real items per row.
+            times: [B, L + 1], for the encoders that read them: see `HSTUEncoder.forward`.
+            features: of each item's interaction and of its user [B, L, ...], where they are read.
+
+        Raises:
+            ValueError: there are no features, or times, and they are to be read.
         """
-        embedded = self.items(items) * math.sqrt(self.items.embedding_dim)
+        embedded = self.items(items)
+        if self.inputs is not None:
+            if features is None:
+                raise ValueError("this model reads features of its inputs, and there are none")
+            embedded = embedded + self.inputs(*features)
+        embedded = embedded * math.sqrt(self.items.embedding_dim)
         if isinstance(self.encoder, HSTUEncoder):
             states = self.encoder(embedded, lengths, times)
         else:
@@ -84,27 +117,35 @@ class SequenceRecommender(nn.Module):
         return self.head.history_side(states, embedded)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        targets: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
     ) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, L] that follow each of the items [B, L].
+
+        Features, too, are of the items: nothing is read of a target.
 
         Returns:
             The history side; and item tokens [B, L] whose first 1 + t were had before target t.
         """
-        return self(items, lengths, times), items
+        return self(items, lengths, times, features), items
 
 
 Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
-(`forward`), and targets too where they are known (`teacher_forced`); times [B, L + 1] are passed
-over by those that do not read them."""
+(`forward`), and targets too where they are known (`teacher_forced`); times [B, L + 1] and features
+[B, L, ...] are passed over by those that do not read them."""
 
 
 @overload
 def build_model(
     config: NextItemConfig | HSTUConfig,
     num_items: int,
-    features: FeatureEmbeddings | None = None,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
 ) -> SequenceRecommender: ...
 @overload
 def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
@@ -114,12 +155,18 @@ def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToS
 def build_model(config: FactorisationMachineConfig, num_items: int) -> FactorisationMachine: ...
 @overload
 def build_model(
-    config: ModelConfig, num_items: int, features: FeatureEmbeddings | None = None
+    config: ModelConfig,
+    num_items: int,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
 ) -> Model: ...
 
 
 def build_model(
-    config: ModelConfig, num_items: int, features: FeatureEmbeddings | None = None
+    config: ModelConfig,
+    num_items: int,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
 ) -> Model:
     """A freshly initialised model; seed torch before calling.
 
@@ -127,6 +174,7 @@ def build_model(
         config: of the model.
         num_items: those that have embeddings of their own.
         features: what the item features of the config add to them, if it has any.
+        inputs: what its features of interactions and users add to the inputs, if it has any.
     """
     dim = config.embedding_dim
     if isinstance(config, FactorisationMachineConfig):
@@ -146,7 +194,7 @@ def build_model(
         stack = _hstu_encoder(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
-    return SequenceRecommender(num_items, dim, stack, _head(config), features)
+    return SequenceRecommender(num_items, dim, stack, _head(config), features, inputs)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:

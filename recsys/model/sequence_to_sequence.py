@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recsys.model.decoder import Decoder, DecoderCache, Memory
 from recsys.model.encoder import Encoder
+from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide
 from recsys.model.items import ItemEmbeddings
 
@@ -51,7 +52,13 @@ class SequenceToSequence(nn.Module):
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
         return Memory(self.encoder(self.embed(items), lengths), lengths)
 
-    def forward(self, items: Tensor, lengths: Tensor, times: Tensor | None = None) -> HistorySide:
+    def forward(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
         """The decoder's state before its first token: what scoring the next item needs.
 
         It is given for every position, [B, S, D], so that the head finds it at the last one.
@@ -60,7 +67,12 @@ class SequenceToSequence(nn.Module):
         return (state.expand(-1, items.shape[1], -1),)
 
     def teacher_forced(
-        self, items: Tensor, lengths: Tensor, targets: Tensor, times: Tensor | None = None
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        targets: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
     ) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, n] when each is written after the true ones before.
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
-from recsys.data.features import ItemEncoder
+from recsys.data.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import Part, PreparedDataset
@@ -26,11 +26,11 @@ from recsys.evaluation.scorer import Scorer
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.hstu import TimesRead
 from recsys.model.recommender import Model, SequenceRecommender
-from recsys.scoring.catalogue import empty_model, item_features
+from recsys.scoring.catalogue import empty_model
 from recsys.scoring.evidence import Evidence
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_EVIDENCE, _FEATURES = "evidence.safetensors", "features.safetensors"
+_EVIDENCE = "evidence.safetensors"
 
 TrainedUntil = Literal["train", "valid"]
 """The last part of the split that the weights were trained on: "valid" after a refit."""
@@ -78,8 +78,8 @@ class ModelBundle:
     was trained on [I rows]; row i is item token i + 1."""
     evidence: Evidence | None = None
     """Counts whose scores are added to the model's."""
-    encoder: ItemEncoder | None = None
-    """Of the item table, if the model reads features of items."""
+    encoders: Encoders = NO_ENCODERS
+    """Of the features that the model reads."""
 
     @classmethod
     def write(
@@ -91,7 +91,7 @@ class ModelBundle:
         trained_until: TrainedUntil,
         git_commit: str | None = None,
         evidence: Evidence | None = None,
-        encoder: ItemEncoder | None = None,
+        encoders: Encoders = NO_ENCODERS,
     ) -> ModelBundle:
         """Write a bundle folder, whole or not at all, and open it.
 
@@ -105,7 +105,7 @@ class ModelBundle:
             trained_until: "valid" if the weights were refitted with the validation targets.
             git_commit: of the code that trained it.
             evidence: counted on the same part, to be added to the scores.
-            encoder: of the item features, if the model reads any.
+            encoders: of the features that the model reads.
 
         Raises:
             InputError: something else is at the path, or it cannot be written.
@@ -122,8 +122,7 @@ class ModelBundle:
             save_file(weights, folder / _WEIGHTS)
             if evidence is not None:
                 evidence.save(folder / _EVIDENCE)
-            if encoder is not None:
-                encoder.save(folder / _FEATURES)
+            encoders.save(folder)
             (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
             dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
             BundleManifest(
@@ -159,13 +158,11 @@ class ModelBundle:
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
                 "manifest"
             )
-        encoder = None
-        if features := item_features(experiment.model):
-            encoder = ItemEncoder.load(path / _FEATURES, features)
-        model = empty_model(experiment, item_table, manifest.num_items, encoder)
+        encoders = Encoders.load(path, experiment.model)
+        model = empty_model(experiment, item_table, manifest.num_items, encoders)
         _load_weights(model, path / _WEIGHTS)
         evidence = Evidence.load(path / _EVIDENCE) if _EVIDENCE in manifest.files else None
-        return cls(path, manifest, experiment, model, item_table, evidence, encoder)
+        return cls(path, manifest, experiment, model, item_table, evidence, encoders)
 
     @property
     def scorer(self) -> Scorer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,17 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.model_scorer import ModelScorer, read_histories
 from recsys.model.heads import TargetAttentionHead, last_states
 from recsys.model.recommender import Model, SequenceRecommender
 from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inputs import id_series, known_tokens
+from recsys.scoring.inputs import known_tokens
+from recsys.scoring.one_history import OneHistory, one_history
 
 
-def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFrame:
+def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame:
     """What each purchase of a history adds to the score of an item.
 
     Target attention adds to the dot product one term per purchase (the sum over its heads), and so
@@ -28,7 +28,8 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
 
     Args:
         bundle: a model with the target-attention head, or with counted evidence.
-        history: item ids, oldest first; those outside the catalogue are skipped.
+        history: item ids, oldest first, or a log of one user, with the columns of all that the
+            model reads; items outside the catalogue are skipped.
         item: the id of the item to explain.
 
     Returns:
@@ -40,7 +41,7 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
 
     Raises:
         InputError: the model has neither, or reads times; the item is not in the catalogue; no item
-            of the history is.
+            of the history is; see `one_history`.
     """
     model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
     head = _target_attention(model)
@@ -49,21 +50,19 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
             f"{bundle.path}: only the scores of target attention and of counted evidence have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
-    bundle.refuse_mere_ids()
+    asked = one_history(bundle, history)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
-    tokens = vocabulary.encode(id_series(history, "history"))
     read = bundle.experiment.model.max_sequence_length
     longest = read if evidence is None else max(read, evidence.counts.settings.history_length)
-    positions = np.flatnonzero(tokens != PAD)[-longest:]
-    if not len(positions):
+    if not len(asked.histories.items):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
-    tokens = tokens[positions]
+    tokens, positions = asked.histories.items[-longest:], asked.places[-longest:]
+    recent = asked.histories.newest(read)
     contributions = np.zeros(len(tokens), dtype=np.float32)
-    newest = slice(-min(read, len(tokens)), None)
     if head is not None:
-        contributions[newest], rest = _parts(model, head, tokens[newest], candidate)
+        contributions[-len(recent.items) :], rest = _parts(model, head, recent, candidate)
     else:
-        rest = float(ModelScorer(model, read).score(Histories.from_lists([tokens]))[0, candidate])
+        rest = float(ModelScorer(model, read).score(recent)[0, candidate])
     if evidence is not None:
         contributions += evidence.contributions(tokens, candidate.item()).astype(np.float32)
     size = np.abs(contributions).sum()
@@ -90,14 +89,12 @@ def _target_attention(model: Model) -> TargetAttentionHead | None:
 def _parts(
     model: Model,
     head: TargetAttentionHead,
-    tokens: NDArray[np.int32],
+    histories: Histories,
     candidate: NDArray[np.int32],
 ) -> tuple[NDArray[np.float32], float]:
-    """Target attention's contributions [L] of the items [L], and the dot product."""
-    device = model.items.weight.device
-    lengths = torch.tensor([len(tokens)], device=device)
-    embedding = model.items(torch.from_numpy(candidate).to(device))
-    history = model(torch.from_numpy(tokens)[None].to(device), lengths)
+    """Target attention's contributions [L] of the items of one history [L], and the dot product."""
+    embedding = model.items(torch.from_numpy(candidate).to(model.items.weight.device))
+    history, lengths = read_histories(model, histories)
     dot_product = float(last_states(history[0], lengths) @ embedding.T)
     contributions = head.contributions(history, head.candidate_side(embedding), lengths)
     return contributions[0, :, 0].cpu().numpy(), dot_product

@@ -16,8 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, time_value
-from recsys.data.histories import PAD, Histories
-from recsys.data.log import filter_log, read_log
+from recsys.data.encoders import NO_ENCODERS, Encoders
+from recsys.data.histories import PAD, Histories, span_places
+from recsys.data.log import KEPT, filter_log, read_log
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
@@ -45,10 +46,16 @@ class UserHistories:
     """Of the B users: what the catalogue holds of their items."""
     skipped: NDArray[np.int64]
     """How many items of each history are not in the catalogue [B]."""
+    places: NDArray[np.int64]
+    """Where each item is in its history as it was given, from 0 [N]."""
 
     @classmethod
     def from_raw(
-        cls, source: RawHistories, data: DataConfig, vocabulary: Vocabulary
+        cls,
+        source: RawHistories,
+        data: DataConfig,
+        vocabulary: Vocabulary,
+        encoders: Encoders = NO_ENCODERS,
     ) -> UserHistories:
         """Read histories in raw ids.
 
@@ -57,14 +64,18 @@ class UserHistories:
         the training log, or user_id, item_id, timestamp. Users of a log come in ascending order,
         others as given. Lists are taken as they are.
 
+        What the model reads of interactions and of users is columns of the log; those of a user
+        have one value in all of the user's rows, or none in some.
+
         Raises:
-            InputError: the log will not do, or an id is missing or neither an integer nor text.
+            InputError: the log will not do, or an id is missing or neither an integer nor text; a
+                column that the model reads is not there, or has values that are not of its kind.
         """
         if isinstance(source, Mapping):
-            return _from_lists(list(source), list(source.values()), vocabulary)
+            return _from_lists(list(source), list(source.values()), vocabulary, encoders)
         if isinstance(source, Sequence) and not isinstance(source, str):
-            return _from_lists(range(len(source)), source, vocabulary)
-        return _from_log(source, data, vocabulary)
+            return _from_lists(range(len(source)), source, vocabulary, encoders)
+        return _from_log(source, data, vocabulary, encoders)
 
     @classmethod
     def from_dataset(
@@ -74,19 +85,29 @@ class UserHistories:
 
         It need not be the dataset the model was trained on: items are matched by their ids.
 
+        Args:
+            users: ids.
+            dataset: as the model reads it (`Encoders.read`).
+            vocabulary: of the model.
+
         Raises:
             InputError: a user is not in the dataset.
         """
         asked = id_series(users, "users").unique(maintain_order=True)
         known_users = Vocabulary(dataset.user_ids)
-        rows = known_tokens(asked, known_users, "user", f"dataset {dataset.path}") - 1
+        rows = known_tokens(asked, known_users, "user", f"dataset {dataset.path}") - np.int64(1)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
-        theirs = Histories.from_spans(dataset.items, starts, ends, dataset.timestamps)
         ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
-        histories = Histories.from_spans(
-            ours[theirs.items], theirs.offsets[:-1], theirs.offsets[1:], theirs.times
+        places = span_places(starts, ends)
+        features, people = dataset.interaction_features, dataset.user_features
+        whole = Histories(
+            ours[dataset.items[places]],
+            np.concatenate([[0], np.cumsum(ends - starts)]),
+            dataset.timestamps[places],
+            interaction_features=None if features is None else features[places],
+            user_features=None if people is None else people[rows],
         )
-        return _counted(dataset.user_ids.gather(rows), histories, ends - starts)
+        return _known(dataset.user_ids.gather(rows), whole)
 
     def told(self, reads: TimesRead, at: Moment | None) -> UserHistories:
         """With the times that a model reads.
@@ -161,7 +182,9 @@ def known_tokens(
     return tokens
 
 
-def _from_log(source: TableSource, data: DataConfig, vocabulary: Vocabulary) -> UserHistories:
+def _from_log(
+    source: TableSource, data: DataConfig, vocabulary: Vocabulary, encoders: Encoders
+) -> UserHistories:
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     if isinstance(source, str | os.PathLike):
         source = read_table(source)
@@ -176,24 +199,54 @@ def _from_log(source: TableSource, data: DataConfig, vocabulary: Vocabulary) -> 
     fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
     columns = standard if fits == [False, True] else trained
     policy = DataConfig(duplicates=data.duplicates)
-    frame = filter_log(read_log(source, columns, origin), policy).frame
-    log = frame.collect("polars").to_native()
-    users = log["user_id"].rle().struct.unnest()
-    lengths = users["len"].to_numpy().astype(np.int64)
-    times = log["timestamp"].to_numpy()
-    return _encoded(users["value"].rename("user_id"), log["item_id"], lengths, vocabulary, times)
+    frame = filter_log(read_log(source, columns, origin, encoders.input_columns), policy).frame
+    rows = frame.collect("polars").to_polars()
+    kept = [pl.col(KEPT + name).alias(name) for name in encoders.input_columns]
+    log = rows.select("user_id", "item_id", *kept)
+    users = rows["user_id"].rle().struct.unnest()
+    whole = Histories(
+        vocabulary.encode(log["item_id"]),
+        np.concatenate([[0], np.cumsum(users["len"].to_numpy(), dtype=np.int64)]),
+        rows["timestamp"].to_numpy(),
+        interaction_features=encoders.read_interactions(log),
+    )
+    if encoders.users is not None:
+        people = encoders.read_users(_people(log, encoders.users.columns, origin))
+        whole = replace(whole, user_features=people)
+    return _known(users["value"].rename("user_id"), whole)
+
+
+def _people(log: pl.DataFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
+    """user_id and the columns of users, of which each user's rows say the same or nothing."""
+    rows = log.group_by("user_id", maintain_order=True)
+    for name in columns:
+        several = rows.agg(pl.col(name).drop_nulls()).filter(pl.col(name).list.n_unique() > 1)
+        if len(several):
+            user, values = several.row(0)
+            other = next(value for value in values if value != values[0])
+            raise InputError(
+                f"{origin}: column {name!r}: is of users, and user {user!r} has both "
+                f"{values[0]!r} and {other!r}"
+            )
+    return rows.agg(pl.col(columns).drop_nulls().first())
 
 
 def _from_lists(
-    users: Sequence[Any], lists: Sequence[Iterable[Any]], vocabulary: Vocabulary
+    users: Sequence[Any], lists: Sequence[Iterable[Any]], vocabulary: Vocabulary, encoders: Encoders
 ) -> UserHistories:
+    if encoders.reads_inputs:
+        raise InputError(
+            f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
+            "items do not say that: give a log with them as columns"
+        )
     for user, items in zip(users, lists, strict=True):
         if isinstance(items, str) or not isinstance(items, Iterable):
             raise InputError(f"history of user {user!r}: a list of item ids, not {items!r}")
     rows = [list(items) for items in lists]
-    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     items = id_series(chain.from_iterable(rows), "histories")
-    return _encoded(id_series(users, "users of the histories"), items, lengths, vocabulary)
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    whole = Histories(vocabulary.encode(items), offsets)
+    return _known(id_series(users, "users of the histories"), whole)
 
 
 def _moment(at: Moment) -> int:
@@ -206,28 +259,15 @@ def _moment(at: Moment) -> int:
         raise InputError(f"at={at!r}: a number or an ISO 8601 date") from error
 
 
-def _encoded(
-    user_ids: pl.Series,
-    items: pl.Series,
-    lengths: NDArray[np.int64],
-    vocabulary: Vocabulary,
-    times: NDArray[np.int64] | None = None,
-) -> UserHistories:
-    """From item ids laid end to end, and their times."""
-    ends = np.cumsum(lengths)
-    histories = Histories.from_spans(vocabulary.encode(items), ends - lengths, ends, times)
-    return _counted(user_ids, histories, lengths)
-
-
-def _counted(
-    user_ids: pl.Series, histories: Histories, lengths: NDArray[np.int64]
-) -> UserHistories:
-    """Count what the histories have lost against their lengths in raw items, and say so."""
-    skipped = lengths - histories.lengths
+def _known(user_ids: pl.Series, whole: Histories) -> UserHistories:
+    """What the catalogue holds of whole histories, whose items are PAD where it does not."""
+    histories = whole.take(np.arange(len(whole)))
+    skipped = whole.lengths - histories.lengths
     if skipped.any():
         logger.warning(
             "%d of %d history items are not in the catalogue and were skipped",
             skipped.sum(),
-            lengths.sum(),
+            len(whole.items),
         )
-    return UserHistories(user_ids, histories, skipped)
+    places = np.arange(len(whole.items)) - np.repeat(whole.offsets[:-1], whole.lengths)
+    return UserHistories(user_ids, histories, skipped, places[whole.items != PAD])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
+from recsys.evaluation.model_scorer import read_histories
 from recsys.evaluation.ranking import top_k
 from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.attention import MultiHeadAttention
@@ -26,7 +27,8 @@ from recsys.model.masked import MaskedRecommender
 from recsys.model.recommender import SequenceRecommender
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inputs import id_series, known_tokens
+from recsys.scoring.inputs import known_tokens
+from recsys.scoring.one_history import OneHistory, one_history
 
 Kind = Literal["encoder", "decoder", "cross", "target"]
 """Who looks at what: purchases at purchases; what is written at what was written, and at the
@@ -88,7 +90,7 @@ class AttentionMap:
 
 def inspect(
     bundle: ModelBundle,
-    history: Sequence[Any],
+    history: OneHistory,
     *,
     items: Sequence[Any] = (),
     n: int | None = None,
@@ -97,8 +99,9 @@ def inspect(
 
     Args:
         bundle: a model with a Transformer, or with target attention.
-        history: item ids, oldest first; those outside the catalogue are skipped, and only the
-            newest ones are read, as many as the model was trained with.
+        history: item ids, oldest first, or a log of one user, with the columns of all that the
+            model reads; items outside the catalogue are skipped, and only the newest ones are read,
+            as many as the model was trained with.
         items: ids of the candidates of target attention; none: the ten best ones.
         n: purchases that a sequence-to-sequence model writes greedily; None: 5.
 
@@ -112,9 +115,9 @@ def inspect(
     Raises:
         InputError: the model has no attention, or not the kind that items or n are for, or it reads
             times; an item is not in the catalogue; no item of the history is; nothing is left to
-            recommend or write.
+            recommend or write; see `one_history`.
     """
-    bundle.refuse_mere_ids()
+    asked = one_history(bundle, history)
     model, vocabulary = bundle.model, bundle.vocabulary
     target = isinstance(model.head, TargetAttentionHead)
     if items and not target:
@@ -122,13 +125,11 @@ def inspect(
     if n is not None and not isinstance(model, SequenceToSequence):
         raise InputError(f"{bundle.path}: has no decoder that could write n={n} purchases")
     candidates = known_tokens(items, vocabulary, "item", "catalogue") if items else None
-    tokens = vocabulary.encode(id_series(history, "history"))
-    places = np.flatnonzero(tokens != PAD)
-    if not len(places):
+    known = asked.histories
+    if not len(known.items):
         raise InputError("history: none of its items is in the catalogue: nothing to look at")
-    read = places[-bundle.experiment.model.max_sequence_length :]
-    purchases = _labels(bundle, tokens[read], read + 1)
-    known = Histories.from_lists([tokens[places]])
+    read = slice(-bundle.experiment.model.max_sequence_length, None)
+    purchases = _labels(bundle, known.items[read], asked.places[read] + 1)
     if isinstance(model, SequenceToSequence):
         maps = _written(bundle, model, known, purchases, 5 if n is None else n)
     elif isinstance(model, FactorisationMachine):
@@ -178,9 +179,9 @@ def _scored(
     candidates: NDArray[np.int32] | None,
 ) -> list[AttentionMap]:
     """The maps of an encoder and, if it is target attention, its head."""
-    items, lengths = _batch(bundle, known)
+    recent = known.newest(bundle.experiment.model.max_sequence_length)
     with record_attention(model) as recorded:
-        history = model(items, lengths)
+        history, lengths = read_histories(model, recent)
     maps = _blocks(recorded, {"encoder": (purchases, purchases)}, model.encoder.causal)
     head = model.head
     if isinstance(head, TargetAttentionHead):
@@ -189,7 +190,7 @@ def _scored(
             best, _ = top_k(bundle.scorer, known, k, bundle.manifest.protocol.seen)
             candidates = _some(best[0], "recommend")
         rows = _labels(bundle, candidates, np.arange(1, len(candidates) + 1))
-        side = head.candidate_side(model.items(torch.from_numpy(candidates).to(items.device)))
+        side = head.candidate_side(model.items(torch.from_numpy(candidates).to(lengths.device)))
         weights = head.weights(history, side, lengths)[0].mT.cpu().numpy()
         half_lives = [math.log(2) / decay for decay in head.decays.tolist()]
         heads = [
@@ -207,10 +208,12 @@ def _written(
     generator = SequenceGenerator(model, bundle.experiment.model.max_sequence_length)
     lists, _ = generator.generate(known, n, bundle.manifest.protocol.seen)
     tokens = _some(lists[0], "write")
-    items, lengths = _batch(bundle, known)
+    recent = known.newest(bundle.experiment.model.max_sequence_length)
+    items, lengths = torch.from_numpy(recent.padded()), torch.from_numpy(recent.lengths)
+    device = model.items.weight.device
     with record_attention(model) as recorded:  # one pass over what was written, token by token
-        written = torch.from_numpy(tokens[None, :-1]).to(items.device)
-        model.write(model.remember(items, lengths), written)
+        written = torch.from_numpy(tokens[None, :-1]).to(device)
+        model.write(model.remember(items.to(device), lengths.to(device)), written)
     steps = _labels(bundle, tokens, np.arange(1, len(tokens) + 1), "+")
     labels: _Labels = {
         "encoder": (purchases, purchases),
@@ -235,14 +238,6 @@ def _blocks(
             AttentionMap(kind, weights[0].cpu().numpy(), *labels[kind], heads, block, causal)
         )
     return maps
-
-
-def _batch(bundle: ModelBundle, known: Histories) -> tuple[Tensor, Tensor]:
-    """Items [1, L] that the model reads, and lengths [1]."""
-    device = bundle.model.items.weight.device
-    read = known.newest(bundle.experiment.model.max_sequence_length)
-    items, lengths = torch.from_numpy(read.padded()), torch.from_numpy(read.lengths)
-    return items.to(device), lengths.to(device)
 
 
 def _some(tokens: NDArray[np.int32], verb: str) -> NDArray[np.int32]:

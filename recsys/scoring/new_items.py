@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from recsys.data.features import ItemEncoder
+from recsys.data.features import FeatureEncoder
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.scoring.bundle import ModelBundle
@@ -29,15 +29,15 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
             twice or of another type than there; a column is missing, or has values that are not of
             its kind.
     """
-    if bundle.encoder is None:
+    if bundle.encoders.items is None:
         raise InputError(
             f"{bundle.path}: its model knows items by what was done with them alone, nothing of "
             "new ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
-    item_table = _with_rows(bundle.item_table, items, bundle.encoder, origin)
+    item_table = _with_rows(bundle.item_table, items, bundle.encoders.items, origin)
     trained = bundle.manifest.num_items
-    model = empty_model(bundle.experiment, item_table, trained, bundle.encoder)
+    model = empty_model(bundle.experiment, item_table, trained, bundle.encoders)
     model.load_state_dict(bundle.model.state_dict())
     return replace(
         bundle,
@@ -48,11 +48,11 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
 
 
 def _with_rows(
-    items: pl.DataFrame, source: TableSource, encoder: ItemEncoder, origin: str
+    items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
 ) -> pl.DataFrame:
     """The item table, and behind it the rows of the new items."""
     new = read_table(source, origin=origin)
-    needed = ["item_id", *(feature.column for feature in encoder.features)]
+    needed = ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
         raise InputError(f"{origin}: the table has no rows")
     ids, known = id_series(new["item_id"], origin), items["item_id"]

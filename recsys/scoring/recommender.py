@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 import torch
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource, frame_like, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, top_k
@@ -29,6 +28,7 @@ from recsys.scoring.generate import generate
 from recsys.scoring.inputs import Moment, RawHistories, UserHistories, known_tokens
 from recsys.scoring.inspect import AttentionMap, inspect
 from recsys.scoring.new_items import with_new_items
+from recsys.scoring.one_history import OneHistory
 from recsys.scoring.serving_scorer import ServingScorer
 
 Frame = Any
@@ -81,7 +81,8 @@ class Recommender:
         Args:
             histories: a log (a frame, or the path of a file) in the columns of the training log or
                 user_id, item_id, timestamp, ordered as in training; or item ids by user id, or a
-                list of lists of item ids for users 0, 1, …, oldest item first.
+                list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
+                interactions or users wants a log, with their columns.
             users: ids of users, looked up in the dataset: their whole history there, the test
                 target included.
 
@@ -93,11 +94,12 @@ class Recommender:
         if isinstance(histories, UserHistories):
             return histories
         if histories is not None:
-            data = self.bundle.experiment.data
-            return UserHistories.from_raw(histories, data, self.bundle.vocabulary)
-        if self.dataset is None or users is None:
+            bundle = self.bundle
+            data, vocabulary = bundle.experiment.data, bundle.vocabulary
+            return UserHistories.from_raw(histories, data, vocabulary, bundle.encoders)
+        if self._read_dataset is None or users is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
-        return UserHistories.from_dataset(users, self.dataset, self.bundle.vocabulary)
+        return UserHistories.from_dataset(users, self._read_dataset, self.bundle.vocabulary)
 
     def recommend(
         self,
@@ -141,7 +143,7 @@ class Recommender:
             asked, rows, self.bundle.vocabulary.decode(tokens[rows, columns]), scores[rows, columns]
         )
         rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
-        return _like(answer.insert_column(3, rank), histories)
+        return frame_like(answer.insert_column(3, rank), histories)
 
     def score(
         self,
@@ -178,7 +180,7 @@ class Recommender:
             part = self._scorer.score(asked.histories.take(wanted[batch])).cpu().numpy()
             scores[pairs] = part[pair_rows[pairs] - batch.start, tokens[pairs]]
         answer = _answer(asked, rows, self.bundle.vocabulary.decode(tokens), scores)
-        return _like(answer, histories, candidates)
+        return frame_like(answer, histories, candidates)
 
     def generate(
         self,
@@ -222,14 +224,14 @@ class Recommender:
             candidates=tokens,
             repeats=repeats,
         )
-        return _like(answer, histories)
+        return frame_like(answer, histories)
 
-    def explain(self, history: Sequence[Any], item: Any) -> pl.DataFrame:
+    def explain(self, history: OneHistory, item: Any) -> pl.DataFrame:
         """What each purchase of a history adds to the score of an item: see `explain`."""
         return explain(self.bundle, history, item)
 
     def inspect(
-        self, history: Sequence[Any], *, items: Sequence[Any] = (), n: int | None = None
+        self, history: OneHistory, *, items: Sequence[Any] = (), n: int | None = None
     ) -> list[AttentionMap]:
         """Where each block and head of the model looks for a history: see `inspect`."""
         return inspect(self.bundle, history, items=items, n=n)
@@ -254,6 +256,11 @@ class Recommender:
         tokens = known_tokens(table["item_id"], vocabulary, "candidate item", place)
         users = known_tokens(table["user_id"], Vocabulary(asked.user_ids), "user", "histories")
         return users.astype(np.int64) - 1, tokens
+
+    @cached_property
+    def _read_dataset(self) -> PreparedDataset | None:
+        """The dataset as the model reads it."""
+        return None if self.dataset is None else self.bundle.encoders.read(self.dataset)
 
     @cached_property
     def _scorer(self) -> ServingScorer:
@@ -284,16 +291,6 @@ def _answer(
             "source": pl.Series(sources, dtype=pl.String).gather(rows),
         }
     )
-
-
-def _like(answer: pl.DataFrame, *given: object) -> Frame:
-    """The answer as a frame of the kind of the first frame given; polars for lazy ones."""
-    frames = (nw.from_native(source, pass_through=True) for source in given)
-    first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)
-    if not isinstance(first, nw.DataFrame) or first.implementation.is_polars():
-        return answer
-    columns = {column.name: column.to_numpy() for column in answer}
-    return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
 def _origin(candidates: object) -> str:

@@ -105,7 +105,7 @@ def fit(
 
     Raises:
         InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, a feature of the items is not to be had, the candidates
+            many purchases as are held out, a feature that it reads is not to be had, the candidates
             given lack a target, the checkpoint is of other settings or data, or ``out`` or the
             tracking store cannot be used.
         SystemExit: in every process but the first of several; after a SIGTERM.
@@ -115,7 +115,8 @@ def fit(
     experiment = experiment.model_copy(update={"data": dataset.config})
     _check_held_out(experiment, dataset)
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
-    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    dataset = catalogue.encoders.read(dataset)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
     if not processes.is_first():
@@ -260,7 +261,7 @@ def _write(
             fitted.trained_until,
             git_commit(),
             evidence,
-            fitted.catalogue.encoder,
+            fitted.catalogue.encoders,
         )
         for name, table in tables.items():
             table.save(folder / f"{name}.parquet")

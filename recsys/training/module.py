@@ -13,8 +13,8 @@ from torch import Tensor, float64
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from recsys.config import TrainingConfig
-from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
+from recsys.data.sequence_batch import SequenceBatch
 from recsys.model.heads import HistorySide
 from recsys.model.recommender import Model
 from recsys.training import processes
@@ -154,7 +154,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean loss per target, of all processes' targets."""
         history, had = self.model.teacher_forced(
-            batch.items, batch.lengths, batch.targets, batch.times
+            batch.items, batch.lengths, batch.targets, batch.times, batch.features
         )
         loss = self.loss(history, batch.targets, had)
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
@@ -243,9 +243,4 @@ class TrainingModule(pl.LightningModule):
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> Any:
         """Lightning's own way does not take frozen dataclasses."""
-        return SequenceBatch(
-            items=batch.items.to(device, non_blocking=True),
-            lengths=batch.lengths.to(device, non_blocking=True),
-            targets=batch.targets.to(device, non_blocking=True),
-            times=None if batch.times is None else batch.times.to(device, non_blocking=True),
-        )
+        return batch.to(device)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from recsys.config import Experiment
-from recsys.data.batches import SequenceBatch
 from recsys.data.histories import Histories
+from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.shared_batches import Batches
 from recsys.scoring.catalogue import Catalogue
 from recsys.training.cost import StepMeter, matrix_speed
@@ -100,7 +100,7 @@ def _watch(
         meter.lap("data")
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
             history, had = module.model.teacher_forced(
-                batch.items, batch.lengths, batch.targets, batch.times
+                batch.items, batch.lengths, batch.targets, batch.times, batch.features
             )
             meter.lap("encoder")
             loss: Tensor = module.loss(history, batch.targets, had)

@@ -142,8 +142,6 @@ def _search(
     search: Search,
     trials: int | None,
 ) -> None:
-    histories = dataset.histories("valid")
-    holdout = dataset.holdout("valid", experiment.evaluation.request_time)
     with training_progress() as progress:
         bar = progress.add_task(f"{experiment.name}: trials", total=trials, figures="")
 
@@ -161,7 +159,10 @@ def _search(
                     if trial.should_prune():
                         raise optuna.TrialPruned
 
-            catalogue = Catalogue.of(candidate.model, dataset.item_table)
+            catalogue = Catalogue.of(candidate.model, dataset)
+            known = catalogue.encoders.read(dataset)
+            histories = known.histories("valid")
+            holdout = known.holdout("valid", experiment.evaluation.request_time)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             epochs = candidate.training.max_epochs
             try:

@@ -13,13 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import (
-    ContinuationBatches,
-    MaskedBatches,
-    SequenceBatch,
-    TrainingBatches,
-)
+from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
+from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.shared_batches import Batches, SharedBatches
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)

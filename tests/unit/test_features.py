@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Categories, Category, ItemFeature, Number, Text, parse_experiment
-from recsys.data.features import ItemEncoder
+from recsys.config import Categories, Category, Feature, Number, Text, parse_experiment
+from recsys.data.features import FeatureEncoder
 from recsys.errors import InputError
 
 BRAND, PRICE = Category(column="brand"), Number(kind="number", column="price")
@@ -33,8 +33,8 @@ ITEMS = pl.DataFrame(
 )
 
 
-def fitted(*features: ItemFeature, items: pl.DataFrame = ITEMS) -> ItemEncoder:
-    return ItemEncoder.fit(features, items)
+def fitted(*features: Feature, items: pl.DataFrame = ITEMS) -> FeatureEncoder:
+    return FeatureEncoder.fit("item", features, items)
 
 
 def test_categories_are_numbered_together_and_share_alike() -> None:
@@ -155,7 +155,7 @@ def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> 
     ],
 )
 def test_a_feature_that_says_nothing_is_refused_by_name(
-    feature: ItemFeature, changes: dict[str, Sequence[Any]], message: str
+    feature: Feature, changes: dict[str, Sequence[Any]], message: str
 ) -> None:
     items = ITEMS.with_columns(pl.Series(name, values) for name, values in changes.items())
     with pytest.raises(InputError, match=f"model.item_features: {message}") as error:
@@ -172,7 +172,7 @@ def test_what_is_saved_encodes_as_before(tmp_path: Path) -> None:
     features = (TITLE, BRAND, PRICE, TAGS)
     encoder = fitted(*features)
     encoder.save(tmp_path / "one")
-    loaded = ItemEncoder.load(tmp_path / "one", features)
+    loaded = FeatureEncoder.load(tmp_path / "one", "item", features)
     loaded.save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     one, other = encoder.encode(ITEMS), loaded.encode(ITEMS)
@@ -184,10 +184,10 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
     fitted(BRAND, PRICE).save(tmp_path / "file")
     for features in ((BRAND,), (PRICE, BRAND), (BRAND, PRICE, TAGS)):
         with pytest.raises(InputError, match="file: cannot be read as item features"):
-            ItemEncoder.load(tmp_path / "file", features)
+            FeatureEncoder.load(tmp_path / "file", "item", features)
     (tmp_path / "file").write_bytes(b"no safetensors")
     with pytest.raises(InputError, match="file: cannot be read as item features"):
-        ItemEncoder.load(tmp_path / "file", (BRAND, PRICE))
+        FeatureEncoder.load(tmp_path / "file", "item", (BRAND, PRICE))
 
 
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=1, max_size=6))

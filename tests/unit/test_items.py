@@ -18,7 +18,9 @@ from recsys.config import (
     TargetAttention,
     TrainingConfig,
 )
-from recsys.model.items import FeatureEmbeddings, ItemEmbeddings
+from recsys.data.encoders import Encoders
+from recsys.data.features import FeatureEncoder
+from recsys.model.items import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.scoring.catalogue import Catalogue
 from recsys.training.objective import CatalogueObjective, build_objective, read_rows_alone
@@ -33,12 +35,13 @@ CONFIGS = [
 ]
 
 
-def features(dim: int = 8) -> FeatureEmbeddings:
+def features(dim: int = 8) -> ItemFeatureEmbeddings:
     """Of four items, the third without training; three categories, two numbers."""
-    return FeatureEmbeddings(
-        categories=torch.tensor([[0, 0], [1, 0], [2, 3], [1, 3], [0, 0]]),
-        shares=torch.tensor([[0, 0], [1, 0], [0.5, 0.5], [1, 1], [0, 0]]),
-        numbers=torch.tensor([[0, 0], [0, 2.0], [-1, 0], [0.5, 1], [0, 0]]),
+    categories = torch.tensor([[0, 0], [1, 0], [2, 3], [1, 3], [0, 0]])
+    shares = torch.tensor([[0, 0], [1, 0], [0.5, 0.5], [1, 1], [0, 0]])
+    numbers = torch.tensor([[0, 0], [0, 2.0], [-1, 0], [0.5, 1], [0, 0]])
+    return ItemFeatureEmbeddings(
+        (categories, shares, numbers),
         rows=torch.tensor([0, 1, 2, 0, 4]),
         num_categories=3,
         embedding_dim=dim,
@@ -189,7 +192,8 @@ def test_features_of_one_kind_alone(feature: str | dict[str, str]) -> None:
     """No numbers, or no categories."""
     items = pl.DataFrame({"item_id": [1, 2, 3], "brand": ["x", "y", "x"], "price": [1, 2, 3]})
     config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})
-    model = Catalogue.of(config, items).new_model(config, np.array([0, 1, 1, 0]))
+    encoders = Encoders(FeatureEncoder.fit("item", config.item_features, items))
+    model = Catalogue.read(3, encoders, items).new_model(config, np.array([0, 1, 1, 0]))
     table = model.items.table()
     assert torch.equal(table[:3], model.items.weight[:3])
     assert not table[3].any()

@@ -54,7 +54,7 @@ def make_experiment(*more: dict[str, Any], head: str = "target_attention") -> Ex
 
 def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
     """Random weights; gloves have not been in training, and have no row of their own."""
-    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    catalogue = Catalogue.of(experiment.model, dataset)
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, np.array([0, 2, 2, 2, 1, 1]))
     for weight in model.parameters():
@@ -63,7 +63,7 @@ def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> Model
         model.items.weight[0] = 0
     counts = Evidence(PCTM.fit(dataset.histories("valid"), 5), 2.0)
     return ModelBundle.write(
-        path, model, experiment, dataset, "train", evidence=counts, encoder=catalogue.encoder
+        path, model, experiment, dataset, "train", evidence=counts, encoders=catalogue.encoders
     )
 
 
@@ -82,7 +82,7 @@ def untitled(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory)
 def test_a_bundle_with_features_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:
     assert "features.safetensors" in bundle.manifest.files
     opened = ModelBundle.open(bundle.path)
-    catalogue = Catalogue.of(bundle.experiment.model, dataset.item_table)
+    catalogue = Catalogue.of(bundle.experiment.model, dataset)
     torch.manual_seed(0)
     model = catalogue.new_model(bundle.experiment.model, np.array([0, 2, 2, 2, 1, 1])).eval()
     model.load_state_dict(bundle.model.state_dict())
@@ -94,7 +94,7 @@ def test_a_bundle_with_features_comes_back(bundle: ModelBundle, dataset: Prepare
 
 def test_an_item_without_training_is_its_features_alone(dataset: PreparedDataset) -> None:
     experiment = make_experiment()
-    catalogue = Catalogue.of(experiment.model, dataset.item_table)
+    catalogue = Catalogue.of(experiment.model, dataset)
     model = catalogue.new_model(experiment.model, np.array([0, 2, 0, 2, 1, 1]))
     nn.init.ones_(model.items.weight)
     table = model.items.table()
@@ -187,7 +187,7 @@ def test_no_feature_may_be_left_out(untitled: Recommender, tiny_bundle: ModelBun
 
 def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset) -> None:
     with pytest.raises(InputError, match="category 'kind': no such column among name"):
-        Catalogue.of(make_experiment().model, tiny_dataset.item_table)
+        Catalogue.of(make_experiment().model, tiny_dataset)
 
 
 def test_the_file_that_will_not_do_is_named(untitled: Recommender, tmp_path: Path) -> None:

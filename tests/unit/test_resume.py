@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
-from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.shop import make_shop
 from recsys.errors import InputError
 from recsys.scoring.bundle import ModelBundle

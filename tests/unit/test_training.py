@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.batches import SequenceBatch, TrainingBatches
+from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.evaluation.metrics import recall_at
 from recsys.evaluation.model_scorer import ModelScorer
