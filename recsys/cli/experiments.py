@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from recsys.cli.options import (
     HeldOutPart,
     Item,
     Json,
+    Keep,
     Log,
     Set,
     Time,
@@ -71,13 +73,19 @@ def prepare_data(
         Path | None,
         typer.Option(help="Table of the items: item_id, and what else is known of them."),
     ] = None,
+    users: Annotated[
+        Path | None,
+        typer.Option(help="Table of the users: user_id, and what else is known of them."),
+    ] = None,
+    keep: Keep = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
     columns = {"user_id": user, "item_id": item, "timestamp": time}
-    experiment = read_preparation(source, columns, overrides)
-    dataset = prepare(experiment.data.source, experiment.data, out, items)
+    changes = [*(overrides or []), *([f"data.keep={json.dumps(keep)}"] if keep else [])]
+    experiment = read_preparation(source, columns, changes)
+    dataset = prepare(experiment.data.source, experiment.data, out, items, users)
     warnings = count_warnings(dataset, experiment)
     show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
 

@@ -83,6 +83,10 @@ Log = Annotated[
 User = Annotated[str | None, typer.Option(help="Column of user ids [user_id].")]
 Item = Annotated[str | None, typer.Option(help="Column of item ids [item_id].")]
 Time = Annotated[str | None, typer.Option(help="Column of times [timestamp].")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="Another column to keep, for model.interaction_features; repeatable."),
+]
 
 
 def read_preparation(

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 Histories = Annotated[
-    Path | None, typer.Argument(help="Log of histories: user_id, item_id, timestamp.")
+    Path | None,
+    typer.Argument(
+        help="Log of histories: user_id, item_id, timestamp, and the columns that the model reads "
+        "of interactions and users."
+    ),
 ]
 At = Annotated[
     str | None,
@@ -67,7 +71,7 @@ def recommend_items(
 @app.command("score")
 def score_items(
     bundle: Bundle,
-    histories: Annotated[Path, typer.Argument(help="Log of histories.")],
+    histories: Annotated[Path, typer.Argument(help="Log of histories, as for recommend.")],
     candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
     new_items: NewItems = None,
     at: At = None,
