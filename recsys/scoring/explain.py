@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
-from recsys.model.heads import TargetAttentionHead, last_states
+from recsys.model.heads import last_states
 from recsys.model.recommender import Model, SequenceRecommender
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inputs import id_series, known_tokens
 
