@@ -20,6 +20,10 @@ class TargetAttention(Section):
     """Width of queries, keys and values in each head."""
     memory: Literal["items", "states", "both"] = "items"
     """What keys and values are made of: item embeddings, encoder states or both."""
+    pooling: Literal["average", "sum"] = "average"
+    """Whether what the purchases say is averaged, with weights that sum to 1, or summed up. An
+    average can learn rules of several causes; a sum knows how much speaks for a candidate, and
+    costs less."""
     half_life: tuple[PositiveFloat, PositiveFloat] = (2.0, 50.0)
     """Recency decay: purchases after which attention halves, from the first head to the last,
     geometrically between; a single head has the first."""

@@ -18,7 +18,7 @@ Smaller matrices are left to waste by the products, larger ones by the cache."""
 
 
 def sequences_together(length: int) -> int:
-    """How many sequences of some length `attend_at_all_positions` works on at once."""
+    """How many sequences of some length the functions below work on at once."""
     return max(1, _GROUP // length)
 
 
@@ -73,10 +73,10 @@ class DecayedSums:
         return self.past(x.flip(-1)).flip(-1)
 
 
-def attend_at_all_positions(
+def averages_at_all_positions(
     keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
 ) -> Tensor:
-    """What each candidate finds in the history up to each position.
+    """What each candidate finds in the history up to each position, on the average.
 
     a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j) / Σ_{j≤t} w_cj(t), w_cj(t) = exp(q_c · k_j - decay (t - j))
 
@@ -90,15 +90,35 @@ def attend_at_all_positions(
     Returns:
         [C, B · L].
     """
+    return _in_groups(_Average, keys, values, queries, uses, decay)
+
+
+def sums_at_all_positions(
+    keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+) -> Tensor:
+    """What each candidate finds in the history up to each position, all together.
+
+    a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j); for all else see `averages_at_all_positions`.
+    """
+    return _in_groups(_Sum, keys, values, queries, uses, decay)
+
+
+def _in_groups(
+    function: type[torch.autograd.Function],
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    uses: Tensor,
+    decay: Tensor,
+) -> Tensor:
     groups = (side.split(sequences_together(keys.shape[1])) for side in (keys, values))
     parts: list[Tensor] = [
-        _Attend.apply(*group, queries, uses, decay)  # type: ignore[no-untyped-call]
-        for group in zip(*groups, strict=True)
+        function.apply(*group, queries, uses, decay) for group in zip(*groups, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-class _Attend(torch.autograd.Function):
+class _Average(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
@@ -127,6 +147,34 @@ class _Attend(torch.autograd.Function):
             (of_logits.T @ queries).neg_().view(keys.shape),
             (of_evidence.T @ uses).view(values.shape),
             (of_logits @ keys.flatten(0, 1)).neg_(),
+            of_evidence @ values.flatten(0, 1),
+            None,
+        )
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+    ) -> Tensor:
+        batch, length, _ = keys.shape
+        ctx.sums = DecayedSums(decay, length, torch.result_type(keys, queries), sequences=batch)
+        weights = (queries @ keys.flatten(0, 1).T).exp_()
+        weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
+        ctx.save_for_backward(keys, values, queries, uses, weights, weighted)
+        attended: Tensor = ctx.sums.past(weighted)
+        return attended
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        keys, values, queries, uses, weights, weighted = ctx.saved_tensors
+        of_weighted = ctx.sums.future(upstream[0])
+        of_logits = weighted * of_weighted
+        of_evidence = of_weighted.mul_(weights)
+        return (
+            (of_logits.T @ queries).view(keys.shape),
+            (of_evidence.T @ uses).view(values.shape),
+            of_logits @ keys.flatten(0, 1),
             of_evidence @ values.flatten(0, 1),
             None,
         )

@@ -212,5 +212,10 @@ def _head(config: NextItemConfig | HSTUConfig) -> Head:
         shortest * (longest / shortest) ** (step / steps) for step in range(head.num_heads)
     ]
     return TargetAttentionHead(
-        dim, head.head_dim, half_lives, memory=head.memory, dropout=config.dropout
+        dim,
+        head.head_dim,
+        half_lives,
+        memory=head.memory,
+        pooling=head.pooling,
+        dropout=config.dropout,
     )

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.attention import padding_mask
-from recsys.model.decayed_attention import attend_at_all_positions, sequences_together
+from recsys.model.decayed_attention import (
+    averages_at_all_positions,
+    sequences_together,
+    sums_at_all_positions,
+)
 from recsys.model.dropout import Dropout
 from recsys.model.heads import CandidateSide, HistorySide, directions, dot_products
 
@@ -24,6 +28,10 @@ class TargetAttentionHead(nn.Module):
         a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
         score_t(c) = h_t · e_c + Σ_heads a_t(c)
 
+    Or a_t(c) is the sum above alone, times 1 - exp(-λ): how many purchases speak for a candidate,
+    which an average forgets (so DIN, section 4.3). An average knows something else: whether those
+    that speak of the candidate agree, as where a rule asks for two of them.
+
     The query does not depend on t, so at all positions at once the two sums are decayed running
     sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
     The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
@@ -33,6 +41,7 @@ class TargetAttentionHead(nn.Module):
     Args:
         half_lives: purchases after which attention halves, one per head: λ = ln 2 / half-life.
         memory: what keys and values are made of, item embeddings, encoder states or both.
+        pooling: whether what the purchases say is averaged or summed up.
         dropout: of the features of keys' and values' source.
     """
 
@@ -47,11 +56,13 @@ class TargetAttentionHead(nn.Module):
         half_lives: list[float],
         *,
         memory: Literal["items", "states", "both"],
+        pooling: Literal["average", "sum"],
         dropout: float,
     ) -> None:
         super().__init__()
         self.num_heads = len(half_lives)
         self.memory = memory
+        self.pooling = pooling
         width = self.num_heads * head_dim
         memory_dim = embedding_dim * (2 if memory == "both" else 1)
         self.memory_norm = nn.LayerNorm(memory_dim)
@@ -76,17 +87,20 @@ class TargetAttentionHead(nn.Module):
         """See `DotProductHead`; queries and uses are [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
-        return embeddings, queries, self._split(self.use(embeddings))
+        uses = self._split(self.use(embeddings))
+        if self.pooling == "sum":
+            uses = uses * -torch.expm1(-self.decays)[:, None, None]
+        return embeddings, queries, uses
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
         """See `DotProductHead`."""
         states, keys, values = history
         embeddings, queries, uses = candidates
         scores = embeddings @ states.flatten(0, 1).T
+        averages = self.pooling == "average"
+        attend = averages_at_all_positions if averages else sums_at_all_positions
         for head, decay in enumerate(self.decays):
-            scores += attend_at_all_positions(
-                keys[:, head], values[:, head], queries[head], uses[head], decay
-            )
+            scores += attend(keys[:, head], values[:, head], queries[head], uses[head], decay)
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
@@ -97,7 +111,8 @@ class TargetAttentionHead(nn.Module):
         steps = torch.arange(states.shape[1], device=states.device)
         age = steps[:, None] - steps
         fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
-        weights = torch.softmax(queries @ keys.mT + fade, dim=-1)
+        logits = queries @ keys.mT + fade
+        weights = logits.softmax(dim=-1) if self.pooling == "average" else logits.exp()
         attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
         return (states * embeddings).sum(dim=-1) + attended
 
@@ -105,7 +120,10 @@ class TargetAttentionHead(nn.Module):
         """See `DotProductHead`."""
         scores = dot_products(history, candidates, lengths)
         for fade, weights, evidence in self._attention(history, candidates, lengths):
-            scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
+            attended = fade @ (weights * evidence)
+            if self.pooling == "average":
+                attended = attended / (fade @ weights)
+            scores = scores + attended.squeeze(1)
         return scores
 
     def rows_at_once(self, length: int, candidates: int) -> int:
@@ -123,16 +141,17 @@ class TargetAttentionHead(nn.Module):
 
         Their sum over L is the attended part of `newest`: the rest is the dot product.
         """
-        parts = [
-            fade.mT * weights * evidence / (fade @ weights)
-            for fade, weights, evidence in self._attention(history, candidates, lengths)
-        ]
+        parts = []
+        for fade, weights, evidence in self._attention(history, candidates, lengths):
+            part = fade.mT * weights * evidence
+            parts.append(part / (fade @ weights) if self.pooling == "average" else part)
         return torch.stack(parts).sum(dim=0)
 
     def weights(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """How each head spreads a candidate's attention over the purchases, at the last item.
 
-        [B, H, L, C]; they sum to 1 over L, and are 0 on padding.
+        [B, H, L, C]; they sum to 1 over L, and are 0 on padding. Of heads that sum up, these are
+        the shares.
         """
         parts = [
             fade.mT * weights / (fade @ weights)

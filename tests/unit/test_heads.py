@@ -25,15 +25,16 @@ shapes = st.fixed_dictionaries(
         "candidates": st.integers(1, 5),
         "heads": st.integers(1, 3),
         "memory": st.sampled_from(["items", "states", "both"]),
+        "pooling": st.sampled_from(["average", "sum"]),
         "seed": st.integers(0, 2**16),
     }
 )
 
 
-def make_head(heads: int, memory: Any, seed: int) -> TargetAttentionHead:
+def make_head(heads: int, memory: Any, pooling: Any, seed: int) -> TargetAttentionHead:
     torch.manual_seed(seed)
     half_lives = [0.5 * 4**head for head in range(heads)]
-    head = TargetAttentionHead(DIM, 4, half_lives, memory=memory, dropout=0.0)
+    head = TargetAttentionHead(DIM, 4, half_lives, memory=memory, pooling=pooling, dropout=0.0)
     torch.nn.init.normal_(head.use.weight)  # zero at the start: nothing would be tested
     torch.nn.init.normal_(head.log_temperature)
     return head.double()
@@ -66,7 +67,10 @@ def plain_definition(
                     cosine = torch.cosine_similarity(query[None], keys, dim=-1, eps=1e-12)
                     temperature = head.log_temperature[h].exp().clamp(max=10.0)
                     age = torch.arange(t, -1, -1, dtype=torch.float64)
-                    weights = torch.softmax(temperature * cosine - head.decays[h] * age, dim=0)
+                    logits = temperature * cosine - head.decays[h] * age
+                    weights = torch.exp(logits) * (1 - torch.exp(-head.decays[h]))
+                    if head.pooling == "average":
+                        weights = torch.softmax(logits, dim=0)
                     score = score + (weights * (values @ use)).sum()
                 rows.append(score)
     return torch.stack(rows).view(*states.shape[:2], embeddings.shape[0])
@@ -74,7 +78,7 @@ def plain_definition(
 
 def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor, Tensor, Tensor]]:
     """A head, and random states, memory and candidate embeddings."""
-    head = make_head(shape["heads"], shape["memory"], shape["seed"])
+    head = make_head(shape["heads"], shape["memory"], shape["pooling"], shape["seed"])
     batch, length = shape["batch"], shape["length"]
     sizes = ((batch, length, DIM), (batch, length, DIM), (shape["candidates"], DIM))
     states, memory, embeddings = (
@@ -148,7 +152,7 @@ def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, 
 
 def test_training_starts_from_the_dot_product() -> None:
     torch.manual_seed(0)
-    head = TargetAttentionHead(DIM, 4, [2.0], memory="items", dropout=0.0)
+    head = TargetAttentionHead(DIM, 4, [2.0], memory="items", pooling="average", dropout=0.0)
     states, memory, embeddings = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM), torch.randn(7, DIM)
     dot = DotProductHead()
     expected = dot.logits(dot.history_side(states, memory), dot.candidate_side(embeddings))
@@ -158,7 +162,7 @@ def test_training_starts_from_the_dot_product() -> None:
 
 def test_the_candidate_decides_which_purchase_counts() -> None:
     """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
-    head = TargetAttentionHead(2, 2, [1e9], memory="items", dropout=0.0).double()
+    head = TargetAttentionHead(2, 2, [1e9], memory="items", pooling="average", dropout=0.0).double()
     candidates = (
         torch.zeros(1, 2, dtype=torch.float64),
         torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),  # the jacket asks for winter

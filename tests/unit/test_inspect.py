@@ -134,7 +134,9 @@ def test_the_map_of_target_attention_is_the_formula(tiny_bundle: ModelBundle) ->
 
 def test_weights_are_those_that_contributions_are_made_with() -> None:
     torch.manual_seed(0)
-    head = TargetAttentionHead(8, 4, [2.0, 9.0], memory="items", dropout=0.0).double()
+    head = TargetAttentionHead(
+        8, 4, [2.0, 9.0], memory="items", pooling="average", dropout=0.0
+    ).double()
     nn.init.normal_(head.use.weight)
     memory, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
     history = head.history_side(memory, memory)
