@@ -54,8 +54,9 @@ def explain(bundle: ModelBundle, history: Sequence[Any], item: Any) -> pl.DataFr
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     tokens = vocabulary.encode(id_series(history, "history"))
     read = bundle.experiment.model.max_sequence_length
-    longest = read if evidence is None else max(read, evidence.counts.settings.history_length)
-    positions = np.flatnonzero(tokens != PAD)[-longest:]
+    longest = read if evidence is None else evidence.items_read(read)
+    positions = np.flatnonzero(tokens != PAD)
+    positions = positions if longest is None else positions[-longest:]
     if not len(positions):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
     tokens = tokens[positions]
