@@ -21,9 +21,9 @@ class TargetAttention(Section):
     memory: Literal["items", "states", "both"] = "items"
     """What keys and values are made of: item embeddings, encoder states or both."""
     pooling: Literal["average", "sum"] = "average"
-    """Whether what the purchases say is averaged, with weights that sum to 1, or summed up. An
-    average can learn rules of several causes; a sum knows how much speaks for a candidate, and
-    costs less."""
+    """Whether what the purchases say of a candidate is averaged, with weights that sum to 1, or
+    summed up. An average learns rules of several causes; a sum knows how much speaks for the
+    candidate, and costs less."""
     half_life: tuple[PositiveFloat, PositiveFloat] = (2.0, 50.0)
     """Recency decay: purchases after which attention halves, from the first head to the last,
     geometrically between; a single head has the first."""

@@ -98,7 +98,8 @@ def sums_at_all_positions(
 ) -> Tensor:
     """What each candidate finds in the history up to each position, all together.
 
-    a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j); for all else see `averages_at_all_positions`.
+    a_t(c) = Σ_{j≤t} r_j(t) exp(q_c · k_j) (u_c · v_j), the recencies r_j(t) = exp(-decay (t - j)) /
+    Σ_{i≤t} exp(-decay (t - i)); for all else see `averages_at_all_positions`.
     """
     return _in_groups(_Sum, keys, values, queries, uses, decay)
 
@@ -157,18 +158,16 @@ class _Sum(torch.autograd.Function):
     def forward(
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
     ) -> Tensor:
-        batch, length, _ = keys.shape
-        ctx.sums = DecayedSums(decay, length, torch.result_type(keys, queries), sequences=batch)
+        recencies = _recencies(decay, *keys.shape[:2]).to(torch.result_type(keys, queries))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
         weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
-        ctx.save_for_backward(keys, values, queries, uses, weights, weighted)
-        attended: Tensor = ctx.sums.past(weighted)
-        return attended
+        ctx.save_for_backward(keys, values, queries, uses, weights, weighted, recencies)
+        return weighted @ recencies
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, uses, weights, weighted = ctx.saved_tensors
-        of_weighted = ctx.sums.future(upstream[0])
+        keys, values, queries, uses, weights, weighted, recencies = ctx.saved_tensors
+        of_weighted = upstream[0] @ recencies.T
         of_logits = weighted * of_weighted
         of_evidence = of_weighted.mul_(weights)
         return (
@@ -178,3 +177,12 @@ class _Sum(torch.autograd.Function):
             of_evidence @ values.flatten(0, 1),
             None,
         )
+
+
+def _recencies(decay: Tensor, sequences: int, length: int) -> Tensor:
+    """r_j(t) of sequences side by side [sequences · length (j), sequences · length (t)]."""
+    steps = torch.arange(length, device=decay.device)
+    ages = steps - steps[:, None]
+    triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
+    recencies: Tensor = torch.block_diag(*[triangle / triangle.sum(dim=0)] * sequences)
+    return recencies

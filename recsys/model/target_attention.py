@@ -28,9 +28,10 @@ class TargetAttentionHead(nn.Module):
         a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
         score_t(c) = h_t · e_c + Σ_heads a_t(c)
 
-    Or a_t(c) is the sum above alone, times 1 - exp(-λ): how many purchases speak for a candidate,
-    which an average forgets (so DIN, section 4.3). An average knows something else: whether those
-    that speak of the candidate agree, as where a rule asks for two of them.
+    Or what is above is divided by Σ_{j≤t} exp(-λ (t - j)), which knows nothing of the candidate:
+    then many purchases that speak for it say more than one, which an average forgets (so DIN,
+    section 4.3). An average knows something else: whether those that speak of the candidate agree,
+    as where a rule asks for two of them.
 
     The query does not depend on t, so at all positions at once the two sums are decayed running
     sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
@@ -87,10 +88,7 @@ class TargetAttentionHead(nn.Module):
         """See `DotProductHead`; queries and uses are [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
-        uses = self._split(self.use(embeddings))
-        if self.pooling == "sum":
-            uses = uses * -torch.expm1(-self.decays)[:, None, None]
-        return embeddings, queries, uses
+        return embeddings, queries, self._split(self.use(embeddings))
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
         """See `DotProductHead`."""
@@ -112,7 +110,9 @@ class TargetAttentionHead(nn.Module):
         age = steps[:, None] - steps
         fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
         logits = queries @ keys.mT + fade
-        weights = logits.softmax(dim=-1) if self.pooling == "average" else logits.exp()
+        weights = logits.exp()
+        wholes = (weights if self.pooling == "average" else fade.exp()).sum(dim=-1, keepdim=True)
+        weights = weights / wholes
         attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
         return (states * embeddings).sum(dim=-1) + attended
 
@@ -120,9 +120,7 @@ class TargetAttentionHead(nn.Module):
         """See `DotProductHead`."""
         scores = dot_products(history, candidates, lengths)
         for fade, weights, evidence in self._attention(history, candidates, lengths):
-            attended = fade @ (weights * evidence)
-            if self.pooling == "average":
-                attended = attended / (fade @ weights)
+            attended = fade @ (weights * evidence) / self._whole(fade, weights)
             scores = scores + attended.squeeze(1)
         return scores
 
@@ -141,10 +139,10 @@ class TargetAttentionHead(nn.Module):
 
         Their sum over L is the attended part of `newest`: the rest is the dot product.
         """
-        parts = []
-        for fade, weights, evidence in self._attention(history, candidates, lengths):
-            part = fade.mT * weights * evidence
-            parts.append(part / (fade @ weights) if self.pooling == "average" else part)
+        parts = [
+            fade.mT * weights * evidence / self._whole(fade, weights)
+            for fade, weights, evidence in self._attention(history, candidates, lengths)
+        ]
         return torch.stack(parts).sum(dim=0)
 
     def weights(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
@@ -177,6 +175,10 @@ class TargetAttentionHead(nn.Module):
             query, use = queries[..., head, :, :], uses[..., head, :, :]
             weights = (keys[:, head] @ query.mT).exp()
             yield fade[:, None].to(weights.dtype), weights, values[:, head] @ use.mT
+
+    def _whole(self, fade: Tensor, weights: Tensor) -> Tensor:
+        """What the sum over a history is divided by, [B, 1, C] or [B, 1, 1]; see `_attention`."""
+        return fade @ weights if self.pooling == "average" else fade.sum(dim=-1, keepdim=True)
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d]."""

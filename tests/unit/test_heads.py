@@ -68,9 +68,10 @@ def plain_definition(
                     temperature = head.log_temperature[h].exp().clamp(max=10.0)
                     age = torch.arange(t, -1, -1, dtype=torch.float64)
                     logits = temperature * cosine - head.decays[h] * age
-                    weights = torch.exp(logits) * (1 - torch.exp(-head.decays[h]))
-                    if head.pooling == "average":
-                        weights = torch.softmax(logits, dim=0)
+                    weights = torch.softmax(logits, dim=0)
+                    if head.pooling == "sum":
+                        recency = torch.softmax(-head.decays[h] * age, dim=0)
+                        weights = torch.exp(temperature * cosine) * recency
                     score = score + (weights * (values @ use)).sum()
                 rows.append(score)
     return torch.stack(rows).view(*states.shape[:2], embeddings.shape[0])
