@@ -117,7 +117,10 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
 @settings(max_examples=25, deadline=None)
 @given(shapes)
 def test_working_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> None:
-    """float32: 1e-4; bf16, as in training: 5% of the spread of the scores."""
+    """float32: 1e-4; bf16, as in training: 5% of the largest score.
+
+    10% where purchases are summed up: an average divides out half of what exp makes of rounding.
+    """
     head, (states, memory, embeddings) = make_case(shape)
     exact = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
     low = head.float()
@@ -130,7 +133,8 @@ def test_working_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> 
     rough = low.logits(
         tuple(side.bfloat16() for side in sides[0]), tuple(side.bfloat16() for side in sides[1])
     )
-    assert torch.allclose(rough.double(), exact, rtol=0, atol=0.05 * scale)
+    tolerance = 0.05 if head.pooling == "average" else 0.1
+    assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
 
 
 @settings(max_examples=40, deadline=None)
