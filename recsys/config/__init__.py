@@ -27,10 +27,12 @@ from recsys.config.loss import (
     SampledSoftmax,
 )
 from recsys.config.model import (
+    Cosine,
     DotProduct,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
+    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -63,6 +65,7 @@ __all__ = [
     "Choices",
     "ChosenTargets",
     "Columns",
+    "Cosine",
     "CrossEntropy",
     "DataConfig",
     "DotProduct",
@@ -81,6 +84,7 @@ __all__ = [
     "LeaveLastOut",
     "LossConfig",
     "MaskedItemConfig",
+    "MixtureOfLogits",
     "ModelConfig",
     "NextItemConfig",
     "Number",

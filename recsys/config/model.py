@@ -27,8 +27,12 @@ class TargetAttention(Section):
     """Attention heads; their contributions add up."""
     head_dim: int = Field(32, ge=1)
     """Width of queries, keys and values in each head."""
-    memory: Literal["items", "states"] = "items"
-    """What keys and values are made of: item embeddings or encoder states."""
+    memory: Literal["items", "states", "both"] = "items"
+    """What keys and values are made of: item embeddings, encoder states or both."""
+    pooling: Literal["average", "sum"] = "average"
+    """Whether what the purchases say of a candidate is averaged, with weights that sum to 1, or
+    summed up. An average learns rules of several causes; a sum knows how much speaks for the
+    candidate, and costs less."""
     half_life: tuple[PositiveFloat, PositiveFloat] = (2.0, 50.0)
     """Recency decay: purchases after which attention halves, from the first head to the last,
     geometrically between; a single head has the first."""
@@ -38,6 +42,28 @@ class DotProduct(Section):
     """Hidden state times candidate embedding: SASRec's head, the ablation of target attention."""
 
     kind: Literal["dot_product"] = "dot_product"
+
+
+class Cosine(Section):
+    """The dot product of directions (`CosineHead`)."""
+
+    kind: Literal["cosine"] = "cosine"
+    temperature: float = Field(0.05, gt=0)
+
+
+class MixtureOfLogits(Section):
+    """Several cosines, weighed by history and candidate (`MixtureOfLogitsHead`)."""
+
+    kind: Literal["mixture_of_logits"] = "mixture_of_logits"
+    components: int = Field(2, ge=1)
+    """In how many ways each side is seen; the cost grows with its square."""
+    component_dim: int = Field(32, ge=1)
+    temperature: float = Field(0.05, gt=0)
+
+
+Head = Annotated[
+    TargetAttention | DotProduct | Cosine | MixtureOfLogits, Field(discriminator="kind")
+]
 
 
 class TransformerConfig(Section):
@@ -91,7 +117,7 @@ class NextItemConfig(TransformerConfig):
 
     kind: Literal["next_item"] = "next_item"
     num_blocks: int = Field(2, ge=0)
-    head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = TargetAttention()
+    head: Head = TargetAttention()
     item_features: ItemFeatures = ()
     """What is embedded of an item beside its token, as input and as candidate: an item that nobody
     has had yet then has an embedding too. A mere name is a column of categories."""
@@ -149,7 +175,7 @@ class HSTUConfig(Section):
     """What is read of times. past: how long before the newest item each item was had. request: how
     long before the time at which the recommendation is asked for: in training, when the next item
     was had; the protocol is to say so (``evaluation.request_time: known``)."""
-    head: Annotated[TargetAttention | DotProduct, Field(discriminator="kind")] = DotProduct()
+    head: Head = DotProduct()
     item_features: ItemFeatures = ()
     """What is embedded of an item beside its token, as input and as candidate: an item that nobody
     has had yet then has an embedding too. A mere name is a column of categories."""

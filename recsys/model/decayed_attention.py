@@ -18,7 +18,7 @@ Smaller matrices are left to waste by the products, larger ones by the cache."""
 
 
 def sequences_together(length: int) -> int:
-    """How many sequences of some length `attend_at_all_positions` works on at once."""
+    """How many sequences of some length the functions below work on at once."""
     return max(1, _GROUP // length)
 
 
@@ -73,10 +73,10 @@ class DecayedSums:
         return self.past(x.flip(-1)).flip(-1)
 
 
-def attend_at_all_positions(
+def averages_at_all_positions(
     keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
 ) -> Tensor:
-    """What each candidate finds in the history up to each position.
+    """What each candidate finds in the history up to each position, on the average.
 
     a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j) / Σ_{j≤t} w_cj(t), w_cj(t) = exp(q_c · k_j - decay (t - j))
 
@@ -90,15 +90,36 @@ def attend_at_all_positions(
     Returns:
         [C, B · L].
     """
+    return _in_groups(_Average, keys, values, queries, uses, decay)
+
+
+def sums_at_all_positions(
+    keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+) -> Tensor:
+    """What each candidate finds in the history up to each position, all together.
+
+    a_t(c) = Σ_{j≤t} r_j(t) exp(q_c · k_j) (u_c · v_j), the recencies r_j(t) = exp(-decay (t - j)) /
+    Σ_{i≤t} exp(-decay (t - i)); for all else see `averages_at_all_positions`.
+    """
+    return _in_groups(_Sum, keys, values, queries, uses, decay)
+
+
+def _in_groups(
+    function: type[torch.autograd.Function],
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    uses: Tensor,
+    decay: Tensor,
+) -> Tensor:
     groups = (side.split(sequences_together(keys.shape[1])) for side in (keys, values))
     parts: list[Tensor] = [
-        _Attend.apply(*group, queries, uses, decay)  # type: ignore[no-untyped-call]
-        for group in zip(*groups, strict=True)
+        function.apply(*group, queries, uses, decay) for group in zip(*groups, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-class _Attend(torch.autograd.Function):
+class _Average(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
@@ -130,3 +151,38 @@ class _Attend(torch.autograd.Function):
             of_evidence @ values.flatten(0, 1),
             None,
         )
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+    ) -> Tensor:
+        recencies = _recencies(decay, *keys.shape[:2]).to(torch.result_type(keys, queries))
+        weights = (queries @ keys.flatten(0, 1).T).exp_()
+        weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
+        ctx.save_for_backward(keys, values, queries, uses, weights, weighted, recencies)
+        return weighted @ recencies
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        keys, values, queries, uses, weights, weighted, recencies = ctx.saved_tensors
+        of_weighted = upstream[0] @ recencies.T
+        of_logits = weighted * of_weighted
+        of_evidence = of_weighted.mul_(weights)
+        return (
+            (of_logits.T @ queries).view(keys.shape),
+            (of_evidence.T @ uses).view(values.shape),
+            of_logits @ keys.flatten(0, 1),
+            of_evidence @ values.flatten(0, 1),
+            None,
+        )
+
+
+def _recencies(decay: Tensor, sequences: int, length: int) -> Tensor:
+    """r_j(t) of sequences side by side [sequences · length (j), sequences · length (t)]."""
+    steps = torch.arange(length, device=decay.device)
+    ages = steps - steps[:, None]
+    triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
+    recencies: Tensor = torch.block_diag(*[triangle / triangle.sum(dim=0)] * sequences)
+    return recencies

@@ -2,21 +2,14 @@
 
 A head sees the two sides apart. `history_side` and `candidate_side` are made once for a batch;
 `logits` joins them for every position, chunk by chunk in training, and `newest` for the last
-position alone, which is all that scoring needs.
+position alone, which is all that scoring needs. Target attention has a file of its own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from recsys.model.attention import padding_mask
-from recsys.model.decayed_attention import attend_at_all_positions, sequences_together
-from recsys.model.dropout import Dropout
 
 HistorySide = tuple[Tensor, ...]
 """Tensors whose first dimension is B, second-last L."""
@@ -52,7 +45,7 @@ class DotProductHead(nn.Module):
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
-        return _dot_products(history, candidates, lengths)
+        return dot_products(history, candidates, lengths)
 
     def rows_at_once(self, length: int, candidates: int) -> int:
         """Sequences of some length that training best makes `logits` of at once."""
@@ -63,160 +56,112 @@ class DotProductHead(nn.Module):
         return rows
 
 
-class TargetAttentionHead(nn.Module):
-    """The candidate is the query, the purchases are keys and values; added to the dot product.
-
-    For candidate c, position t and each attention head, with decay λ:
-
-        w_cj(t) = exp(τ cos(W_q e_c, W_k m_j) - λ (t - j))
-        a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
-        score_t(c) = h_t · e_c + Σ_heads a_t(c)
-
-    The query does not depend on t, so at all positions at once the two sums are decayed running
-    sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
-    The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
-    starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978, over the encoder's
-    memory; the running-sum form is this project's.
+class CosineHead(DotProductHead):
+    """score_t(c) = cos(h_t, e_c) / temperature: how popular an item is shows in no length.
 
     Args:
-        half_lives: purchases after which attention halves, one per head: λ = ln 2 / half-life.
-        from_states: keys and values from encoder states, instead of item embeddings.
-        dropout: of the features of keys' and values' source.
+        temperature: above 0; .05 is usual with losses over many candidates.
     """
 
-    decays: Tensor
-    max_temperature = 10.0
-    reads_one_position = False
-
-    def __init__(
-        self,
-        embedding_dim: int,
-        head_dim: int,
-        half_lives: list[float],
-        *,
-        from_states: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.num_heads = len(half_lives)
-        self.from_states = from_states
-        width = self.num_heads * head_dim
-        self.memory_norm = nn.LayerNorm(embedding_dim)
-        self.dropout = Dropout(dropout)
-        self.query = nn.Linear(embedding_dim, width, bias=False)
-        self.key = nn.Linear(embedding_dim, width, bias=False)
-        self.value = nn.Linear(embedding_dim, width, bias=False)
-        self.use = nn.Linear(embedding_dim, width, bias=False)
-        nn.init.zeros_(self.use.weight)
-        self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
-        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
-        self.register_buffer("decays", decays)
+        self._temperature = temperature
 
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
-        """See `DotProductHead`; keys and values are [B, H, L, d]."""
-        source = self.dropout(self.memory_norm(states if self.from_states else memory))
-        keys = _directions(self._split(self.key(source)))
-        return states, keys, self._split(self.value(source))
+        """See `DotProductHead`."""
+        return (directions(states) / self._temperature,)
 
     def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """See `DotProductHead`; queries and uses are [H, C, d] or [B, H, C, d]."""
-        temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
-        queries = _directions(self._split(self.query(embeddings))) * temperature[:, None, None]
-        return embeddings, queries, self._split(self.use(embeddings))
+        """See `DotProductHead`."""
+        return (directions(embeddings),)
+
+
+class MixtureOfLogitsHead(nn.Module):
+    """A mixture of cosines, which history and candidate both weigh.
+
+    Both sides are seen in P ways, f_i(h) and g_j(e), vectors of length 1:
+
+        s_ij = cos(f_i(h_t), g_j(e_c)) / temperature
+        score_t(c) = Σ_ij π_ij s_ij,  π = softmax_ij(A_ij(h_t) B_ij(e_c) + W_ij(e_c) s_ij)
+
+    Source: Zhai et al. 2023, https://arxiv.org/abs/2306.04039 (mixture of logits). A
+    weight of each s_ij stands in place of their network, which every position asks for every item.
+
+    Args:
+        components: P; the head costs about P² dot products of ``component_dim`` numbers.
+        component_dim: width of f and g.
+        temperature: above 0.
+    """
+
+    reads_one_position = True
+
+    def __init__(
+        self, embedding_dim: int, components: int, component_dim: int, temperature: float
+    ) -> None:
+        super().__init__()
+        self.components = components
+        self.temperature = temperature
+        pairs = components**2
+        self.of_history = nn.Linear(embedding_dim, components * component_dim)
+        self.of_candidate = nn.Linear(embedding_dim, components * component_dim)
+        self.history_gate = nn.Linear(embedding_dim, pairs)
+        self.candidate_gate = nn.Linear(embedding_dim, 2 * pairs)
+
+    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+        """See `DotProductHead`; the P vectors one after the other [B, L, P · d], A [B, L, P²]."""
+        vectors = self._ways(self.of_history(states)) / self.temperature
+        return vectors.flatten(-2), self.history_gate(states)
+
+    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+        """See `DotProductHead`; [C, P · d], and B with W [C, 2 P²]; or with a first dimension."""
+        vectors = self._ways(self.of_candidate(embeddings))
+        return vectors.flatten(-2), self.candidate_gate(embeddings)
 
     def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
         """See `DotProductHead`."""
-        states, keys, values = history
-        embeddings, queries, uses = candidates
-        scores = embeddings @ states.flatten(0, 1).T
-        for head in range(self.num_heads):
-            scores += attend_at_all_positions(
-                keys[:, head], values[:, head], queries[head], uses[head], self.decays[head]
-            )
-        by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
-        return by_position
+        vectors, gates = (side.flatten(0, 1) for side in history)
+        scores: Tensor = self._mixed((vectors, gates), candidates)
+        return scores.view(*history[0].shape[:2], -1)
 
     def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
-        """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
-        states, keys, values = history
-        embeddings, queries, uses = candidates
-        steps = torch.arange(states.shape[1], device=states.device)
-        age = steps[:, None] - steps
-        fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
-        weights = torch.softmax(queries @ keys.mT + fade, dim=-1)
-        attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
-        return (states * embeddings).sum(dim=-1) + attended
+        """See `DotProductHead`."""
+        one = tuple(side[..., None, :] for side in history)
+        return self._mixed(one, tuple(side[..., None, :] for side in candidates))[..., 0, 0]
 
     def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
         """See `DotProductHead`."""
-        scores = _dot_products(history, candidates, lengths)
-        for fade, weights, evidence in self._attention(history, candidates, lengths):
-            scores = scores + (fade @ (weights * evidence) / (fade @ weights)).squeeze(1)
-        return scores
+        last = tuple(last_states(side, lengths) for side in history)
+        if candidates[0].dim() == 2:
+            return self._mixed(last, candidates)
+        return self._mixed(tuple(side[:, None] for side in last), candidates)[:, 0]
 
     def rows_at_once(self, length: int, candidates: int) -> int:
         """See `DotProductHead`."""
-        return sequences_together(length)
+        return max(1, _LOGITS_AT_ONCE // (length * candidates * self.components**2))
 
     def numbers_held(self, rows: int, positions: int) -> int:
         """See `DotProductHead`."""
-        return rows * positions
+        return rows * self.components**2
 
-    def contributions(
-        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
-    ) -> Tensor:
-        """What each purchase adds to each candidate's score at the last item, [B, L, C].
+    def _mixed(self, history: tuple[Tensor, ...], candidates: CandidateSide) -> Tensor:
+        """Scores [..., N, C] of sides [..., N, P · d] and [..., C, P · d] and their gates."""
+        ways = [side.chunk(self.components, dim=-1) for side in (history[0], candidates[0])]
+        cosines = torch.stack([one @ other.mT for one in ways[0] for other in ways[1]])
+        own, weights = candidates[1].movedim(-1, 0)[..., None, :].chunk(2)
+        gates = history[1].movedim(-1, 0)[..., None] * own + weights * cosines
+        return (torch.softmax(gates, dim=0) * cosines).sum(dim=0)
 
-        Their sum over L is the attended part of `newest`: the rest is the dot product.
-        """
-        parts = [
-            fade.mT * weights * evidence / (fade @ weights)
-            for fade, weights, evidence in self._attention(history, candidates, lengths)
-        ]
-        return torch.stack(parts).sum(dim=0)
-
-    def weights(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
-        """How each head spreads a candidate's attention over the purchases, at the last item.
-
-        [B, H, L, C]; they sum to 1 over L, and are 0 on padding.
-        """
-        parts = [
-            fade.mT * weights / (fade @ weights)
-            for fade, weights, _ in self._attention(history, candidates, lengths)
-        ]
-        return torch.stack(parts, dim=1)
-
-    def _attention(
-        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Per head, as seen from the last item.
-
-        The decay of each purchase [B, 1, L], 0 on padding; its unnormalised attention weights
-        without the decay, and its evidence [B, L, C].
-        """
-        _, keys, values = history
-        _, queries, uses = candidates
-        width = keys.shape[2]
-        age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
-        present = padding_mask(lengths, width)
-        for head in range(self.num_heads):
-            fade = torch.exp(-self.decays[head] * age.clamp(min=0)) * present
-            query, use = queries[..., head, :, :], uses[..., head, :, :]
-            weights = (keys[:, head] @ query.mT).exp()
-            yield fade[:, None].to(weights.dtype), weights, values[:, head] @ use.mT
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[..., N, H · d] to [..., H, N, d]."""
-        narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
-        return narrow.transpose(-2, -3)
+    def _ways(self, x: Tensor) -> Tensor:
+        """[..., P · d] to [..., P, d] of length 1."""
+        return directions(x.unflatten(-1, (self.components, -1)))
 
 
-def _directions(x: Tensor) -> Tensor:
+def directions(x: Tensor) -> Tensor:
     """Scale to length 1 along the last dimension, in float32 at least."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
-def _dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+def dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
     """Scores [B, C] of h · e at each history's last item."""
     scores: Tensor = last_states(history[0], lengths)[:, None] @ candidates[0].mT
     return scores[:, 0]

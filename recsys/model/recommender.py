@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from recsys.config import (
+    Cosine,
     DotProduct,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
+    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -31,7 +33,7 @@ from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.features import FeatureEmbeddings, FeatureValues
-from recsys.model.heads import DotProductHead, HistorySide, TargetAttentionHead
+from recsys.model.heads import CosineHead, DotProductHead, HistorySide, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
 from recsys.model.items import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.masked import MaskedRecommender
@@ -42,6 +44,9 @@ from recsys.model.positions import (
     SinusoidalPositions,
 )
 from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.target_attention import TargetAttentionHead
+
+Head = DotProductHead | MixtureOfLogitsHead | TargetAttentionHead
 
 
 class SequenceRecommender(nn.Module):
@@ -67,7 +72,7 @@ class SequenceRecommender(nn.Module):
         num_items: int,
         embedding_dim: int,
         encoder: Encoder | HSTUEncoder,
-        head: DotProductHead | TargetAttentionHead,
+        head: Head,
         features: ItemFeatureEmbeddings | None = None,
         inputs: FeatureEmbeddings | None = None,
     ) -> None:
@@ -241,18 +246,24 @@ def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:
     return HSTUEncoder(positions, blocks, dim, dropout, config.times)
 
 
-def _head(config: NextItemConfig | HSTUConfig) -> DotProductHead | TargetAttentionHead:
-    if isinstance(config.head, DotProduct):
+def _head(config: NextItemConfig | HSTUConfig) -> Head:
+    head, dim = config.head, config.embedding_dim
+    if isinstance(head, DotProduct):
         return DotProductHead()
-    shortest, longest = config.head.half_life
-    steps = max(config.head.num_heads - 1, 1)
+    if isinstance(head, Cosine):
+        return CosineHead(head.temperature)
+    if isinstance(head, MixtureOfLogits):
+        return MixtureOfLogitsHead(dim, head.components, head.component_dim, head.temperature)
+    shortest, longest = head.half_life
+    steps = max(head.num_heads - 1, 1)
     half_lives = [
-        shortest * (longest / shortest) ** (step / steps) for step in range(config.head.num_heads)
+        shortest * (longest / shortest) ** (step / steps) for step in range(head.num_heads)
     ]
     return TargetAttentionHead(
-        config.embedding_dim,
-        config.head.head_dim,
+        dim,
+        head.head_dim,
         half_lives,
-        from_states=config.head.memory == "states",
+        memory=head.memory,
+        pooling=head.pooling,
         dropout=config.dropout,
     )

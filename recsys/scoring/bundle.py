@@ -23,9 +23,10 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.scorer import Scorer
-from recsys.model.heads import DotProductHead, TargetAttentionHead
+from recsys.model.heads import DotProductHead
 from recsys.model.hstu import TimesRead
 from recsys.model.recommender import Model, SequenceRecommender
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.catalogue import empty_model
 from recsys.scoring.evidence import Evidence
 

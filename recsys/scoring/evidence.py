@@ -1,13 +1,15 @@
-"""Counted evidence beside a trained model: what followed what, weighed against what was learned.
+"""Counted evidence beside a trained model: what followed what, and what the user had already.
 
 A Transformer with tens of thousands of users to learn from forgets what counts know: which item
-followed which, how often. Their sum ranks better than either. The counts are those of `PCTM`; their
-weight is chosen on validation once the model is trained, so nothing leaks into the training.
+followed which, how often; and, where purchases repeat, how often the user had each. Their sum ranks
+better than either. The counts of what followed what are those of `PCTM`; all weights are chosen on
+validation once the model is trained, so nothing leaks into the training.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +21,7 @@ from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from recsys.baselines.counts import give_scores, weighted_histories
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.data.histories import Histories
 from recsys.errors import InputError
@@ -31,12 +34,15 @@ class Evidence:
 
     counts: PCTM
     weight: float
+    own_weight: float = 0.0
+    """Of log(1 + how often the user had the candidate)."""
 
     def beside(self, model: Scorer) -> Scorer:
-        """The model's scores plus ``weight`` times those of the counts."""
-        if self.weight == 0:  # validation found that they do not help
-            return model
-        return _Sum(model, self.counts, self.weight)
+        """The model's scores plus those of the counts, each times its weight."""
+        terms = ((self.counts, self.weight), (OwnPurchases(model.num_items), self.own_weight))
+        # Where validation found that they do not help, the weight is 0.
+        helping = tuple((term, weight) for term, weight in terms if weight)
+        return _Sum(model, helping) if helping else model
 
     def over(self, num_items: int) -> Evidence:
         """For a catalogue that goes on behind the items counted: nothing followed those."""
@@ -53,7 +59,18 @@ class Evidence:
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """What each item of a history [L] adds to the score of a candidate [L]."""
-        return self.weight * self.counts.contributions(items, candidate)
+        own = items == candidate
+        share = math.log1p(own.sum()) / max(own.sum(), 1)
+        followed = self.counts.contributions(items, candidate)
+        both: NDArray[np.float64] = self.weight * followed + self.own_weight * share * own
+        return both
+
+    def items_read(self, model: int) -> int | None:
+        """How many of the newest items the counts and a model that reads so many say anything of.
+
+        None: all.
+        """
+        return None if self.own_weight else max(model, self.counts.settings.history_length)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file, with the settings as its metadata."""
@@ -64,7 +81,11 @@ class Evidence:
             "values": matrix.data,
             "log_popularity": self.counts.log_popularity,
         }
-        facts = {"weight": self.weight, "settings": asdict(self.counts.settings)}
+        facts = {
+            "weight": self.weight,
+            "own_weight": self.own_weight,
+            "settings": asdict(self.counts.settings),
+        }
         save_file(tensors, path, {"evidence": json.dumps(facts, sort_keys=True)})
 
     @classmethod
@@ -84,9 +105,26 @@ class Evidence:
                 shape=(len(popularity), len(popularity)),
             )
             settings = PCTMSettings(**facts["settings"])
-            return cls(PCTM(matrix, popularity, settings), float(facts["weight"]))
+            counts = PCTM(matrix, popularity, settings)
+            return cls(counts, float(facts["weight"]), float(facts.get("own_weight", 0)))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as counted evidence: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPurchases:
+    """Scores a candidate log(1 + n), n how often the user had it. A `Scorer`."""
+
+    num_items: int
+    """Size of the catalogue, I."""
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`."""
+        return give_scores(self._catalogue, self.num_items, histories, candidates)
+
+    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+        ones = np.ones(len(histories.items))
+        return np.log1p(weighted_histories(histories, ones, self.num_items).toarray())  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +132,8 @@ class _Sum:
     """A `Scorer`."""
 
     model: Scorer
-    counts: PCTM
-    weight: float
+    terms: tuple[tuple[Scorer, float], ...]
+    """Each with its weight."""
 
     @property
     def num_items(self) -> int:
@@ -105,5 +143,7 @@ class _Sum:
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
         """See `Scorer.score`."""
         scores = self.model.score(histories, candidates)
-        counted = self.counts.score(histories, candidates).to(scores.device)
-        return scores.add(counted, alpha=self.weight)
+        for term, weight in self.terms:
+            counted = term.score(histories, candidates).to(scores.device)
+            scores = scores.add(counted, alpha=weight)
+        return scores

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer, read_histories
-from recsys.model.heads import TargetAttentionHead, last_states
+from recsys.model.heads import last_states
 from recsys.model.recommender import Model, SequenceRecommender
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inputs import known_tokens
 from recsys.scoring.one_history import OneHistory, one_history
@@ -53,10 +54,11 @@ def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame
     asked = one_history(bundle, history)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
-    longest = read if evidence is None else max(read, evidence.counts.settings.history_length)
-    if not len(asked.histories.items):
+    longest = read if evidence is None else evidence.items_read(read)
+    newest = slice(0 if longest is None else -longest, None)
+    tokens, positions = asked.histories.items[newest], asked.places[newest]
+    if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
-    tokens, positions = asked.histories.items[-longest:], asked.places[-longest:]
     recent = asked.histories.newest(read)
     contributions = np.zeros(len(tokens), dtype=np.float32)
     if head is not None:

@@ -22,10 +22,10 @@ from recsys.evaluation.ranking import top_k
 from recsys.evaluation.sequence_generator import SequenceGenerator
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.factorisation import FactorisationMachine
-from recsys.model.heads import TargetAttentionHead
 from recsys.model.masked import MaskedRecommender
 from recsys.model.recommender import SequenceRecommender
 from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inputs import known_tokens
 from recsys.scoring.one_history import OneHistory, one_history

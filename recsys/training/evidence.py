@@ -20,7 +20,7 @@ from recsys.evaluation.rank_table import RankTable, rank_table
 from recsys.evaluation.ranking import Seen, rank_targets
 from recsys.evaluation.scorer import Scored, Scorer, user_batches
 from recsys.scoring.bundle import model_scorer
-from recsys.scoring.evidence import Evidence
+from recsys.scoring.evidence import Evidence, OwnPurchases
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ class Choice(NamedTuple):
 
     way: PCTMSettings
     weight: float
-    """0: the model alone was best."""
+    """0: the model is better without what followed what."""
+    own_weight: float
+    """0: ... without what the user had already."""
     ranks: RankTable
     """Of the validation targets, by the model and the counts together."""
 
@@ -66,7 +68,7 @@ def weigh_evidence(
     )
     known = dataset.histories("test" if fitted.trained_until == "valid" else "valid")
     counts = PCTM.fit(known, dataset.num_items, choice.way)
-    return Evidence(counts, choice.weight), choice.ranks
+    return Evidence(counts, choice.weight, choice.own_weight), choice.ranks
 
 
 def choose_evidence(
@@ -77,9 +79,10 @@ def choose_evidence(
     weights: Sequence[float],
     ways: Sequence[PCTMSettings] = WAYS,
 ) -> Choice:
-    """The way to count and the weight with the best validation NDCG@10; the first of equal ones.
+    """The way to count and the weights with the best validation NDCG@10; the first of equal ones.
 
-    The model scores each history once, and is tried alone too.
+    The model scores each history once, and is tried alone too. What the user had is weighed only
+    where it may be ranked.
 
     Args:
         model: trained on the histories and no more.
@@ -90,27 +93,39 @@ def choose_evidence(
         ways: to count.
     """
     counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
+    had = OwnPurchases(model.num_items)
+    own_weights = (0.0, *weights) if seen == "allow" else (0.0,)
     pairs = [(ways[0], 0.0), *((way, weight) for way in ways for weight in weights)]
-    ranks = np.empty((len(pairs), len(holdout.targets)), dtype=np.int64)
+    tried = [(way, weight, own) for own in own_weights for way, weight in pairs]
+    ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
         places, some = holdout.after(batch)
         known, targets, rows = some.histories, some.targets, some.rows
-        sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
-        for pair, scores in enumerate(sums):
-            ranks[pair, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
-    tables = [rank_table(one, holdout, "valid", model.num_items, seen) for one in ranks]
-    quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
+        alone, counted = model.score(known).cpu(), [one.score(known) for one in counts]
+        own = had.score(known).nan_to_num(neginf=0)  # 0 times that of PAD is to be 0
+        sums = (
+            both
+            for own_weight in own_weights
+            for both in _sums(alone.add(own, alpha=own_weight), counted, weights)
+        )
+        for trial, scores in enumerate(sums):
+            ranks[trial, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
+
+    def table(trial: int) -> RankTable:
+        return rank_table(ranks[trial], holdout, "valid", model.num_items, seen)
+
+    quality = [float(table(trial).values("ndcg_at_10").mean()) for trial in range(len(tried))]
     best = int(np.argmax(quality))
-    (way, weight), table = pairs[best], tables[best]
+    way, weight, own_weight = tried[best]
     logger.info(
-        "counted evidence: weight %g, validation NDCG@10 %.4f, %.4f without",
-        *(weight, quality[best], quality[0]),
+        "counted evidence: weight %g, %g of what the user had; validation NDCG@10 %.4f, not %.4f",
+        *(weight, own_weight, quality[best], quality[0]),
     )
-    return Choice(way, weight, table)
+    return Choice(way, weight, own_weight, table(best))
 
 
 def _sums(scores: Tensor, counted: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
-    """The model alone, then with each of the counts at each weight."""
+    """The scores alone, then with each of the counts at each weight."""
     yield scores
     for one in counted:
         for weight in weights:

@@ -177,6 +177,7 @@ def _evaluate_and_write(
     costs |= peak_memory_mib()
     if evidence is not None:
         costs["evidence_weight"] = evidence.weight
+        costs["evidence_own_weight"] = evidence.own_weight
     tables: dict[str, RankTable | ContinuationTable | TopKTable]
     tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
     tables |= {f"{name}_test": table for name, table in lists.items()}

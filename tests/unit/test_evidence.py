@@ -55,8 +55,8 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
     return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
 
 
-def evidence(weight: float = 2.0, way: PCTMSettings = WAY) -> Evidence:
-    return Evidence(PCTM.fit(HISTORIES, 5, way), weight)
+def evidence(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.0) -> Evidence:
+    return Evidence(PCTM.fit(HISTORIES, 5, way), weight, own)
 
 
 def test_scores_are_the_models_plus_the_weighed_counts() -> None:
@@ -66,6 +66,29 @@ def test_scores_are_the_models_plus_the_weighed_counts() -> None:
     assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
     assert scores[4].item() == pytest.approx(0.4)
     assert scores[0].item() == -math.inf
+
+
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_what_the_user_had_counts_by_itself(weight: float) -> None:
+    model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
+    without = evidence(weight).beside(model).score(history)[0]
+    both = evidence(weight, own=3.0)
+    scores = both.beside(model).score(history)[0]
+    expected = [0, 3 * math.log(2), 0, 0, 3 * math.log(3), 0]
+    assert (scores - without)[1:].tolist() == pytest.approx(expected[1:], abs=1e-6)
+    assert scores[0].item() == -math.inf
+    parts = both.contributions(history.items, 4)
+    assert parts.sum() == pytest.approx((scores - model.score(history)[0])[4].item(), abs=1e-5)
+
+
+def test_what_the_user_had_is_weighed_only_where_it_may_be_ranked() -> None:
+    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
+    again = holdout([[1, 1, 4], [4, 4]], [1, 4])
+    choice = choose_evidence(model, HISTORIES, again, "allow", [0.01, 8.0], [WAY])
+    assert choice.own_weight == 8
+    assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
+    new = holdout([[1], [4, 1]], [2, 2])
+    assert choose_evidence(model, HISTORIES, new, "filter", [0.01, 8.0], [WAY]).own_weight == 0
 
 
 def test_the_contributions_add_up_to_the_counts_score() -> None:
@@ -128,10 +151,11 @@ def test_several_targets_of_one_history() -> None:
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    given, file = evidence(), tmp_path / "evidence.safetensors"
+    given, file = evidence(own=0.5), tmp_path / "evidence.safetensors"
     given.save(file)
     loaded = Evidence.load(file)
-    assert (loaded.weight, loaded.counts.settings) == (given.weight, given.counts.settings)
+    assert (loaded.weight, loaded.own_weight) == (given.weight, given.own_weight)
+    assert loaded.counts.settings == given.counts.settings
     assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.errors import InputError
-from recsys.model.heads import TargetAttentionHead
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.explain import explain
 from recsys.scoring.recommender import Recommender

@@ -16,9 +16,9 @@ from recsys.config import Experiment, FactorisationMachineConfig, SequenceToSequ
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
-from recsys.model.heads import TargetAttentionHead
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.inspect import AttentionMap, inspect, record_attention
 from recsys.scoring.recommender import Recommender
@@ -134,7 +134,9 @@ def test_the_map_of_target_attention_is_the_formula(tiny_bundle: ModelBundle) ->
 
 def test_weights_are_those_that_contributions_are_made_with() -> None:
     torch.manual_seed(0)
-    head = TargetAttentionHead(8, 4, [2.0, 9.0], from_states=False, dropout=0.0).double()
+    head = TargetAttentionHead(
+        8, 4, [2.0, 9.0], memory="items", pooling="average", dropout=0.0
+    ).double()
     nn.init.normal_(head.use.weight)
     memory, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
     history = head.history_side(memory, memory)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from recsys.model.heads import DotProductHead, TargetAttentionHead
+from recsys.model.heads import DotProductHead
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.training.losses import chunked_cross_entropy, cross_entropy, seen_items
 
 
@@ -132,7 +133,9 @@ def test_chunks_change_nothing(
     batch, length, items, dim = 5, 7, 11, 6
     head: DotProductHead | TargetAttentionHead = DotProductHead()
     if kind == "target attention":
-        head = TargetAttentionHead(dim, 4, [2.0, 9.0], from_states=False, dropout=0.0)
+        head = TargetAttentionHead(
+            dim, 4, [2.0, 9.0], memory="items", pooling="average", dropout=0.0
+        )
         torch.nn.init.normal_(head.use.weight)
     head = head.double()
     states = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)

@@ -14,8 +14,9 @@ from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.evaluation import model_scorer
 from recsys.evaluation.model_scorer import ModelScorer
-from recsys.model.heads import DotProductHead, TargetAttentionHead
+from recsys.model.heads import DotProductHead
 from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4
 HEADS: list[DotProduct | TargetAttention] = [
