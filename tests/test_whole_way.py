@@ -196,6 +196,44 @@ def test_items_that_came_later_are_recommended_by_their_features(terminal: Termi
         assert message in err
 
 
+def test_what_was_done_and_by_whom_is_read(terminal: Terminal) -> None:
+    """From a dataset and from a file; by a model with target attention."""
+    log = pl.read_csv("purchases.csv").with_columns(rating=pl.int_range(pl.len()) % 5)
+    log.write_csv("purchases.csv")
+    users = log.select(user_id=pl.col("customer").unique().sort())
+    users.with_columns(age=20 + pl.int_range(pl.len()) % 3).write_csv("users.csv")
+    columns = ("--user", "customer", "--item", "sku", "--time", "bought_at", "--keep", "rating")
+    terminal.json(
+        "prepare", "purchases.csv", *columns, "--users", "users.csv", "--out", "data/mine"
+    )
+    words = ("train", "small.yaml", "--data", "data/mine", "--set", "evidence={}")
+    reads = "model.interaction_features=[{kind: number, column: rating}]"
+    (trained,) = terminal.json(*words, "--set", reads, "--set", "model.user_features=[age]")
+    rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")
+    figures = {row["metric"]: row["mean"] for row in rows}
+    assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
+
+    asked = ("--user", "C00007", "--data", "data/mine")
+    expected = terminal.json("recommend", trained["bundle"], *asked)
+    mine = log.join(pl.read_csv("users.csv"), left_on="customer", right_on="user_id")
+    mine.filter(pl.col("customer") == "C00007").write_csv("one.csv")
+    found = terminal.json("recommend", trained["bundle"], "one.csv")
+    assert [row["item_id"] for row in found] == [row["item_id"] for row in expected]
+    best = expected[0]["item_id"]
+    parts = terminal.json("explain", trained["bundle"], *asked, "--item", best)
+    whole = sum(row["contribution"] for row in parts) + parts[0]["dot_product"]
+    assert whole == pytest.approx(expected[0]["score"], abs=1e-4)
+    terminal.json("inspect", trained["bundle"], *asked, "--out", "maps")
+    for wrong, message in (
+        (("recommend", trained["bundle"], "purchases.csv"), "purchases.csv: no column 'age' among"),
+        ((*words, "--set", "model.interaction_features=[action]"),
+         "error: model.interaction_features: category 'action': no such column among rating"),
+    ):  # fmt: skip
+        status, out, err = terminal(*wrong)
+        assert (status, out) == (2, "")
+        assert message in err
+
+
 def test_generate_writes_lists(terminal: Terminal) -> None:
     model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
     split = "data.split={kind: leave_last_out, targets: 3}"

@@ -32,6 +32,11 @@ MODELS: dict[str, dict[str, Any]] = {
         "max_generated": 4,
     },
     "averaged, with times": {"kind": "hstu", "times": "past"},
+    "with features": {
+        "kind": "hstu",
+        "interaction_features": [{"kind": "number", "column": "rating"}],
+        "user_features": ["group"],
+    },
 }
 
 
@@ -42,8 +47,12 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     log = make_shop(seed=0, num_customers=60).interactions
-    config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
-    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop")
+    log = log.with_columns(rating=pl.int_range(pl.len()) % 5)
+    users = log.select(pl.col("user_id").unique().sort()).with_columns(
+        group=pl.int_range(pl.len()) % 2
+    )
+    config = DataConfig(duplicates="drop_exact", min_user_interactions=3, keep=("rating",))
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop", users=users)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,485 @@
+"""Features of interactions and users on their way from the log to the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from torch import nn
+
+from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.data.batches import TrainingBatches
+from recsys.data.encoders import Encoders
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.model_scorer import ModelScorer, read_histories
+from recsys.evaluation.rank_table import evaluate
+from recsys.model.recommender import SequenceRecommender
+from recsys.scoring.bundle import ModelBundle
+from recsys.scoring.catalogue import Catalogue
+from recsys.scoring.recommender import Recommender
+from recsys.training.loop import train
+
+LOG = pl.DataFrame(
+    [
+        *[("ann", "boots", 0, "buy", 5, ["x"]), ("ann", "hat", 1, "view", 3, ["y", "x"])],
+        *[("ann", "coat", 2, "buy", None, []), ("ann", "boots", 3, "view", 1, ["x"])],
+        *[("ann", "hat", 4, "sell", 2, ["x"]), ("bob", "hat", 0, "buy", 4, ["y"])],
+        *[("bob", "boots", 1, None, 5, ["z"]), ("bob", "hat", 2, "buy", 5, [])],
+        *[("bob", "coat", 3, "view", 4, ["x"]), ("cat", "coat", 0, "view", 1, ["y"])],
+        *[("cat", "hat", 1, "buy", 2, ["x"]), ("cat", "scarf", 2, "buy", 3, ["y"])],
+    ],
+    schema=["user_id", "item_id", "timestamp", "action", "rating", "tags"],
+    orient="row",
+)
+USERS = pl.DataFrame(
+    {"user_id": ["bob", "ann", "eve"], "age": [40, 20, 99], "sex": ["m", "f", "m"]}
+)
+READ = {
+    "interaction_features": [
+        "action",
+        {"kind": "number", "column": "rating"},
+        {"kind": "categories", "column": "tags"},
+    ],
+    "user_features": [{"kind": "number", "column": "age"}],
+}
+WITH_USERS = LOG.join(USERS, on="user_id", how="left", maintain_order="left")
+KEEP = DataConfig(keep=("action", "rating", "tags"))
+
+
+def make_experiment(**model: Any) -> Experiment:
+    tree = {
+        "model": {
+            "embedding_dim": 8,
+            "num_blocks": 1,
+            "feed_forward_dim": 16,
+            "max_sequence_length": 3,
+            "head": {"kind": "target_attention", "head_dim": 4},
+            **model,
+        },
+        "evaluation": {"seen": "allow"},
+    }
+    return parse_experiment(tree)
+
+
+def learnt(experiment: Experiment, catalogue: Catalogue) -> SequenceRecommender:
+    """With weights past the zeros that features start from."""
+    torch.manual_seed(3)
+    model = catalogue.new_model(experiment.model, np.ones(catalogue.num_items + 1, dtype=np.int64))
+    assert isinstance(model, SequenceRecommender)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(LOG, KEEP, tmp_path_factory.mktemp("data") / "d", users=USERS)
+
+
+@pytest.fixture(scope="module")
+def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    experiment = make_experiment(**READ)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    model = learnt(experiment, catalogue)
+    path = tmp_path_factory.mktemp("bundle") / "b"
+    return ModelBundle.write(path, model, experiment, dataset, "train", encoders=catalogue.encoders)
+
+
+def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: Path) -> None:
+    table = dataset.interaction_table
+    assert table.columns == ["user_id", "item_id", "action", "rating", "tags"]
+    assert_frame_equal(table.drop("item_id"), LOG.drop("item_id", "timestamp"))
+    assert table["item_id"].to_list() == [*LOG["item_id"][:-1], None]  # the scarf is a test target
+    assert dataset.user_table.rows() == [("ann", 20, "f"), ("bob", 40, "m"), ("cat", None, None)]
+    plain = prepare(LOG, None, tmp_path / "plain")
+    assert not {"interactions.parquet"} & set(plain.manifest.files)
+    assert "keep" not in plain.manifest.settings
+    fewer = prepare(LOG.drop("action", "rating", "tags"), None, tmp_path / "fewer")
+    assert fewer.fingerprint == plain.fingerprint != dataset.fingerprint
+    other = LOG.with_columns(rating=pl.lit(1))
+    assert prepare(other, KEEP, tmp_path / "other", users=USERS).fingerprint != dataset.fingerprint
+    assert prepare(LOG, KEEP, tmp_path / "again", users=USERS).fingerprint == dataset.fingerprint
+
+
+def test_encoders_learn_from_the_training_part_alone(dataset: PreparedDataset) -> None:
+    """To sell is of a test target alone; some ratings are, too."""
+    encoders = Encoders.fit(make_experiment(**READ).model, dataset)
+    assert encoders.interactions is not None
+    trained = dataset.interaction_table.filter(dataset.in_training)
+    assert len(trained) == 6
+    facts = [getattr(one, "values", None) for one in encoders.interactions.encoders]
+    assert facts == [["buy", "view"], None, ["x", "y", "z"]]
+    number = encoders.interactions.encoders[1]
+    assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
+    assert (encoders.num_input_categories, encoders.num_input_numbers) == (5, 4)
+
+
+def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
+    encoders = Encoders.fit(make_experiment(**READ).model, dataset)
+    histories = encoders.read(dataset).histories("test")
+    taken = histories.take(np.array([1, 0])).newest(2)
+    found = taken.padded_features(3)
+    assert found is not None
+    categories, shares, numbers = found
+    # Of bob boots (nothing, 5, z) and hat (buy, 5, nothing); of ann coat and boots.
+    assert categories.shape[:2] == (2, 3)
+    assert [sorted(set(row)) for row in categories[0].tolist()] == [[0, 5], [0, 1], [0]]
+    assert [sorted(set(row)) for row in categories[1].tolist()] == [[0, 1], [0, 2, 3], [0]]
+    assert shares.sum(axis=2).tolist() == [[1, 1, 0], [1, 2, 0]]
+    assert numbers[1, 0, 1] == 1  # no rating
+    ages = numbers[..., 2]
+    assert ages[0, 0] == ages[0, 1] == -ages[1, 0] != 0
+    assert not ages[:, 2].any()
+    assert histories[1:].padded_features() is not None
+    batch = next(iter(TrainingBatches(histories, 2, 100, seed=0, windows="all")))
+    share = batch.share(1, 2)
+    assert share.features is not None
+    assert batch.features is not None
+    for ours, whole in zip(share.features, batch.features, strict=True):
+        assert torch.equal(ours, whole[1::2])
+
+
+@pytest.mark.parametrize("kind", [{}, {"kind": "hstu"}])
+@torch.inference_mode()
+def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[str, Any]) -> None:
+    """The state before a user's last known item is that of the history that ends there."""
+    model = {"embedding_dim": 8, "num_blocks": 1, "max_sequence_length": 3, **READ, **kind}
+    experiment = parse_experiment({"model": model})
+    catalogue = Catalogue.of(experiment.model, dataset)
+    ours, known = learnt(experiment, catalogue), catalogue.encoders.read(dataset).histories("test")
+    (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
+    history, _ = ours.teacher_forced(
+        batch.items, batch.lengths, batch.targets, batch.times, batch.features
+    )
+    before = known.without_last().newest(3)
+    side, lengths = read_histories(ours, before)
+    order = np.argsort(-lengths.numpy(), kind="stable")  # ann and bob have as many: 3 and 2, cat 1
+    rows = np.argsort(-batch.lengths.numpy(), kind="stable")
+    for row, user in zip(rows, order, strict=True):
+        length = int(lengths[user])
+        assert batch.items[row, :length].tolist() == before.padded(3)[user, :length].tolist()
+        trained, scored = history[0][row, length - 1], side[0][user, length - 1]
+        assert torch.allclose(trained, scored, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_training_starts_where_one_without_features_does(dataset: PreparedDataset) -> None:
+    sides = []
+    for features in ({}, READ):
+        experiment = make_experiment(**features)
+        catalogue = Catalogue.of(experiment.model, dataset)
+        torch.manual_seed(1)
+        model = catalogue.new_model(experiment.model, np.ones(4, dtype=np.int64)).eval()
+        known = catalogue.encoders.read(dataset).histories("test").newest(3)
+        sides.append(read_histories(model, known)[0])
+    for plain, ours in zip(*sides, strict=True):
+        assert torch.equal(plain, ours)
+
+
+def planted(by: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """After an action a, or for users of the group a, comes one of items 1 to 4, else of 5 to 8.
+
+    Where it is the group, that is so at every other time: an item of 9 to 12, which tells nothing,
+    is between.
+    """
+    rng = np.random.default_rng(0)
+    rows, groups = [], []
+    for user in range(300):
+        group, action = "ab"[rng.integers(2)], "ab"[rng.integers(2)]
+        groups.append((user, group))
+        for time in range(6):
+            first = 5 if (action if by == "action" else group) == "b" else 1
+            first = 9 if by == "group" and time % 2 == 0 else first
+            action = "ab"[rng.integers(2)]
+            rows.append((user, first + int(rng.integers(4)), time, action))
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "action"], orient="row")
+    return log, pl.DataFrame(groups, schema=["user_id", "group"], orient="row")
+
+
+def planted_ndcg(log: pl.DataFrame, users: pl.DataFrame, folder: Path, **model: Any) -> float:
+    experiment = parse_experiment(
+        {
+            "model": {
+                "embedding_dim": 16,
+                "num_blocks": 1,
+                "feed_forward_dim": 16,
+                "dropout": 0.0,
+                "max_sequence_length": 6,
+                "head": {"kind": "dot_product"},
+                **model,
+            },
+            "training": {"learning_rate": 1e-2, "batch_tokens": 150, "precision": "float32"},
+            "evaluation": {"seen": "allow"},
+        }
+    )
+    data = prepare(log, DataConfig(keep=("action",)), folder, users=users)
+    catalogue = Catalogue.of(experiment.model, data)
+    data = catalogue.encoders.read(data)
+    trained, _ = train(experiment, catalogue, data.histories("valid"), None, 12, lambda *_: None)
+    table = evaluate(
+        ModelScorer(trained, experiment.model.max_sequence_length),
+        data.holdout("test"),
+        "test",
+        "allow",
+    )
+    return float(table.values("ndcg_at_4").mean())
+
+
+def test_what_only_actions_tell_is_learnt_by_who_reads_them(tmp_path: Path) -> None:
+    """NDCG@4 of one of four likely items: .64 for who knows the half, and half of that for others.
+
+    Shuffled actions tell nothing, and nothing is learnt of them.
+    """
+    log, users = planted("action")
+    reads = {"interaction_features": ["action"]}
+    assert planted_ndcg(log, users, tmp_path / "with", **reads) > 0.55
+    assert planted_ndcg(log, users, tmp_path / "without") < 0.45
+    shuffled = log.with_columns(pl.col("action").shuffle(seed=1))
+    assert planted_ndcg(shuffled, users, tmp_path / "shuffled", **reads) < 0.45
+
+
+def test_what_only_the_user_tells_is_learnt_by_who_reads_it(tmp_path: Path) -> None:
+    """The newest item is all that is read of a history; NDCG@4 as above."""
+    log, users = planted("group")
+    model = {"max_sequence_length": 1, "user_features": ["group"]}
+    assert planted_ndcg(log, users, tmp_path / "with", **model) > 0.55
+    assert planted_ndcg(log, users, tmp_path / "without", max_sequence_length=1) < 0.45
+    shuffled = users.with_columns(pl.col("group").shuffle(seed=1))
+    assert planted_ndcg(log, shuffled, tmp_path / "shuffled", **model) < 0.45
+
+
+@torch.inference_mode()
+def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -> None:
+    """Other ratings and actions of the test targets change no score, nor does any batch see one."""
+    experiment = make_experiment(**READ)
+    last = pl.int_range(pl.len()).over("user_id") == pl.len().over("user_id") - 1
+    other = LOG.with_columns(
+        action=pl.when(last).then(pl.lit("view")).otherwise("action"),
+        rating=pl.when(last).then(77).otherwise("rating"),
+    )
+    changed = prepare(other, KEEP, tmp_path / "other", users=USERS)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    model = learnt(experiment, catalogue)
+    one, two = (
+        ModelScorer(model, 3).score(catalogue.encoders.read(data).holdout("test").histories)
+        for data in (dataset, changed)
+    )
+    assert torch.equal(one, two)
+    whole = [
+        Recommender(write(tmp_path / name, model, experiment, data, catalogue), data).score(
+            users=["ann"], candidates=["hat"]
+        )["score"][0]
+        for name, data in (("a", dataset), ("b", changed))
+    ]
+    assert whole[0] != pytest.approx(whole[1], abs=1e-4)  # once it is past, it is read
+    batches = []
+    for data in (dataset, changed):
+        known = catalogue.encoders.read(data)
+        ends = known.offsets[1:]
+        everything = known.known(np.arange(3), known.offsets[:-1], ends).take(np.array([0, 1]))
+        batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
+    for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def write(
+    path: Path,
+    model: SequenceRecommender,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    catalogue: Catalogue,
+) -> ModelBundle:
+    return ModelBundle.write(path, model, experiment, dataset, "train", encoders=catalogue.encoders)
+
+
+def test_a_bundle_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+    assert {"interaction_features.safetensors", "user_features.safetensors"} < set(
+        bundle.manifest.files
+    )
+    opened = ModelBundle.open(bundle.path)
+    known = opened.encoders.read(dataset).histories("test")
+    expected = bundle.scorer.score(bundle.encoders.read(dataset).histories("test"))
+    assert torch.equal(opened.scorer.score(known), expected)
+    with pytest.raises(ValueError, match="reads features of its inputs, and there are none"):
+        opened.scorer.score(dataset.histories("test"))
+
+
+@pytest.mark.parametrize("ask", ["recommend", "score", "explain", "inspect", "two stages"])
+def test_raw_histories_are_read_as_the_dataset_is(
+    bundle: ModelBundle, dataset: PreparedDataset, ask: str, tmp_path: Path
+) -> None:
+    """From frames and files; without features it is another answer."""
+    recommender = Recommender(bundle, dataset)
+    raw = WITH_USERS.drop("sex")
+    raw.with_columns(pl.col("tags").list.join("|")).write_csv(tmp_path / "raw.csv")
+    if ask in ("explain", "inspect"):
+        ann = raw.filter(pl.col("user_id") == "ann")
+        asked = recommender.read_histories(users=["ann"])
+        if ask == "explain":
+            frames = [recommender.explain(one, "coat") for one in (ann, asked)]
+            assert frames[0]["position"].to_list() == [2, 3, 4]
+            score = recommender.score(ann, ["coat"])["score"][0]
+            parts = frames[0]["contribution"].sum() + frames[0]["dot_product"][0]
+            assert parts == pytest.approx(score, abs=1e-5)
+            assert_frame_equal(*frames)
+            return
+        maps = [recommender.inspect(one) for one in (ann, asked)]
+        for one, other in zip(*maps, strict=True):
+            assert np.allclose(one.weights, other.weights, atol=1e-6)
+            assert one.columns == other.columns == ["3 coat", "4 boots", "5 hat"]
+        return
+
+    def answer(histories: Any = None, users: Any = None) -> pl.DataFrame:
+        if ask == "score":
+            return recommender.score(histories, ["hat", "boots"], users=users)
+        retrieve = 3 if ask == "two stages" else None
+        return recommender.recommend(histories, users=users, k=2, retrieve=retrieve)
+
+    expected = answer(users=["ann", "bob", "cat"])
+    assert_frame_equal(answer(raw), expected, abs_tol=1e-5)
+    assert_frame_equal(answer(tmp_path / "raw.csv"), expected, abs_tol=1e-5)
+    blind = raw.with_columns(action=None, rating=None, age=None)
+    assert not np.allclose(answer(blind)["score"], expected["score"], atol=1e-3)
+    strange = raw.with_columns(action=pl.lit("lend"))  # counts as missing
+    missing = raw.with_columns(action=pl.lit(None, pl.String))
+    assert_frame_equal(answer(strange), answer(missing))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"interaction_features": ["actoin"]}, "model.interaction_features: category 'actoin': no"),
+        ({"interaction_features": ["actoin"]}, "among action, rating, tags; did you mean 'action'"),
+        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it among da"),
+        ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
+        ({"user_features": ["agee"]}, "no such column among age, sex; did you mean 'age'"),
+        ({"user_features": ["age"]}, "model.user_features: category 'age': no two users share a"),
+        ({"interaction_features": [{"kind": "number", "column": "action"}]},
+         "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
+        ({"user_features": [{"kind": "number", "column": "sex"}]},
+         "model.user_features: number 'sex': user 'ann' has 'f', which is no number"),
+    ],
+)  # fmt: skip
+def test_features_that_are_not_to_be_had(
+    dataset: PreparedDataset, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        Catalogue.of(make_experiment(**changes).model, dataset)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    none = LOG.with_columns(action=pl.lit(None, pl.String), rating=pl.lit(3))
+    users = USERS.with_columns(age=None, sex=pl.lit("f")).head(2)
+    data = prepare(
+        none,
+        KEEP,
+        tmp_path / "d",
+        users=users.vstack(users.head(1).with_columns(user_id=pl.lit("cat"))),
+    )
+    for features, message in (
+        ({"interaction_features": ["action"]}, "'action': no interaction has a value"),
+        ({"interaction_features": ["rating"]}, "'rating': all interactions have the same value, 3"),
+        ({"user_features": ["age"]}, "category 'age': no user has a value"),
+        ({"user_features": ["sex"]}, "category 'sex': all users have the same value, 'f'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Catalogue.of(make_experiment(**features).model, data)
+    bare = prepare(LOG, None, tmp_path / "bare")
+    for kind, place in (
+        ("interaction", "of the log is kept"),
+        ("user", "in the user table: it has"),
+    ):
+        with pytest.raises(InputError, match=f"no such column {place}"):
+            Catalogue.of(make_experiment(**{f"{kind}_features": ["age"]}).model, bare)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"interaction_features": ["item_id"]}, "item_id is no feature of an interaction"),
+        ({"user_features": ["user_id"]}, "user_id is no feature of a user"),
+        ({"user_features": ["age", "age"]}, "age is there twice as category"),
+        *(
+            ({"kind": kind, name: ["x"]}, f"model.{name}: unknown key")
+            for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")
+            for name in ("interaction_features", "user_features")
+        ),
+    ],
+)
+def test_features_that_cannot_be_configured(model: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({"model": model})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (["user_id"], "data.keep: user_id is no column of an interaction's own"),
+        (["a", "a"], "data.keep: a is there twice"),
+    ],
+)
+def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({"data": {"keep": keep}})
+    assert message in str(caught.value)
+
+
+def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
+        prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
+    for users, message in (
+        (pl.DataFrame({"user": ["ann"]}), "user table of the frame: no column 'user_id'"),
+        (USERS.tail(1), "user table of the frame: none of its user_ids is in the log"),
+        (pl.concat([USERS, USERS]), "user table of the frame: user_id 'bob' has more than one row"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prepare(LOG, None, tmp_path / "out", users=users)
+    assert not list(tmp_path.iterdir())
+
+
+def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+    recommender, raw = Recommender(bundle, dataset), WITH_USERS.drop("sex")
+    with pytest.raises(InputError, match="histories: no column 'rating' among user_id, item_id"):
+        recommender.recommend(raw.drop("rating"), k=1)
+    with pytest.raises(InputError, match="histories: no column 'age' among user_id"):
+        recommender.recommend(raw.drop("age"), k=1)
+    reads = "histories: the model reads action, rating, tags, age too, and lists of items do not"
+    for ask in (
+        lambda: recommender.recommend([["hat"]], k=1),
+        lambda: recommender.explain(["hat"], "boots"),
+        lambda: recommender.inspect(["hat"]),
+    ):
+        with pytest.raises(InputError, match=reads):
+            ask()
+    with pytest.raises(InputError, match="column 'age': is of users, and user 'ann' has both 20 a"):
+        recommender.recommend(raw.with_columns(age=pl.col("age") + pl.col("timestamp")), k=1)
+    with pytest.raises(InputError, match="history: of one user, not of 3"):
+        recommender.explain(raw, "hat")
+    wrong = raw.with_columns(rating=pl.lit("good"))
+    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is no number"):
+        recommender.recommend(wrong, k=1)
+
+
+def test_sessions_have_the_features_of_their_user(tmp_path: Path) -> None:
+    log = LOG.with_columns(timestamp=pl.col("timestamp") * 10 + (pl.col("timestamp") > 1) * 100)
+    data = prepare(log, DataConfig(session_gap=50, keep=("action",)), tmp_path / "d", users=USERS)
+    ages = dict(data.user_table.select("user_id", "age").iter_rows())
+    assert ages == {
+        "ann#1": 20,
+        "ann#2": 20,
+        "bob#1": 40,
+        "bob#2": 40,
+        "cat#1": None,
+        "cat#2": None,
+    }
+    assert data.interaction_table["action"].to_list() == LOG["action"].to_list()
