@@ -15,6 +15,7 @@ from torch import nn
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.batches import TrainingBatches
 from recsys.data.encoders import Encoders
+from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer, read_histories
@@ -312,45 +313,54 @@ def test_a_bundle_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> N
         opened.scorer.score(dataset.histories("test"))
 
 
-@pytest.mark.parametrize("ask", ["recommend", "score", "explain", "inspect", "two stages"])
+RAW = WITH_USERS.drop("sex")
+"""Of a user's rows each has the user's age."""
+
+
+@pytest.mark.parametrize("retrieve", [None, 3])
 def test_raw_histories_are_read_as_the_dataset_is(
-    bundle: ModelBundle, dataset: PreparedDataset, ask: str, tmp_path: Path
+    bundle: ModelBundle, dataset: PreparedDataset, retrieve: int | None, tmp_path: Path
 ) -> None:
     """From frames and files; without features it is another answer."""
     recommender = Recommender(bundle, dataset)
-    raw = WITH_USERS.drop("sex")
-    raw.with_columns(pl.col("tags").list.join("|")).write_csv(tmp_path / "raw.csv")
-    if ask in ("explain", "inspect"):
-        ann = raw.filter(pl.col("user_id") == "ann")
-        asked = recommender.read_histories(users=["ann"])
-        if ask == "explain":
-            frames = [recommender.explain(one, "coat") for one in (ann, asked)]
-            assert frames[0]["position"].to_list() == [2, 3, 4]
-            score = recommender.score(ann, ["coat"])["score"][0]
-            parts = frames[0]["contribution"].sum() + frames[0]["dot_product"][0]
-            assert parts == pytest.approx(score, abs=1e-5)
-            assert_frame_equal(*frames)
-            return
-        maps = [recommender.inspect(one) for one in (ann, asked)]
-        for one, other in zip(*maps, strict=True):
-            assert np.allclose(one.weights, other.weights, atol=1e-6)
-            assert one.columns == other.columns == ["3 coat", "4 boots", "5 hat"]
-        return
+    expected = recommender.recommend(users=["ann", "bob", "cat"], k=2, retrieve=retrieve)
+    RAW.with_columns(pl.col("tags").list.join("|")).write_csv(tmp_path / "raw.csv")
+    for histories in (RAW, RAW.to_pandas(), tmp_path / "raw.csv"):
+        found = pl.DataFrame(recommender.recommend(histories, k=2, retrieve=retrieve))
+        assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=False)
+    blind = RAW.with_columns(action=None, rating=None, age=None)
+    found = recommender.recommend(blind, k=2, retrieve=retrieve)
+    assert not np.allclose(found["score"], expected["score"], atol=1e-3)
 
-    def answer(histories: Any = None, users: Any = None) -> pl.DataFrame:
-        if ask == "score":
-            return recommender.score(histories, ["hat", "boots"], users=users)
-        retrieve = 3 if ask == "two stages" else None
-        return recommender.recommend(histories, users=users, k=2, retrieve=retrieve)
 
-    expected = answer(users=["ann", "bob", "cat"])
-    assert_frame_equal(answer(raw), expected, abs_tol=1e-5)
-    assert_frame_equal(answer(tmp_path / "raw.csv"), expected, abs_tol=1e-5)
-    blind = raw.with_columns(action=None, rating=None, age=None)
-    assert not np.allclose(answer(blind)["score"], expected["score"], atol=1e-3)
-    strange = raw.with_columns(action=pl.lit("lend"))  # counts as missing
-    missing = raw.with_columns(action=pl.lit(None, pl.String))
-    assert_frame_equal(answer(strange), answer(missing))
+def test_an_unknown_category_counts_as_missing(bundle: ModelBundle) -> None:
+    recommender, items = Recommender(bundle), ["hat", "boots"]
+    strange = RAW.with_columns(action=pl.lit("lend"))
+    missing = RAW.with_columns(action=pl.lit(None, pl.String))
+    assert_frame_equal(recommender.score(strange, items), recommender.score(missing, items))
+    known = recommender.score(RAW, items)
+    assert not np.allclose(known["score"], recommender.score(missing, items)["score"], atol=1e-3)
+
+
+def test_explanations_are_of_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+    recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
+    asked = recommender.read_histories(users=["ann"])
+    parts = recommender.explain(ann, "coat")
+    assert parts["position"].to_list() == [2, 3, 4]
+    whole = parts["contribution"].sum() + parts["dot_product"][0]
+    assert whole == pytest.approx(recommender.score(ann, ["coat"])["score"][0], abs=1e-5)
+    assert_frame_equal(parts, recommender.explain(asked, "coat"))
+
+
+def test_attention_maps_are_of_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+    recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
+    asked = recommender.read_histories(users=["ann"])
+    blind = ann.with_columns(action=None, rating=None)
+    of_frame, of_dataset, of_blind = (recommender.inspect(one) for one in (ann, asked, blind))
+    for one, other, without in zip(of_frame, of_dataset, of_blind, strict=True):
+        assert np.allclose(one.weights, other.weights, atol=1e-6)
+        assert not np.allclose(one.weights, without.weights, atol=1e-3)
+        assert one.columns == other.columns == ["3 coat", "4 boots", "5 hat"]
 
 
 @pytest.mark.parametrize(
@@ -437,6 +447,11 @@ def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
 def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
         prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
+    read = read_log(LOG, keep=["rating"])
+    with pytest.raises(
+        InputError, match="data.keep: the frame is a log already read: keep columns"
+    ):
+        prepare(read, KEEP, tmp_path / "out")
     for users, message in (
         (pl.DataFrame({"user": ["ann"]}), "user table of the frame: no column 'user_id'"),
         (USERS.tail(1), "user table of the frame: none of its user_ids is in the log"),
@@ -448,7 +463,7 @@ def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
 
 
 def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
-    recommender, raw = Recommender(bundle, dataset), WITH_USERS.drop("sex")
+    recommender, raw = Recommender(bundle, dataset), RAW
     with pytest.raises(InputError, match="histories: no column 'rating' among user_id, item_id"):
         recommender.recommend(raw.drop("rating"), k=1)
     with pytest.raises(InputError, match="histories: no column 'age' among user_id"):
