@@ -80,7 +80,7 @@ class TrainingConfig(Section):
 
 
 class EvidenceConfig(Section):
-    """Counts of what followed what, and of what the user had, beside a trained model (`Evidence`)."""
+    """Counts beside a trained model: what followed what, and what the user had (`Evidence`)."""
 
     weights: tuple[PositiveFloat, ...] = Field(
         (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), min_length=1
