@@ -80,10 +80,12 @@ class TrainingConfig(Section):
 
 
 class EvidenceConfig(Section):
-    """Counts of what followed what, added to the trained model's scores (`Evidence`)."""
+    """Counts beside a trained model: what followed what, and what the user had (`Evidence`)."""
 
-    weights: tuple[PositiveFloat, ...] = Field((0.5, 1.0, 2.0, 4.0, 8.0, 16.0), min_length=1)
-    """What validation NDCG@10 chooses the weight of the counts from; 0, the model alone, is always
+    weights: tuple[PositiveFloat, ...] = Field(
+        (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), min_length=1
+    )
+    """What validation NDCG@10 chooses the weights of the counts from; 0, the model alone, is always
     among them."""
 
 

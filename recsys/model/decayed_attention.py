@@ -12,24 +12,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_GROUP = 192
-"""Positions that are worked on together: of several short sequences, or of a single longer one.
-Smaller matrices are left to waste by the products, larger ones by the cache."""
+_SIDE_BY_SIDE = 192
+"""Positions of short sequences that share one triangular matrix."""
+_GROUPS = 4
+"""How many such matrices' positions are worked on together: the gradients of all candidates are
+added up after each, which is dear where there are few; many do not stay near the processor."""
 
 
 def sequences_together(length: int) -> int:
     """How many sequences of some length the functions below work on at once."""
-    return max(1, _GROUP // length)
+    return _GROUPS * max(1, _SIDE_BY_SIDE // length)
+
+
+def _side_by_side(sequences: int, length: int) -> int:
+    """How many of them share a triangular matrix: a divisor of all.
+
+    >>> _side_by_side(24, 16), _side_by_side(23, 16), _side_by_side(2, 200)
+    (12, 1, 1)
+    """
+    most = max(1, _SIDE_BY_SIDE // length)
+    return max(some for some in range(1, most + 1) if sequences % some == 0)
 
 
 class DecayedSums:
     """Running sums that forget: y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, and their transpose.
 
     A product with the triangular matrix of decays, block by block with a carry: matrix units do it
-    several times faster than a scan, and nothing grows with t. Of several sequences side by side
-    the triangles stand along the diagonal of one matrix.
+    several times faster than a scan, and nothing grows with t. Of short sequences side by side the
+    triangles stand along the diagonal of one matrix.
 
-    >>> sums = DecayedSums(torch.tensor(2.0).log(), 3, torch.float32, sequences=2)
+    >>> sums = DecayedSums(torch.tensor(2.0).log(), 3, torch.float32)
     >>> sums.past(torch.ones(1, 6))
     tensor([[1.0000, 1.5000, 1.7500, 1.0000, 1.5000, 1.7500]])
     >>> sums.future(torch.ones(1, 3))
@@ -39,24 +51,40 @@ class DecayedSums:
         decay: scalar ≥ 0.
         length: of a sequence, L.
         dtype: of what is summed.
-        sequences: the most that are side by side.
+        side_by_side: sequences that share a matrix.
         block: rows of the triangular matrix of a single one.
     """
 
     def __init__(
-        self, decay: Tensor, length: int, dtype: torch.dtype, sequences: int = 1, block: int = 256
+        self,
+        decay: Tensor,
+        length: int,
+        dtype: torch.dtype,
+        side_by_side: int = 1,
+        block: int = 256,
     ) -> None:
-        size = min(block, length) if sequences == 1 else length
+        self._width = side_by_side * length
+        size = min(block, length) if side_by_side == 1 else length
+        triangle = _triangle(decay, size)
+        self._kernel = torch.block_diag(*[triangle] * side_by_side).to(dtype)
         steps = torch.arange(size, device=decay.device)
-        ages = steps - steps[:, None]
-        triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
-        self._kernel = torch.block_diag(*[triangle] * sequences).to(dtype)
         self._fade = torch.exp(-decay * (steps + 1)).to(dtype)
 
     def past(self, x: Tensor) -> Tensor:
-        """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, L] or [C, sequences · L]."""
+        """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, B · L]; B % side_by_side = 0."""
+        return self._past(x.reshape(-1, self._width)).view(x.shape)
+
+    def future(self, x: Tensor) -> Tensor:
+        """y_t = Σ_{j≥t} exp(-decay · (j - t)) x_j, of x as in `past`."""
+        rows = x.reshape(-1, self._width)
+        if self._width <= len(self._kernel):
+            total: Tensor = rows @ self._kernel.T
+            return total.view(x.shape)
+        return self._past(rows.flip(-1)).flip(-1).view(x.shape)
+
+    def _past(self, rows: Tensor) -> Tensor:
         sums: list[Tensor] = []
-        for part in x.split(len(self._kernel), dim=-1):
+        for part in rows.split(len(self._kernel), dim=-1):
             size = part.shape[-1]
             total = part @ self._kernel[:size, :size]
             if sums:
@@ -64,13 +92,12 @@ class DecayedSums:
             sums.append(total)
         return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)
 
-    def future(self, x: Tensor) -> Tensor:
-        """y_t = Σ_{j≥t} exp(-decay · (j - t)) x_j, of x as in `past`."""
-        size = x.shape[-1]
-        if size <= len(self._kernel):
-            total: Tensor = x @ self._kernel[:size, :size].T
-            return total
-        return self.past(x.flip(-1)).flip(-1)
+
+def _triangle(decay: Tensor, length: int) -> Tensor:
+    """exp(-decay · (t - j)) for j ≤ t, else 0 [length (j), length (t)]."""
+    steps = torch.arange(length, device=decay.device)
+    ages = steps - steps[:, None]
+    return torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
 
 
 def averages_at_all_positions(
@@ -126,7 +153,7 @@ class _Average(torch.autograd.Function):
     ) -> Tensor:
         batch, length, _ = keys.shape
         dtype = torch.result_type(keys, queries)
-        ctx.sums = DecayedSums(decay, length, dtype, sequences=batch)
+        ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
         evidence = uses @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
@@ -158,16 +185,20 @@ class _Sum(torch.autograd.Function):
     def forward(
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
     ) -> Tensor:
-        recencies = _recencies(decay, *keys.shape[:2]).to(torch.result_type(keys, queries))
+        triangle = _triangle(decay, keys.shape[1])
+        same = [triangle / triangle.sum(dim=0)] * _side_by_side(*keys.shape[:2])
+        recencies = torch.block_diag(*same).to(torch.result_type(keys, queries))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
         weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
         ctx.save_for_backward(keys, values, queries, uses, weights, weighted, recencies)
-        return weighted @ recencies
+        attended: Tensor = (weighted.view(-1, len(recencies)) @ recencies).view(weighted.shape)
+        return attended
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         keys, values, queries, uses, weights, weighted, recencies = ctx.saved_tensors
-        of_weighted = upstream[0] @ recencies.T
+        of_attended = upstream[0].reshape(-1, len(recencies))
+        of_weighted = (of_attended @ recencies.T).view(weighted.shape)
         of_logits = weighted * of_weighted
         of_evidence = of_weighted.mul_(weights)
         return (
@@ -177,12 +208,3 @@ class _Sum(torch.autograd.Function):
             of_evidence @ values.flatten(0, 1),
             None,
         )
-
-
-def _recencies(decay: Tensor, sequences: int, length: int) -> Tensor:
-    """r_j(t) of sequences side by side [sequences · length (j), sequences · length (t)]."""
-    steps = torch.arange(length, device=decay.device)
-    ages = steps - steps[:, None]
-    triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
-    recencies: Tensor = torch.block_diag(*[triangle / triangle.sum(dim=0)] * sequences)
-    return recencies

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,10 +40,8 @@ class Evidence:
 
     def beside(self, model: Scorer) -> Scorer:
         """The model's scores plus those of the counts, each times its weight."""
-        terms = ((self.counts, self.weight), (OwnPurchases(model.num_items), self.own_weight))
-        # Where validation found that they do not help, the weight is 0.
-        helping = tuple((term, weight) for term, weight in terms if weight)
-        return _Sum(model, helping) if helping else model
+        own = OwnPurchases(model.num_items)
+        return beside(model, [(own, self.own_weight), (self.counts, self.weight)])
 
     def over(self, num_items: int) -> Evidence:
         """For a catalogue that goes on behind the items counted: nothing followed those."""
@@ -109,6 +108,15 @@ class Evidence:
             return cls(counts, float(facts["weight"]), float(facts.get("own_weight", 0)))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as counted evidence: {error}") from error
+
+
+def beside(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
+    """The model's scores plus those of each term, times its weight.
+
+    Where validation found that a term does not help, its weight is 0.
+    """
+    helping = tuple((term, weight) for term, weight in terms if weight)
+    return _Sum(model, helping) if helping else model
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from recsys.evaluation.rank_table import RankTable, rank_table
 from recsys.evaluation.ranking import Seen, rank_targets
 from recsys.evaluation.scorer import Scored, Scorer, user_batches
 from recsys.scoring.bundle import model_scorer
-from recsys.scoring.evidence import Evidence, OwnPurchases
+from recsys.scoring.evidence import Evidence, OwnPurchases, beside
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
@@ -81,8 +81,8 @@ def choose_evidence(
 ) -> Choice:
     """The way to count and the weights with the best validation NDCG@10; the first of equal ones.
 
-    The model scores each history once, and is tried alone too. What the user had is weighed only
-    where it may be ranked.
+    Where what the user had may be ranked, it is weighed first, beside the model, then what followed
+    what, beside both. Each time the model scores each history once, and is tried alone too.
 
     Args:
         model: trained on the histories and no more.
@@ -92,40 +92,45 @@ def choose_evidence(
         weights: to be tried, each above 0.
         ways: to count.
     """
+    own_weight = 0.0
+    if seen == "allow":
+        own = OwnPurchases(model.num_items)
+        _, own_weight, _ = _weigh([own], model, weights, holdout, seen)
+        model = beside(model, [(own, own_weight)])
     counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
-    had = OwnPurchases(model.num_items)
-    own_weights = (0.0, *weights) if seen == "allow" else (0.0,)
-    pairs = [(ways[0], 0.0), *((way, weight) for way in ways for weight in weights)]
-    tried = [(way, weight, own) for own in own_weights for way, weight in pairs]
+    place, weight, ranks = _weigh(counts, model, weights, holdout, seen)
+    return Choice(ways[place], weight, own_weight, ranks)
+
+
+def _weigh(
+    counts: Sequence[Scorer],
+    model: Scorer,
+    weights: Sequence[float],
+    holdout: Holdout,
+    seen: Seen,
+) -> tuple[int, float, RankTable]:
+    """Which of the counts is best beside the model, its weight or 0, and the ranks with it."""
+    tried = [(0, 0.0), *((place, weight) for place in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
         places, some = holdout.after(batch)
         known, targets, rows = some.histories, some.targets, some.rows
-        alone, counted = model.score(known).cpu(), [one.score(known) for one in counts]
-        own = had.score(known).nan_to_num(neginf=0)  # 0 times that of PAD is to be 0
-        sums = (
-            both
-            for own_weight in own_weights
-            for both in _sums(alone.add(own, alpha=own_weight), counted, weights)
-        )
+        sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
         for trial, scores in enumerate(sums):
             ranks[trial, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
-
-    def table(trial: int) -> RankTable:
-        return rank_table(ranks[trial], holdout, "valid", model.num_items, seen)
-
-    quality = [float(table(trial).values("ndcg_at_10").mean()) for trial in range(len(tried))]
+    tables = [rank_table(one, holdout, "valid", model.num_items, seen) for one in ranks]
+    quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
-    way, weight, own_weight = tried[best]
+    place, weight = tried[best]
     logger.info(
-        "counted evidence: weight %g, %g of what the user had; validation NDCG@10 %.4f, not %.4f",
-        *(weight, own_weight, quality[best], quality[0]),
+        "counted evidence: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
+        *(type(counts[place]).__name__, weight, quality[best], quality[0]),
     )
-    return Choice(way, weight, own_weight, table(best))
+    return place, weight, tables[best]
 
 
 def _sums(scores: Tensor, counted: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
-    """The scores alone, then with each of the counts at each weight."""
+    """The model alone, then with each of the counts at each weight."""
     yield scores
     for one in counted:
         for weight in weights:
