@@ -112,12 +112,9 @@ class TransformerConfig(Section):
         return positions
 
 
-class NextItemConfig(TransformerConfig):
-    """An encoder and a head: which item comes next."""
+class FeatureReaderConfig(Section):
+    """What a model reads beside item tokens, if it can."""
 
-    kind: Literal["next_item"] = "next_item"
-    num_blocks: int = Field(2, ge=0)
-    head: Head = TargetAttention()
     item_features: ItemFeatures = ()
     """What is embedded of an item beside its token, as input and as candidate: an item that nobody
     has had yet then has an embedding too. A mere name is a column of categories."""
@@ -128,20 +125,25 @@ class NextItemConfig(TransformerConfig):
     user_features: UserFeatures = ()
     """What is embedded of the user beside each past item: columns of the user table."""
 
+    @model_serializer(mode="wrap")
+    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Models of before there were features of interactions and users keep their fingerprint."""
+        tree: dict[str, Any] = handler(self)
+        new = ("interaction_features", "user_features")
+        return {key: value for key, value in tree.items() if value or key not in new}
+
+
+class NextItemConfig(FeatureReaderConfig, TransformerConfig):
+    """An encoder and a head: which item comes next."""
+
+    kind: Literal["next_item"] = "next_item"
+    num_blocks: int = Field(2, ge=0)
+    head: Head = TargetAttention()
+
     @property
     def family(self) -> str:
         """What runs are told apart by."""
         return self.head.kind
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unread_inputs(handler(self))
-
-
-def _without_unread_inputs(tree: dict[str, Any]) -> dict[str, Any]:
-    """Models of before there were features of interactions and users keep their fingerprint."""
-    new = ("interaction_features", "user_features")
-    return {key: value for key, value in tree.items() if value or key not in new}
 
 
 class MaskedItemConfig(TransformerConfig):
@@ -158,7 +160,7 @@ class MaskedItemConfig(TransformerConfig):
         return self.kind
 
 
-class HSTUConfig(Section):
+class HSTUConfig(FeatureReaderConfig):
     """HSTU blocks and a head: which item comes next (`HSTUBlock`)."""
 
     kind: Literal["hstu"]
@@ -176,24 +178,11 @@ class HSTUConfig(Section):
     long before the time at which the recommendation is asked for: in training, when the next item
     was had; the protocol is to say so (``evaluation.request_time: known``)."""
     head: Head = DotProduct()
-    item_features: ItemFeatures = ()
-    """What is embedded of an item beside its token, as input and as candidate: an item that nobody
-    has had yet then has an embedding too. A mere name is a column of categories."""
-    interaction_features: InteractionFeatures = ()
-    """What is embedded beside each past item of the interaction that it was had in (an action, a
-    rating, a quantity): columns of the log that ``data.keep`` names. Those of the item to be
-    foretold are never read, so that what is known only after a purchase will do."""
-    user_features: UserFeatures = ()
-    """What is embedded of the user beside each past item: columns of the user table."""
 
     @property
     def family(self) -> str:
         """What runs are told apart by."""
         return self.kind
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unread_inputs(handler(self))
 
     @field_validator("num_heads")
     @classmethod

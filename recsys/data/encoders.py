@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config import Feature, HSTUConfig, ModelConfig, NextItemConfig
+from recsys.config import Feature, FeatureReaderConfig, ModelConfig
 from recsys.data.feature_columns import Kind
 from recsys.data.feature_table import Features
 from recsys.data.features import FeatureEncoder
@@ -129,7 +129,7 @@ NO_ENCODERS = Encoders()
 
 def features_of(config: ModelConfig, kind: Kind) -> tuple[Feature, ...]:
     """What a model reads of items, interactions or users; nothing for kinds that do not."""
-    if not isinstance(config, NextItemConfig | HSTUConfig):
+    if not isinstance(config, FeatureReaderConfig):
         return ()
     return {
         "item": config.item_features,

@@ -128,13 +128,16 @@ class Histories:
     def newest(self, count: int) -> Histories:
         """The last ``count`` items of each history."""
         ends = self.offsets[1:]
-        newest = self.spans(np.maximum(self.offsets[:-1], ends - count), ends)
-        return replace(newest, asked=self.asked, user_features=self.user_features)
+        return self._between(np.maximum(self.offsets[:-1], ends - count), ends)
 
     def without_last(self) -> Histories:
         """Without the last item of each history, which must have one."""
-        before = self.spans(self.offsets[:-1], self.offsets[1:] - 1)
-        return replace(before, asked=self.asked, user_features=self.user_features)
+        return self._between(self.offsets[:-1], self.offsets[1:] - 1)
+
+    def _between(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
+        """A part of each user's history, with what is known of the user."""
+        parts = self.spans(starts, ends)
+        return replace(parts, asked=self.asked, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
         """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""

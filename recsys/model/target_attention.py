@@ -79,8 +79,10 @@ class TargetAttentionHead(nn.Module):
 
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
         """See `DotProductHead`; keys and values are [B, H, L, d]."""
-        sources = {"items": (memory,), "states": (states,), "both": (memory, states)}
-        source = self.dropout(self.memory_norm(torch.cat(sources[self.memory], dim=-1)))
+        source = states if self.memory == "states" else memory
+        if self.memory == "both":
+            source = torch.cat([memory, states], dim=-1)
+        source = self.dropout(self.memory_norm(source))
         keys = directions(self._split(self.key(source)))
         return states, keys, self._split(self.value(source))
 
