@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -15,14 +16,26 @@ from recsys.training import processes
 from recsys.training.cost import matrix_speed
 from recsys.training.module import TrainingModule
 from recsys.training.precision import working_dtype
-from recsys.training.state import MONITOR, Curve, EpochSoFar, TrainingState, random_state
+from recsys.training.state import (
+    MONITOR,
+    Curve,
+    EarlyFall,
+    EpochSoFar,
+    TrainingState,
+    random_state,
+)
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[int, dict[str, float]], None]
 """Takes an epoch's number, from 1, and its figures."""
 
 
 class EpochRecorder(pl.Callback):
-    """Validates, keeps the best weights, stops when they stay the best, hands the figures on.
+    """Validates, keeps the best weights, hands the figures on, says when it is enough.
+
+    When the best weights stay the best, the learning rate falls, if it is one that falls at the
+    end; only after that does it stop.
 
     Args:
         module: whose weights are kept.
@@ -55,14 +68,47 @@ class EpochRecorder(pl.Callback):
         self._batches = batches
         self._tokens = tokens_per_epoch
         self._report = report
+        self._steps_before = 0 if start is None else start.step
         self._seconds_before = 0.0 if start is None else start.epoch.seconds
         self._started = 0.0
+        if self.curve.early_fall is not None:
+            self._let_fall(self.curve.early_fall)
 
     @property
     def over(self) -> bool:
         """Whether there are no more epochs, or patience is at its end."""
-        done, best = len(self.curve.epochs), self.curve.best_epoch
-        return done >= self._epochs or done - (best or done) >= self._config.patience
+        return len(self.curve.epochs) >= self._last_epoch or self._impatient
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole training, as far as is known."""
+        return self._module.schedule.total_steps
+
+    @property
+    def _last_epoch(self) -> int:
+        fall = self.curve.early_fall
+        if fall is None:
+            return self._epochs
+        falling = max(1, round(self._epochs * self._config.decay_fraction))
+        return min(fall.epoch + falling, self._epochs)
+
+    @property
+    def _impatient(self) -> bool:
+        """Validation has long gained nothing, nor has the learning rate just begun to fall."""
+        best, fall = self.curve.best_epoch, self.curve.early_fall
+        if best is None:
+            return False
+        since = best if fall is None else max(best, fall.epoch)
+        return len(self.curve.epochs) - since >= self._config.patience
+
+    def _let_fall(self, fall: EarlyFall) -> bool:
+        """Whether the learning rate can fall from there, and does."""
+        schedule = self._module.schedule.falling_from(fall.step)
+        if schedule is None:
+            return False
+        self._module.schedule = schedule
+        self.curve.early_fall = fall
+        return True
 
     @property
     def seconds(self) -> float:
@@ -97,8 +143,12 @@ class EpochRecorder(pl.Callback):
         epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(figures)
         every = self._config.validate_every
-        if self._validate is None or epoch % every == 0 or epoch == self._epochs:
+        if self._validate is None or epoch % every == 0 or epoch == self._last_epoch:
             self._keep(epoch, figures)
+        fall = EarlyFall(epoch, self._steps_before + trainer.global_step)
+        if self._impatient and self._let_fall(fall):
+            left = self._last_epoch - epoch
+            logger.info("validation gains no more: the learning rate falls, over %d epochs", left)
         trainer.should_stop = self.over
         self._report(epoch, figures)
 

@@ -93,7 +93,7 @@ def train(
         if keep is not None:
             callbacks.append(StateKeeper(module, recorder, keep, config, start))
         if processes.is_first():
-            steps = (0 if start is None else start.step, schedule.total_steps)
+            steps = 0 if start is None else start.step
             callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
         if not recorder.over:
             trainer = _trainer(config.precision, epochs, callbacks)

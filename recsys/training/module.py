@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -43,6 +43,13 @@ class Schedule:
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
         return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
+
+    def falling_from(self, step: int) -> Schedule | None:
+        """The one that falls from a step on, as it would have later; None: it falls, or never."""
+        ends = step + self.decay_steps
+        if self.kind != "hold_decay" or self.decay_steps == 0 or ends >= self.total_steps:
+            return None
+        return replace(self, total_steps=ends)
 
     def __call__(self, step: int) -> float:
         """The factor of the learning rate at a step."""
@@ -88,7 +95,8 @@ class TrainingModule(pl.LightningModule):
             average = get_ema_multi_avg_fn(config.ema_decay)
             self._average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
         self._config = config
-        self._schedule = schedule
+        self.schedule = schedule
+        """Read at every step."""
         self._exclude_seen = exclude_seen
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
@@ -186,7 +194,7 @@ class TrainingModule(pl.LightningModule):
             done = self._start.step
             self._restore_moments(optimizer, self._start.moments)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self._schedule(done + step)
+            optimizer, lambda step: self.schedule(done + step)
         )
         return {
             "optimizer": optimizer,

@@ -30,7 +30,7 @@ class ProgressLine(pl.Callback):
 
     Args:
         title: what the bar is of.
-        steps: done before, and of the whole training.
+        steps: done before.
         recorder: has the figures.
         progress: a view that is already shown, where the bar stands while the training lasts; None:
             a view of its own.
@@ -39,7 +39,7 @@ class ProgressLine(pl.Callback):
     def __init__(
         self,
         title: str,
-        steps: tuple[int, int],
+        steps: int,
         recorder: EpochRecorder,
         progress: Progress | None,
     ) -> None:
@@ -48,8 +48,8 @@ class ProgressLine(pl.Callback):
         self._shared = progress is not None
         self._progress = progress or training_progress()
         self._console = self._progress.console
-        done, total = steps
-        self._task = self._progress.add_task(title, completed=done, total=total, figures="")
+        total = recorder.total_steps
+        self._task = self._progress.add_task(title, completed=steps, total=total, figures="")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the bar."""
@@ -74,7 +74,7 @@ class ProgressLine(pl.Callback):
         """Show the figures of the epoch."""
         curve = self._recorder.curve
         line = _describe(len(curve.epochs), curve)
-        self._progress.update(self._task, figures=line)
+        self._progress.update(self._task, total=self._recorder.total_steps, figures=line)
         if not self._console.is_terminal:
             self._console.print(f"{self._title}: {line}", soft_wrap=True, highlight=False)
 

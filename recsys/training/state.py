@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +14,22 @@ MONITOR = "epoch/valid_ndcg_at_10"
 """What the best epoch is chosen by."""
 
 
+class EarlyFall(NamedTuple):
+    """Where patience ended, and the learning rate began to fall before its time."""
+
+    epoch: int
+    """Epochs done."""
+    step: int
+    """Steps done in these."""
+
+
 @dataclass
 class Curve:
     """What each epoch gave, and the weights of the best one."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Per epoch: train/loss, train/… of what it cost, and where it was validated epoch/…"""
+    early_fall: EarlyFall | None = None
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)

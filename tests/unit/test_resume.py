@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
+from safetensors import safe_open
 from typer.testing import CliRunner
 
 from recsys.cli import app
@@ -161,6 +163,27 @@ def test_a_killed_run_ends_as_the_undisturbed_one(
     assert known is not None
     assert len(client.search_runs([known.experiment_id])) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut"}
+
+
+def test_killed_while_the_learning_rate_falls_before_its_time(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """Patience is at its end soon; what is left of the training is the fall."""
+    settings = (
+        "training.max_epochs=20",
+        "training.patience=1",
+        "training.decay_fraction=0.3",
+        "training.refit=false",
+    )
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    experiment = make_experiment(store, whole, "next_item", *settings)
+    expected, steps = count_steps(lambda: fit(experiment, dataset, whole))
+    experiment = make_experiment(store, cut, "next_item", *settings)
+    killed(lambda: fit(experiment, dataset, cut), steps - 2)
+    with safe_open(f"{cut}.checkpoint", framework="numpy") as file:
+        header = json.loads(file.metadata()["recsys.checkpoint"])
+    assert header["curve"]["early_fall"][0] <= len(header["curve"]["epochs"]) < 20
+    assert_same(fit(experiment, dataset, cut), expected)
 
 
 def test_killed_between_the_last_step_and_the_end(

@@ -149,7 +149,7 @@ def test_what_is_averaged_is_what_is_validated_and_kept() -> None:
 
 def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
     """On noise validation soon gets no better: fewer epochs than asked for, the best one's back."""
-    experiment = make_experiment("dot_product", "training.patience=2")
+    experiment = make_experiment("dot_product", "training.patience=2", "training.decay_fraction=0")
     histories, holdout = walks(200, seed=1, planted=False)
     reported: list[float] = []
     model, curve = train(
@@ -165,6 +165,38 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
     assert reported[curve.best_epoch - 1] == max(reported) == curve.best
     kept = model.state_dict()
     assert all(torch.equal(kept[name], weight) for name, weight in curve.best_weights.items())
+
+
+def test_where_patience_ends_the_learning_rate_falls_and_then_the_training_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not later than it was to, and over as many epochs: a tenth of 40."""
+    experiment = make_experiment(
+        "dot_product",
+        "training.patience=4",
+        "training.decay_fraction=0.1",
+        "training.warmup_steps=1",
+    )
+    histories, holdout = walks(200, seed=1, planted=False)
+    rates: list[float] = []
+    step = TrainingModule.training_step
+
+    def watched(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        rates.append(self.trainer.optimizers[0].param_groups[0]["lr"] / 5e-3)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainingModule, "training_step", watched)
+    _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 40, lambda *_: None)
+    fall = curve.early_fall
+    assert fall is not None
+    assert fall.epoch < 36
+    assert len(curve.epochs) == fall.epoch + 4
+    assert "epoch/valid_ndcg_at_10" in curve.epochs[-1]
+    steps = fall.step // fall.epoch
+    assert fall.step == fall.epoch * steps
+    assert rates[fall.step // 2 : fall.step + 1] == [1.0] * (fall.step - fall.step // 2 + 1)
+    expected = np.linspace(1, 0, 4 * steps, endpoint=False).clip(0.01)
+    assert rates[fall.step :] == pytest.approx(expected)
 
 
 def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
