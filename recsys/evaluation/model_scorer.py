@@ -86,28 +86,29 @@ class ModelScorer:
             whole = candidates is None
             catalogue = self._head.candidate_side(self._model.items.table()) if whole else ()
             for rows in like_lengths(lengths, self._step.tokens, most_rows):
-                some = recent.take(rows)
+                some, places = recent.take(rows), torch.from_numpy(rows).to(device)
                 if candidates is None:
-                    part = self._catalogue_scores(some, catalogue)
+                    for columns, part in self._catalogue_scores(some, catalogue):
+                        scores[places, columns] = part
+                    scores[places, PAD] = -torch.inf
                 else:
-                    part = self._candidate_scores(some, candidates[rows])
-                scores[torch.from_numpy(rows).to(device)] = part
+                    scores[places] = self._candidate_scores(some, candidates[rows])
         return scores
 
-    def _catalogue_scores(self, histories: Histories, catalogue: CandidateSide) -> Tensor:
-        """Scores [B, I + 1] of a few histories."""
-        history, lengths = read_histories(self._model, histories)
+    def _catalogue_scores(
+        self, histories: Histories, catalogue: CandidateSide
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Scores [B, C] of a few histories, some items at a time: which, and their scores."""
+        history, lengths = self._head.recent(*read_histories(self._model, histories))
         step = max(1, self._step.elements // self._head.numbers_held(*history[0].shape[:2]))
-        scores = torch.empty(len(histories), self.num_items + 1, device=lengths.device)
         for start in range(0, self.num_items + 1, step):
-            chunk = tuple(part[..., start : start + step, :] for part in catalogue)
-            scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
-        scores[:, PAD] = -torch.inf
-        return scores
+            columns = slice(start, start + step)
+            chunk = tuple(part[..., columns, :] for part in catalogue)
+            yield columns, self._head.newest(history, chunk, lengths)
 
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
         """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
-        history, lengths = read_histories(self._model, histories)
+        history, lengths = self._head.recent(*read_histories(self._model, histories))
         tokens = torch.from_numpy(candidates.astype(np.int64)).to(lengths.device)
         gathered = len(tokens) * self._model.items.embedding_dim
         held = max(self._head.numbers_held(*history[0].shape[:2]), gathered)

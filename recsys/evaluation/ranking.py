@@ -135,37 +135,51 @@ def top_k(
     items = np.empty((len(histories), k), dtype=np.int32)
     values = np.empty((len(histories), k), dtype=np.float32)
     for users in user_batches(len(histories), scorer.num_items):
-        scores = _checked_scores(scorer, histories[users]).clone()
-        scores[_not_ranked(histories[users], seen, scores)] = -math.inf
-        best, tokens = _best(scores, k)
-        # torch.topk leaves open which of the items that tie at the end it takes.
-        tied = _at_least(scores, best[:, -1]) > k
+        scores = _checked_scores(scorer, histories[users])
+        # The scores are the scorer's: what is left out is put back below, for to copy them all
+        # takes half as long as to make them.
+        left_out = _not_ranked(histories[users], seen, scores)
+        as_they_were = scores[left_out]
+        scores[left_out] = -math.inf
+        best, tokens, tied = _best(scores, k)
         if tied.any():
             tokens[tied] = _smallest_of_ties(scores[tied], best[tied, -1:], k)
         tokens = tokens.sort(dim=1).values  # and in which order equal scores stand
         best, order = scores.gather(1, tokens).sort(dim=1, descending=True, stable=True)
         tokens = tokens.gather(1, order).masked_fill_(best == -math.inf, PAD)
         items[users], values[users] = tokens.cpu().numpy(), best.cpu().numpy()
+        scores[left_out] = as_they_were
     return items, values
 
 
-def _best(scores: torch.Tensor, k: int, block: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+def _best(
+    scores: torch.Tensor, k: int, block: int = 512
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`torch.topk`, of wide rows by way of their blocks.
 
     No item outside the k blocks of the largest maxima scores higher than the k-th best in them, and
     maxima are found at the speed of memory.
+
+    Returns:
+        The k best scores of each row and their tokens; and for which rows others are as good as the
+        last of them: `torch.topk` leaves open which of those it takes.
     """
     blocks = scores.shape[1] // block
     if blocks < 4 * k:
         best = scores.topk(k)
-        return best.values, best.indices
+        return best.values, best.indices, _at_least(scores, best.values[:, -1]) > k
     whole = blocks * block
-    fullest = scores[:, :whole].unflatten(1, (blocks, block)).amax(2).topk(k).indices
+    maxima = scores[:, :whole].unflatten(1, (blocks, block)).amax(2)
+    fullest = maxima.topk(k).indices
     within = torch.arange(block, device=scores.device)
     rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(len(scores), -1)
     tokens = torch.cat([(fullest[..., None] * block + within).flatten(1), rest], dim=1)
-    best = scores.gather(1, tokens).topk(k)
-    return best.values, tokens.gather(1, best.indices)
+    found = scores.gather(1, tokens)
+    best = found.topk(k)
+    # Unless more than k blocks hold as good a score as the last, all such are among the tokens.
+    last = best.values[:, -1:]
+    tied = ((maxima >= last).sum(1) > k) | ((found >= last).sum(1) > k)
+    return best.values, tokens.gather(1, best.indices), tied
 
 
 def _precedes(
@@ -227,9 +241,7 @@ def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
             f"{type(scorer).__name__}.score gave {tuple(scores.shape)} {scores.dtype}, "
             f"not {expected} torch.float32"
         )
-    # The largest of numbers among which one is NaN is NaN.
-    largest = scores.numpy().max() if scores.device.type == "cpu" else scores.max().item()
-    if np.isnan(largest):
+    if scores.amax().isnan():  # the largest of numbers among which one is NaN
         raise ValueError(f"{type(scorer).__name__}.score gave NaN")
     return scores
 

@@ -47,6 +47,10 @@ class DotProductHead(nn.Module):
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return dot_products(history, candidates, lengths)
 
+    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+        """The end of the histories, which decides what `newest` says, and its lengths."""
+        return _last_alone(history[:1], lengths)
+
     def rows_at_once(self, length: int, candidates: int) -> int:
         """Sequences of some length that training best makes `logits` of at once."""
         return max(1, _LOGITS_AT_ONCE // (length * candidates))
@@ -135,6 +139,10 @@ class MixtureOfLogitsHead(nn.Module):
             return self._mixed(last, candidates)
         return self._mixed(tuple(side[:, None] for side in last), candidates)[:, 0]
 
+    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+        """See `DotProductHead`."""
+        return _last_alone(history, lengths)
+
     def rows_at_once(self, length: int, candidates: int) -> int:
         """See `DotProductHead`."""
         return max(1, _LOGITS_AT_ONCE // (length * candidates * self.components**2))
@@ -170,3 +178,9 @@ def dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tenso
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:
     """The hidden state at each history's last item, [B, D], from [B, L, D] and lengths [B] ≥ 1."""
     return states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+
+
+def _last_alone(history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+    """Each history's last position as a history of one."""
+    last = tuple(last_states(side, lengths)[:, None] for side in history)
+    return last, torch.ones_like(lengths)

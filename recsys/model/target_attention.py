@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -126,6 +127,14 @@ class TargetAttentionHead(nn.Module):
             scores = scores + attended.squeeze(1)
         return scores
 
+    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+        """See `DotProductHead`.
+
+        What is older than the purchases kept changes, taken together, no score but in its rounding.
+        """
+        passed = max(0, int(lengths.min()) - self._reach(history[0].dtype))
+        return tuple(side[..., passed:, :] for side in history), lengths - passed
+
     def rows_at_once(self, length: int, candidates: int) -> int:
         """See `DotProductHead`."""
         return sequences_together(length)
@@ -177,6 +186,19 @@ class TargetAttentionHead(nn.Module):
             query, use = queries[..., head, :, :], uses[..., head, :, :]
             weights = (keys[:, head] @ query.mT).exp()
             yield fade[:, None].to(weights.dtype), weights, values[:, head] @ use.mT
+
+    def _reach(self, dtype: torch.dtype) -> int:
+        """How many of the newest purchases decide a score, to the rounding of the dtype.
+
+        What is older has a share below ε: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, for a purchase
+        that speaks for the candidate weighs up to exp(2 τ) times one that does not.
+        """
+        slowest = float(self.decays.min())
+        if slowest == 0:
+            return sys.maxsize
+        temperature = min(float(self.log_temperature.detach().max().exp()), self.max_temperature)
+        share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-slowest))
+        return math.ceil((2 * temperature - share) / slowest)
 
     def _whole(self, fade: Tensor, weights: Tensor) -> Tensor:
         """What the sum over a history is divided by, [B, 1, C] or [B, 1, 1]; see `_attention`."""

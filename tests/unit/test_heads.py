@@ -155,6 +155,24 @@ def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, 
         assert not parts[row, real:].any()
 
 
+@settings(max_examples=40, deadline=None)
+@given(shapes, st.sampled_from([torch.float32, torch.float64]))
+def test_purchases_beyond_reach_decide_nothing(shape: dict[str, Any], dtype: torch.dtype) -> None:
+    """Long histories are cut short, and score what they scored, to the rounding."""
+    shape = {**shape, "heads": 1, "length": 200}
+    head, (states, memory, embeddings) = make_case(shape)
+    head = head.to(dtype)
+    history = head.history_side(states.to(dtype), memory.to(dtype))
+    candidates = head.candidate_side(embeddings.to(dtype))
+    lengths = torch.randint(150, 201, (shape["batch"],))
+    kept, left = head.recent(history, lengths)
+    assert kept[0].shape[1] < 120
+    assert (lengths - left).unique().tolist() == [200 - kept[0].shape[1]]
+    whole = head.newest(history, candidates, lengths)
+    scale = 100 * torch.finfo(dtype).eps * (1 + whole.abs().max().item())
+    assert torch.allclose(head.newest(kept, candidates, left), whole, rtol=0, atol=scale)
+
+
 def test_training_starts_from_the_dot_product() -> None:
     torch.manual_seed(0)
     head = TargetAttentionHead(DIM, 4, [2.0], memory="items", pooling="average", dropout=0.0)

@@ -277,7 +277,8 @@ def test_best_by_blocks_is_topk(rows: int, width: int, k: int, seed: int) -> Non
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(0, 6, (rows, width), generator=generator).float()
     scores[:, ::7] = -torch.inf
-    best, tokens = ranking._best(scores, k, block=3)
+    best, tokens, tied = ranking._best(scores, k, block=3)
     assert torch.equal(best, scores.topk(k).values)
     assert torch.equal(scores.gather(1, tokens), best)
     assert all(len(set(row)) == k for row in tokens.tolist())
+    assert tied.tolist() == ((scores >= best[:, -1:]).sum(1) > k).tolist()
