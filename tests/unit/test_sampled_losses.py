@@ -19,6 +19,7 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.training import objective as objectives
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
@@ -87,6 +88,29 @@ def test_the_whole_catalogue_as_negatives_is_full_cross_entropy(
         assert (mine is None) == (his is None)
         if mine is not None:
             torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
+    exclude_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
+    found = []
+    for more in (0, 7):
+        monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
+        history, had = model.teacher_forced(items, lengths, targets)
+        value = CatalogueObjective(0.1)(model, history, targets, had if exclude_seen else None)
+        weights = [weight for name, weight in model.named_parameters() if "table" not in name]
+        found.append((value, *torch.autograd.grad(value, weights)))
+    for mine, his in zip(*found, strict=True):
+        torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
+
+
+def test_the_last_chunk_has_few_sizes() -> None:
+    counts = range(5_000, 20_000)
+    made_up = [objectives._few_sizes(count, 1227) for count in counts]
+    assert len({size % 1227 for size in made_up}) == 20
+    assert all(0 <= size - count < 64 for count, size in zip(counts, made_up, strict=True))
 
 
 @pytest.mark.parametrize("head", HEADS)
