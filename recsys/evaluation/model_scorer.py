@@ -99,16 +99,21 @@ class ModelScorer:
         self, histories: Histories, catalogue: CandidateSide
     ) -> Iterator[tuple[slice, Tensor]]:
         """Scores [B, C] of a few histories, some items at a time: which, and their scores."""
-        history, lengths = self._head.recent(*read_histories(self._model, histories))
+        history, lengths = self._read(histories)
         step = max(1, self._step.elements // self._head.numbers_held(*history[0].shape[:2]))
         for start in range(0, self.num_items + 1, step):
             columns = slice(start, start + step)
             chunk = tuple(part[..., columns, :] for part in catalogue)
             yield columns, self._head.newest(history, chunk, lengths)
 
+    def _read(self, histories: Histories) -> tuple[HistorySide, Tensor]:
+        """What decides the scores of a few histories, and its lengths."""
+        items, lengths, times, features = model_inputs(self._model, histories)
+        return self._head.recent(self._model.newest(items, lengths, times, features), lengths)
+
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
         """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
-        history, lengths = self._head.recent(*read_histories(self._model, histories))
+        history, lengths = self._read(histories)
         tokens = torch.from_numpy(candidates.astype(np.int64)).to(lengths.device)
         gathered = len(tokens) * self._model.items.embedding_dim
         held = max(self._head.numbers_held(*history[0].shape[:2]), gathered)
@@ -126,13 +131,21 @@ def read_histories(model: Model, histories: Histories) -> tuple[HistorySide, Ten
     Raises:
         ValueError: the model reads times or features that the histories do not have.
     """
+    items, lengths, times, features = model_inputs(model, histories)
+    return model(items, lengths, times, features), lengths
+
+
+def model_inputs(
+    model: Model, histories: Histories
+) -> tuple[Tensor, Tensor, Tensor | None, FeatureValues | None]:
+    """Item tokens, lengths, times and features of a few histories, on the device of the model."""
     device = model.items.weight.device
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
     times, features = histories.padded_times(), FeatureValues.of(histories)
     moments = None if times is None else torch.from_numpy(times).to(device)
     known = None if features is None else features.to(device)
-    return model(items, lengths, moments, known), lengths
+    return items, lengths, moments, known
 
 
 @contextmanager

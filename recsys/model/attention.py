@@ -36,6 +36,11 @@ def padding_mask(lengths: Tensor, width: int) -> Tensor:
     return torch.arange(width, device=lengths.device) < lengths[:, None]
 
 
+def last_states(states: Tensor, lengths: Tensor) -> Tensor:
+    """The hidden state at each history's last item, [B, D], from [B, L, D] and lengths [B] ≥ 1."""
+    return states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+
+
 def attention_weights(
     query: Tensor,
     key: Tensor,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import MultiHeadAttention, attend
+from recsys.model.attention import MultiHeadAttention, attend, last_states, padding_mask
 from recsys.model.dropout import Dropout
 from recsys.model.positions import RotaryPositions
 
@@ -26,7 +26,11 @@ class PreNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
         """Any shape [..., D], kept."""
-        return x + self.dropout(sublayer(super().forward(x)))  # type: ignore[no-any-return]
+        return x + self.dropout(sublayer(self.inside(x)))  # type: ignore[no-any-return]
+
+    def inside(self, x: Tensor) -> Tensor:
+        """What the sub-layer is given of x."""
+        return super().forward(x)
 
 
 class PostNorm(nn.LayerNorm):
@@ -41,7 +45,11 @@ class PostNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
         """Any shape [..., D], kept."""
-        return super().forward(x + self.dropout(sublayer(x)))
+        return super().forward(x + self.dropout(sublayer(self.inside(x))))
+
+    def inside(self, x: Tensor) -> Tensor:
+        """What the sub-layer is given of x: x."""
+        return x
 
 
 class Gated(nn.LayerNorm):
@@ -58,8 +66,12 @@ class Gated(nn.LayerNorm):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
         """Any shape [..., D], kept."""
-        added = self.dropout(sublayer(super().forward(x)))
+        added = self.dropout(sublayer(self.inside(x)))
         return x + torch.sigmoid(self.gate(x)) * added  # type: ignore[no-any-return]
+
+    def inside(self, x: Tensor) -> Tensor:
+        """What the sub-layer is given of x."""
+        return super().forward(x)
 
 
 class SwiGLU(nn.Module):
@@ -129,6 +141,17 @@ class EncoderBlock(nn.Module):
         """[B, L, D] to [B, L, D]; mask and causal: see `MultiHeadAttention.forward`."""
         x = self.attention_norm(x, lambda x: self.attention(x, mask=mask, causal=causal))
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+
+    def newest(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """`forward` at the last item of each sequence alone, which sees them all: [B, D]."""
+        if self.attention.rotary is not None:  # which turns whole sequences
+            return last_states(self(x, padding_mask(lengths, x.shape[1])[:, None, None]), lengths)
+        seen, mask = self.attention_norm.inside(x), padding_mask(lengths, x.shape[1])
+        newest = self.attention_norm(
+            last_states(x, lengths)[:, None],
+            lambda newest: self.attention(newest, seen, mask[:, None, None]),
+        )
+        return self.feed_forward_norm(newest, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from recsys.model.attention import padding_mask
+from recsys.model.attention import last_states, padding_mask
 from recsys.model.blocks import EncoderBlock
 from recsys.model.dropout import Dropout
 from recsys.model.positions import positions_from_end
@@ -42,16 +42,33 @@ class Encoder(nn.Module):
         self.dropout = Dropout(dropout)
         self.causal = causal
 
-    def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].
+
+        Times are passed over; see `HSTUEncoder`.
 
         The state at position t depends on the items that it sees and on the sequence's length
         (positions count from the end), on nothing else. States on padding mean nothing.
         """
+        return self.norm(self._through(self.blocks, embedded, lengths))  # type: ignore[no-any-return]
+
+    def newest(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """`forward` at the last item of each sequence alone, [B, D].
+
+        That spares most of the last block: of the others' states it needs keys and values.
+        """
+        if not len(self.blocks):
+            return last_states(self(embedded, lengths), lengths)
+        last: EncoderBlock = self.blocks[-1]  # type: ignore[assignment]
+        x = self._through(self.blocks[:-1], embedded, lengths)
+        return self.norm(last.newest(x, lengths))  # type: ignore[no-any-return]
+
+    def _through(self, blocks: nn.ModuleList, embedded: Tensor, lengths: Tensor) -> Tensor:
+        """What the last of the blocks makes [B, L, D]."""
         width = embedded.shape[1]
-        x = self.dropout(embedded + self.positions(positions_from_end(lengths, width)))
+        x: Tensor = self.dropout(embedded + self.positions(positions_from_end(lengths, width)))
         # Sequences are right-padded: the causal mask alone keeps tokens from seeing padding.
         mask = None if self.causal else padding_mask(lengths, width)[:, None, None]
-        for block in self.blocks:
+        for block in blocks:
             x = block(x, mask, causal=self.causal)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return x

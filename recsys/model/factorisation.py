@@ -53,6 +53,8 @@ class FactorisationMachine(nn.Module):
         states = self.dropout(self.last(items)) + bag
         return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
 
+    newest = forward
+
     def teacher_forced(
         self,
         items: Tensor,

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.model.attention import last_states
+
 HistorySide = tuple[Tensor, ...]
 """Tensors whose first dimension is B, second-last L."""
 CandidateSide = tuple[Tensor, ...]
@@ -26,6 +28,8 @@ class DotProductHead(nn.Module):
 
     reads_one_position = True
     """A position's scores need nothing of the other positions."""
+    reads_older_states = False
+    """A position's scores need the hidden states of those before it."""
 
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
         """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
@@ -98,6 +102,7 @@ class MixtureOfLogitsHead(nn.Module):
     """
 
     reads_one_position = True
+    reads_older_states = False
 
     def __init__(
         self, embedding_dim: int, components: int, component_dim: int, temperature: float
@@ -173,11 +178,6 @@ def dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tenso
     """Scores [B, C] of h · e at each history's last item."""
     scores: Tensor = last_states(history[0], lengths)[:, None] @ candidates[0].mT
     return scores[:, 0]
-
-
-def last_states(states: Tensor, lengths: Tensor) -> Tensor:
-    """The hidden state at each history's last item, [B, D], from [B, L, D] and lengths [B] ≥ 1."""
-    return states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
 
 
 def _last_alone(history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.model.attention import last_states
 from recsys.model.dropout import Dropout
 from recsys.model.positions import positions_from_end
 
@@ -148,6 +149,10 @@ class HSTUEncoder(nn.Module):
         for block in self.blocks:
             x = block(x, buckets)
         return self.norm(x)  # type: ignore[no-any-return]
+
+    def newest(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """`forward` at the last item of each sequence alone, [B, D]."""
+        return last_states(self(embedded, lengths, times), lengths)
 
     def _buckets(self, times: Tensor | None) -> Tensor | None:
         """How long before each position is asked each item was had, as buckets [B, L, L]."""

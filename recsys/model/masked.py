@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.model.attention import last_states
 from recsys.model.encoder import Encoder
 from recsys.model.features import FeatureValues
-from recsys.model.heads import DotProductHead, HistorySide, last_states
+from recsys.model.heads import DotProductHead, HistorySide
 from recsys.model.items import ItemEmbeddings
 
 
@@ -51,8 +52,20 @@ class MaskedRecommender(nn.Module):
 
         It is given for every position, [B, L, D], so that the head finds it at the last one.
         """
-        states = self._read(F.pad(items, (0, 1)), lengths + 1)
+        states = self.encoder(self._embed(F.pad(items, (0, 1)), lengths + 1), lengths + 1)
         return (last_states(states, lengths + 1)[:, None].expand(-1, items.shape[1], -1),)
+
+    def newest(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
+        """What `forward` gives, and cheaper."""
+        embedded = self._embed(F.pad(items, (0, 1)), lengths + 1)
+        newest = self.encoder.newest(embedded, lengths + 1)
+        return (newest[:, None].expand(-1, items.shape[1], -1),)
 
     def teacher_forced(
         self,
@@ -68,16 +81,16 @@ class MaskedRecommender(nn.Module):
             The history side [B, n, D]; and item tokens [B, L + n - 1] whose first L + t are had
             before target t: all that is not hidden, whatever t.
         """
-        states, count = self._read(items, lengths), targets.shape[1]
+        states, count = self.encoder(self._embed(items, lengths), lengths), targets.shape[1]
         places = self._hidden(items, lengths).int().argsort(dim=1, descending=True, stable=True)
         asked = places[:, :count, None].expand(-1, -1, states.shape[-1])
         return (states.gather(1, asked),), F.pad(items, (0, count - 1))
 
-    def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """The encoder's states [B, L, D]."""
+    def _embed(self, items: Tensor, lengths: Tensor) -> Tensor:
+        """What the encoder reads [B, L, D]."""
         hidden = self._hidden(items, lengths)[..., None]
         embedded = torch.where(hidden, self.mask, self.items(items))
-        return self.encoder(embedded * math.sqrt(self.items.embedding_dim), lengths)  # type: ignore[no-any-return]
+        return embedded * math.sqrt(self.items.embedding_dim)
 
     @staticmethod
     def _hidden(items: Tensor, lengths: Tensor) -> Tensor:

@@ -109,16 +109,22 @@ class SequenceRecommender(nn.Module):
         Raises:
             ValueError: there are no features, or times, and they are to be read.
         """
-        embedded = self.items(items)
-        if self.inputs is not None:
-            if features is None:
-                raise ValueError("this model reads features of its inputs, and there are none")
-            embedded = embedded + self.inputs(*features)
-        embedded = embedded * math.sqrt(self.items.embedding_dim)
-        if isinstance(self.encoder, HSTUEncoder):
-            states = self.encoder(embedded, lengths, times)
-        else:
-            states = self.encoder(embedded, lengths)
+        embedded = self._embed(items, features)
+        states = self.encoder(embedded, lengths, times)
+        return self.head.history_side(states, embedded)
+
+    def newest(
+        self,
+        items: Tensor,
+        lengths: Tensor,
+        times: Tensor | None = None,
+        features: FeatureValues | None = None,
+    ) -> HistorySide:
+        """`forward`, right for scores at the last item of each history alone, and cheaper."""
+        if self.head.reads_older_states:
+            return self.forward(items, lengths, times, features)
+        embedded = self._embed(items, features)
+        states = self.encoder.newest(embedded, lengths, times)[:, None].expand_as(embedded)
         return self.head.history_side(states, embedded)
 
     def teacher_forced(
@@ -138,11 +144,21 @@ class SequenceRecommender(nn.Module):
         """
         return self(items, lengths, times, features), items
 
+    def _embed(self, items: Tensor, features: FeatureValues | None) -> Tensor:
+        """What the encoder reads, and the head's memory [B, L, D]."""
+        embedded: Tensor = self.items(items)
+        if self.inputs is not None:
+            if features is None:
+                raise ValueError("this model reads features of its inputs, and there are none")
+            embedded = embedded + self.inputs(*features)
+        return embedded * math.sqrt(self.items.embedding_dim)
+
 
 Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
-(`forward`), and targets too where they are known (`teacher_forced`); times [B, L + 1] and features
-[B, L, ...] are passed over by those that do not read them."""
+(`forward`; `newest` for scores at the last item alone), and targets too where they are known
+(`teacher_forced`); times [B, L + 1] and features [B, L, ...] are passed over by those that do not
+read them."""
 
 
 @overload

@@ -66,6 +66,8 @@ class SequenceToSequence(nn.Module):
         state = self.write(self.remember(items, lengths), items[:, :0])
         return (state.expand(-1, items.shape[1], -1),)
 
+    newest = forward
+
     def teacher_forced(
         self,
         items: Tensor,

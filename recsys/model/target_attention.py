@@ -78,6 +78,11 @@ class TargetAttentionHead(nn.Module):
         decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
         self.register_buffer("decays", decays)
 
+    @property
+    def reads_older_states(self) -> bool:
+        """See `DotProductHead`."""
+        return self.memory != "items"
+
     def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
         """See `DotProductHead`; keys and values are [B, H, L, d]."""
         source = states if self.memory == "states" else memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer, read_histories
-from recsys.model.heads import last_states
+from recsys.model.attention import last_states
 from recsys.model.recommender import Model, SequenceRecommender
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle

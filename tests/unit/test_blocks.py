@@ -21,7 +21,7 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.errors import InputError
-from recsys.model.attention import MultiHeadAttention
+from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
 from recsys.model.dropout import Dropout
 from recsys.model.positions import NoPositions, RotaryPositions
@@ -98,6 +98,22 @@ def test_padding_and_company_change_no_state(
     (together,) = model(items, lengths, times)
     (alone,) = model(items[1:, :length], lengths[1:], times[1:, : length + 1])
     assert torch.allclose(together[1, :length], alone[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=differences)
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(0, 999))
+def test_the_newest_state_alone_is_that_of_the_whole_pass(
+    config: NextItemConfig | HSTUConfig, lengths: list[int], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    items, times = histories(len(lengths), max(lengths))
+    for model in (make(config), make(config.model_copy(update={"num_blocks": 0}))):
+        (whole,) = model(items, torch.tensor(lengths), times)
+        (newest,) = model.newest(items, torch.tensor(lengths), times)
+        expected = last_states(whole, torch.tensor(lengths))
+        found = last_states(newest, torch.tensor(lengths))
+        assert torch.allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=differences)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys.model import decayed_attention
+from recsys.model.attention import last_states
 from recsys.model.decayed_attention import DecayedSums
-from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead, last_states
+from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.target_attention import TargetAttentionHead
 
 DIM = 6

@@ -86,12 +86,19 @@ def test_a_state_sees_both_sides_but_not_its_own_item() -> None:
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
+def test_scoring_asks_for_the_last_state_alone() -> None:
+    model = make_model().eval()
+    items, lengths = torch.tensor([[5, 3, 7], [6, 0, 0]]), torch.tensor([3, 1])
+    (whole,), (newest,) = model(items, lengths), model.newest(items, lengths)
+    torch.testing.assert_close(newest, whole, rtol=0, atol=1e-6)
+
+
 def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
     lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
     (states,), _ = model.teacher_forced(items, lengths, targets)
-    whole = model._read(items, lengths)
+    whole = model.encoder(model._embed(items, lengths), lengths)
     assert torch.equal(states[0], whole[0, [1, 3]])
     assert torch.equal(states[1, 0], whole[1, 0])
 
