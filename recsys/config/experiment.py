@@ -32,7 +32,7 @@ class TrainingConfig(Section):
     """Epochs between validations (the last is always validated)."""
     patience: int = Field(10, ge=1)
     """Epochs without a better validation NDCG@10 before the learning rate falls (hold_decay), and,
-    once it falls, before stopping."""
+    since it falls, before stopping."""
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["hold_decay", "inverse_square_root", "cosine"] = "hold_decay"

@@ -89,7 +89,7 @@ class ModelScorer:
                 some, places = recent.take(rows), torch.from_numpy(rows).to(device)
                 if candidates is None:
                     for columns, part in self._catalogue_scores(some, catalogue):
-                        scores[places, columns] = part
+                        scores[places, columns] = part.to(scores.dtype)
                     scores[places, PAD] = -torch.inf
                 else:
                     scores[places] = self._candidate_scores(some, candidates[rows])

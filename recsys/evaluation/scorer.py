@@ -38,7 +38,8 @@ class Scorer(Protocol):
 
         Returns:
             [B, C], in the order of the candidates; or [B, I + 1] for the whole catalogue, where
-            the column is the item token and column 0 (PAD) holds -inf.
+            the column is the item token and column 0 (PAD) holds -inf. Rows share no memory:
+            who asked may write in them, and puts back what was there.
         """
         ...
 

@@ -55,7 +55,8 @@ class Encoder(nn.Module):
     def newest(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """`forward` at the last item of each sequence alone, [B, D].
 
-        That spares most of the last block: of the others' states it needs keys and values.
+        That spares most of the last block, which needs keys and values of the others alone (with
+        rotary positions it spares nothing).
         """
         if not len(self.blocks):
             return last_states(self(embedded, lengths), lengths)

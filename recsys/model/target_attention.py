@@ -201,7 +201,7 @@ class TargetAttentionHead(nn.Module):
         slowest = float(self.decays.min())
         if slowest == 0:
             return sys.maxsize
-        temperature = min(float(self.log_temperature.detach().max().exp()), self.max_temperature)
+        temperature = min(self.max_temperature, float(self.log_temperature.detach().max().exp()))
         share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-slowest))
         return math.ceil((2 * temperature - share) / slowest)
 

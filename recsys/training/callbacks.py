@@ -85,30 +85,36 @@ class EpochRecorder(pl.Callback):
         return self._module.schedule.total_steps
 
     @property
-    def _last_epoch(self) -> int:
+    def _falling(self) -> int:
+        """Epochs at the end over which the learning rate falls; 0: it is not one that does so."""
+        held = self._config.schedule == "hold_decay"
+        return round(self._epochs * self._config.decay_fraction) if held else 0
+
+    @property
+    def _held(self) -> int:
+        """Epochs before the learning rate falls."""
         fall = self.curve.early_fall
-        if fall is None:
-            return self._epochs
-        falling = max(1, round(self._epochs * self._config.decay_fraction))
-        return min(fall.epoch + falling, self._epochs)
+        return self._epochs - self._falling if fall is None else fall.epoch
+
+    @property
+    def _last_epoch(self) -> int:
+        return self._held + self._falling
 
     @property
     def _impatient(self) -> bool:
-        """Validation has long gained nothing, nor has the learning rate just begun to fall."""
-        best, fall = self.curve.best_epoch, self.curve.early_fall
-        if best is None:
+        """Validation has just said that it long gained nothing, though the rate falls if it can."""
+        done, since = len(self.curve.epochs), self.curve.best_epoch
+        if since is None or MONITOR not in self.curve.epochs[-1]:
             return False
-        since = best if fall is None else max(best, fall.epoch)
-        return len(self.curve.epochs) - since >= self._config.patience
+        if self._falling and done >= self._held:
+            since = max(since, self._held)
+        return done - since >= self._config.patience
 
-    def _let_fall(self, fall: EarlyFall) -> bool:
-        """Whether the learning rate can fall from there, and does."""
-        schedule = self._module.schedule.falling_from(fall.step)
-        if schedule is None:
-            return False
-        self._module.schedule = schedule
+    def _let_fall(self, fall: EarlyFall) -> None:
+        """From there on, over as many epochs as it would have later."""
+        steps = self._falling * fall.step // fall.epoch
         self.curve.early_fall = fall
-        return True
+        self._module.schedule = self._module.schedule.falling(fall.step, steps)
 
     @property
     def seconds(self) -> float:
@@ -145,9 +151,9 @@ class EpochRecorder(pl.Callback):
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self._last_epoch:
             self._keep(epoch, figures)
-        fall = EarlyFall(epoch, self._steps_before + trainer.global_step)
-        if self._impatient and self._let_fall(fall):
-            left = self._last_epoch - epoch
+        if self._impatient and self._falling and epoch < self._held:
+            self._let_fall(EarlyFall(epoch, self._steps_before + trainer.global_step))
+            left = self._falling
             logger.info("validation gains no more: the learning rate falls, over %d epochs", left)
         trainer.should_stop = self.over
         self._report(epoch, figures)

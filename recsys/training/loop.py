@@ -95,7 +95,7 @@ def train(
         if processes.is_first():
             steps = 0 if start is None else start.step
             callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
-        if not recorder.over:
+        if not (recorder.over or (start is not None and start.ended)):
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)

@@ -44,12 +44,9 @@ class Schedule:
         decay = round(total * config.decay_fraction)
         return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
 
-    def falling_from(self, step: int) -> Schedule | None:
-        """The one that falls from a step on, as it would have later; None: it falls, or never."""
-        ends = step + self.decay_steps
-        if self.kind != "hold_decay" or self.decay_steps == 0 or ends >= self.total_steps:
-            return None
-        return replace(self, total_steps=ends)
+    def falling(self, step: int, over: int) -> Schedule:
+        """The same up to a step, from which on it falls over so many steps."""
+        return replace(self, decay_steps=over, total_steps=step + over)
 
     def __call__(self, step: int) -> float:
         """The factor of the learning rate at a step."""

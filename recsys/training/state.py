@@ -85,6 +85,11 @@ class TrainingState:
     curve: Curve
     """The epochs before that."""
 
+    @property
+    def ended(self) -> bool:
+        """Nothing of the training is left to do: see `at_the_end`."""
+        return len(self.random) == 0
+
     @classmethod
     def at_the_end(cls, curve: Curve) -> TrainingState:
         """Of a training that is over: nothing but its curve counts."""

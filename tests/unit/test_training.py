@@ -199,6 +199,26 @@ def test_where_patience_ends_the_learning_rate_falls_and_then_the_training_ends(
     assert rates[fall.step :] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("patience", "every"), [(5, 1), (4, 1), (2, 3)])
+def test_no_training_ends_while_the_learning_rate_is_high(patience: int, every: int) -> None:
+    """Nor just after: it is to fall over 4 of 10 epochs, from 6 on or earlier, and be validated."""
+    experiment = make_experiment(
+        "dot_product",
+        f"training.patience={patience}",
+        f"training.validate_every={every}",
+        "training.decay_fraction=0.4",
+        "training.learning_rate=1e-9",
+    )
+    histories, holdout = walks(100, seed=1, planted=False)
+    _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 10, lambda *_: None)
+    assert curve.best_epoch is not None
+    assert curve.best_epoch <= every  # a rate of nothing changes nothing
+    held = 6 if curve.early_fall is None else curve.early_fall.epoch
+    assert held <= 6
+    assert held + min(patience, 4) <= len(curve.epochs) <= held + 4
+    assert "epoch/valid_ndcg_at_10" in curve.epochs[-1]
+
+
 def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
     experiment = make_experiment("dot_product", "training.validate_every=2")
     histories, holdout = walks(50, seed=1, planted=True)
