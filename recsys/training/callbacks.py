@@ -153,8 +153,9 @@ class EpochRecorder(pl.Callback):
             self._keep(epoch, figures)
         if self._impatient and self._falling and epoch < self._held:
             self._let_fall(EarlyFall(epoch, self._steps_before + trainer.global_step))
-            left = self._falling
-            logger.info("validation gains no more: the learning rate falls, over %d epochs", left)
+            logger.info(
+                "validation gains no more: the learning rate falls, over %d epochs", self._falling
+            )
         trainer.should_stop = self.over
         self._report(epoch, figures)
 

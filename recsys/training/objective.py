@@ -16,6 +16,7 @@ from recsys.config import (
     SampledSoftmax,
     TrainingConfig,
 )
+from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
 from recsys.model.heads import HistorySide
 from recsys.model.recommender import Model
@@ -134,8 +135,8 @@ def _few_sizes(count: int, chunk_rows: int) -> int:
     [7, 34, 200, 5000, 5032, 6000]
     """
     whole, rest = divmod(count, chunk_rows)
-    step = 1 << max(0, (chunk_rows if whole else rest).bit_length() - 5)
-    return whole * chunk_rows + min(-(-rest // step) * step, chunk_rows)
+    last = batch_width(rest, chunk_rows if whole else rest)
+    return whole * chunk_rows + min(last, chunk_rows)
 
 
 def build_objective(

@@ -30,6 +30,7 @@ class Curve:
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Per epoch: train/loss, train/… of what it cost, and where it was validated epoch/…"""
     early_fall: EarlyFall | None = None
+    """None: the learning rate falls when it was to, if it does."""
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
