@@ -10,6 +10,7 @@ from torch import Tensor
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.generation import Greedy
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
@@ -55,7 +56,7 @@ def learn(task: Callable[[Tensor], Tensor], steps: int) -> SequenceToSequence:
     for _ in range(steps):
         items, lengths = draw(128, generator)
         targets = task(items)
-        side, _ = model.teacher_forced(items, lengths, targets)
+        side, _ = model.teacher_forced(Inputs(items, lengths), targets)
         candidates = model.head.candidate_side(model.items.weight)
         loss = chunked_cross_entropy(model.head.logits, side, candidates, targets, None)
         optimizer.zero_grad()

@@ -173,17 +173,14 @@ def explain_item(
     user: Annotated[str, typer.Option(help="A user of the dataset.")],
     item: Annotated[str, typer.Option(help="The item whose score is to be explained.")],
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
+    at: At = None,
     as_json: Json = False,
 ) -> None:
     """What each purchase of a user adds to the score of an item."""
-    from recsys.scoring.recommender import Recommender
-
-    dataset = PreparedDataset.open(data)
-    recommender = Recommender.load(bundle, dataset)
-    vocabulary = recommender.bundle.vocabulary
-    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
-    (item_id,) = ids_like([item], vocabulary.ids)
-    show_frame(recommender.explain(asked, item_id), None, as_json)
+    recommender, users = _open(bundle, data, [user])
+    asked = recommender.read_histories(users=users)
+    (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
+    show_frame(recommender.explain(asked, item_id, at=_time(at)), None, as_json)
 
 
 @app.command("inspect")
@@ -202,18 +199,17 @@ def inspect_attention(
     newest: Annotated[
         int, typer.Option(min=1, max=200, help="Purchases to show; those before are summed up.")
     ] = 30,
+    at: At = None,
     as_json: Json = False,
 ) -> None:
     """Where the model looks: attention maps of each block and head, as PNG and one HTML page."""
     from recsys.report.attention import write_attention_report
-    from recsys.scoring.inspect import inspect
-    from recsys.scoring.recommender import Recommender
 
-    dataset = PreparedDataset.open(data)
-    recommender = Recommender.load(bundle, dataset)
+    recommender, users = _open(bundle, data, [user])
     vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
-    asked = recommender.read_histories(users=ids_like([user], dataset.user_ids))
-    maps = inspect(recommender.bundle, asked, items=ids_like(item or [], vocabulary.ids), n=n)
+    asked = recommender.read_histories(users=users)
+    items = ids_like(item or [], vocabulary.ids)
+    maps = recommender.inspect(asked, items=items, n=n, at=_time(at))
     purchases = len(asked.histories.items)
     read = min(purchases, experiment.model.max_sequence_length)
     about = {

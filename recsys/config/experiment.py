@@ -35,9 +35,9 @@ class TrainingConfig(Section):
     since it falls, before stopping."""
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    schedule: Literal["hold_decay", "inverse_square_root", "cosine"] = "hold_decay"
+    schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
     """After the warm-up: hold the learning rate, then let it fall to a hundredth; or divide it by
-    the square root of the step, as in 2017; or let it fall to a hundredth along a cosine."""
+    the square root of the step, as in 2017."""
     warmup_steps: int = Field(100, ge=0)
     """Steps over which the learning rate rises to its full value; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
@@ -49,9 +49,9 @@ class TrainingConfig(Section):
     """Share of each target's probability that cross-entropy spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
     """Largest norm of the gradient."""
-    ema_decay: float = Field(0.0, ge=0, lt=1)
-    """Decay per step of the moving average of the weights, which is validated and kept in their
-    place; 0: no average."""
+    ema_decay: float = Field(0.0, ge=0, le=0)
+    """There was a moving average of the weights, which did not help. That there is none is still
+    said, so that runs, checkpoints and bundles of before are known again."""
     batch_tokens: int = Field(12_800, ge=1)
     """Tokens per batch, padding included; of all processes together where several train."""
     windows: Literal["newest", "all"] = "newest"

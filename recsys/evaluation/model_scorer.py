@@ -15,6 +15,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.sequence_batch import FeatureValues
 from recsys.evaluation.scorer import users_per_batch
 from recsys.model.heads import CandidateSide, DotProductHead, HistorySide
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import Model, SequenceRecommender
 
 
@@ -108,8 +109,8 @@ class ModelScorer:
 
     def _read(self, histories: Histories) -> tuple[HistorySide, Tensor]:
         """What decides the scores of a few histories, and its lengths."""
-        items, lengths, times, features = model_inputs(self._model, histories)
-        return self._head.recent(self._model.newest(items, lengths, times, features), lengths)
+        inputs = model_inputs(self._model, histories)
+        return self._head.recent(self._model.newest(inputs), inputs.lengths)
 
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
         """Scores [B, C] of a few histories, each of its own candidates [B, C]."""
@@ -131,21 +132,19 @@ def read_histories(model: Model, histories: Histories) -> tuple[HistorySide, Ten
     Raises:
         ValueError: the model reads times or features that the histories do not have.
     """
-    items, lengths, times, features = model_inputs(model, histories)
-    return model(items, lengths, times, features), lengths
+    inputs = model_inputs(model, histories)
+    return model(inputs), inputs.lengths
 
 
-def model_inputs(
-    model: Model, histories: Histories
-) -> tuple[Tensor, Tensor, Tensor | None, FeatureValues | None]:
-    """Item tokens, lengths, times and features of a few histories, on the device of the model."""
+def model_inputs(model: Model, histories: Histories) -> Inputs:
+    """What a model reads of a few histories, on its device."""
     device = model.items.weight.device
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
     times, features = histories.padded_times(), FeatureValues.of(histories)
     moments = None if times is None else torch.from_numpy(times).to(device)
     known = None if features is None else features.to(device)
-    return items, lengths, moments, known
+    return Inputs(items, lengths, moments, known)
 
 
 @contextmanager

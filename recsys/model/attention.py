@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         embedding_dim: D.
         num_heads: H.
         wide: heads of D features each.
-        rotary: turns queries and keys by their places; for self-attention alone.
+        rotary: turns queries and keys by their places; what asks is in the memory, too.
     """
 
     def __init__(
@@ -171,6 +171,7 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         mask: Tensor | None = None,
+        places: Tensor | None = None,
         *,
         causal: bool = False,
     ) -> Tensor:
@@ -180,9 +181,10 @@ class MultiHeadAttention(nn.Module):
             x: what asks, [B, Q, D].
             memory: what is looked at, [B, K, D]; None: x itself.
             mask: broadcastable to [B, H, Q, K]; True: may be seen.
+            places: where in a memory what asks is [B], if Q is 1; rotary positions want to know.
             causal: each position sees only those up to itself.
         """
-        query, key, value = self._project(x, memory)
+        query, key, value = self._project(x, memory, places)
         return self.join(attend(query, key, value, mask, causal=causal))
 
     def weights(
@@ -190,11 +192,12 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         mask: Tensor | None = None,
+        places: Tensor | None = None,
         *,
         causal: bool = False,
     ) -> Tensor:
         """Who looks at what in `forward`: [B, H, Q, K]."""
-        query, key, _ = self._project(x, memory)
+        query, key, _ = self._project(x, memory, places)
         return attention_weights(query, key, mask, causal=causal)
 
     def queries(self, x: Tensor) -> Tensor:
@@ -213,12 +216,15 @@ class MultiHeadAttention(nn.Module):
         """Heads [B, H, Q, d] to [B, Q, D]."""
         return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is not None:
-            return self.queries(x), *self.keys_values(memory)
-        query, key, value = (self._split(part) for part in self.query_key_value(x).chunk(3, dim=-1))
+    def _project(
+        self, x: Tensor, memory: Tensor | None, places: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if memory is None:
+            query, key, value = map(self._split, self.query_key_value(x).chunk(3, dim=-1))
+        else:
+            query, (key, value) = self.queries(x), self.keys_values(memory)
         if self.rotary is not None:
-            query, key = self.rotary(query), self.rotary(key)
+            query, key = self.rotary(query, places), self.rotary(key)
         return query, key, value
 
     def _split(self, x: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class PostNorm(nn.LayerNorm):
         return x
 
 
-class Gated(nn.LayerNorm):
+class Gated(PreNorm):
     """A residual that lets in what it wants: x + sigmoid(W x + b) ⊙ dropout(sublayer(norm(x))).
 
     Sources: Borisyuk et al. 2025 (LiGR), https://arxiv.org/abs/2502.03417; Tikhonovich et al. 2025
@@ -60,18 +60,13 @@ class Gated(nn.LayerNorm):
     """
 
     def __init__(self, embedding_dim: int, dropout: float) -> None:
-        super().__init__(embedding_dim)
+        super().__init__(embedding_dim, dropout)
         self.gate = nn.Linear(embedding_dim, embedding_dim)
-        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
         """Any shape [..., D], kept."""
         added = self.dropout(sublayer(self.inside(x)))
         return x + torch.sigmoid(self.gate(x)) * added  # type: ignore[no-any-return]
-
-    def inside(self, x: Tensor) -> Tensor:
-        """What the sub-layer is given of x."""
-        return super().forward(x)
 
 
 class SwiGLU(nn.Module):
@@ -144,12 +139,10 @@ class EncoderBlock(nn.Module):
 
     def newest(self, x: Tensor, lengths: Tensor) -> Tensor:
         """`forward` at the last item of each sequence alone, which sees them all: [B, D]."""
-        if self.attention.rotary is not None:  # which turns whole sequences
-            return last_states(self(x, padding_mask(lengths, x.shape[1])[:, None, None]), lengths)
         seen, mask = self.attention_norm.inside(x), padding_mask(lengths, x.shape[1])
         newest = self.attention_norm(
             last_states(x, lengths)[:, None],
-            lambda newest: self.attention(newest, seen, mask[:, None, None]),
+            lambda newest: self.attention(newest, seen, mask[:, None, None], lengths - 1),
         )
         return self.feed_forward_norm(newest, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
 

@@ -47,16 +47,16 @@ class Encoder(nn.Module):
 
         Times are passed over; see `HSTUEncoder`.
 
-        The state at position t depends on the items that it sees and on the sequence's length
-        (positions count from the end), on nothing else. States on padding mean nothing.
+        The state at position t depends on the items that it sees and, where positions are added
+        (they count from the end), on the sequence's length; on nothing else. States on padding mean
+        nothing.
         """
         return self.norm(self._through(self.blocks, embedded, lengths))  # type: ignore[no-any-return]
 
     def newest(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """`forward` at the last item of each sequence alone, [B, D].
 
-        That spares most of the last block, which needs keys and values of the others alone (with
-        rotary positions it spares nothing).
+        That spares most of the last block, which needs keys and values of the others alone.
         """
         if not len(self.blocks):
             return last_states(self(embedded, lengths), lengths)

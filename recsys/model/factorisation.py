@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
-from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.inputs import Inputs
 from recsys.model.items import ItemEmbeddings
 
 
@@ -39,14 +39,9 @@ class FactorisationMachine(nn.Module):
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 
-    def forward(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
-        """What the candidates' vectors are multiplied with, [B, L, D + 1]; item tokens [B, L]."""
+    def forward(self, inputs: Inputs) -> HistorySide:
+        """What the candidates' vectors are multiplied with, [B, L, D + 1]."""
+        items = inputs.items
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
         count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
         bag = bag / count.sqrt()[:, None]
@@ -55,13 +50,6 @@ class FactorisationMachine(nn.Module):
 
     newest = forward
 
-    def teacher_forced(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        targets: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
         """See `SequenceRecommender`."""
-        return self(items, lengths), items
+        return self(inputs), inputs.items

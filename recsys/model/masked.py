@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.encoder import Encoder
-from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.inputs import Inputs
 from recsys.model.items import ItemEmbeddings
 
 
@@ -41,50 +41,37 @@ class MaskedRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
-        """The state of a hidden item behind each history: items [B, L], right-padded, lengths [B].
+    def forward(self, inputs: Inputs) -> HistorySide:
+        """The state of a hidden item behind each history.
 
         It is given for every position, [B, L, D], so that the head finds it at the last one.
         """
-        states = self.encoder(self._embed(F.pad(items, (0, 1)), lengths + 1), lengths + 1)
-        return (last_states(states, lengths + 1)[:, None].expand(-1, items.shape[1], -1),)
+        embedded, lengths = self._with_one_behind(inputs)
+        states = last_states(self.encoder(embedded, lengths), lengths)
+        return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
 
-    def newest(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
+    def newest(self, inputs: Inputs) -> HistorySide:
         """What `forward` gives, and cheaper."""
-        embedded = self._embed(F.pad(items, (0, 1)), lengths + 1)
-        newest = self.encoder.newest(embedded, lengths + 1)
-        return (newest[:, None].expand(-1, items.shape[1], -1),)
+        states = self.encoder.newest(*self._with_one_behind(inputs))
+        return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
 
-    def teacher_forced(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        targets: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
 
         Returns:
             The history side [B, n, D]; and item tokens [B, L + n - 1] whose first L + t are had
             before target t: all that is not hidden, whatever t.
         """
+        items, lengths = inputs.items, inputs.lengths
         states, count = self.encoder(self._embed(items, lengths), lengths), targets.shape[1]
         places = self._hidden(items, lengths).int().argsort(dim=1, descending=True, stable=True)
         asked = places[:, :count, None].expand(-1, -1, states.shape[-1])
         return (states.gather(1, asked),), F.pad(items, (0, count - 1))
+
+    def _with_one_behind(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """What the encoder reads [B, L + 1, D] where a hidden item is next, and the lengths."""
+        items, lengths = F.pad(inputs.items, (0, 1)), inputs.lengths + 1
+        return self._embed(items, lengths), lengths
 
     def _embed(self, items: Tensor, lengths: Tensor) -> Tensor:
         """What the encoder reads [B, L, D]."""

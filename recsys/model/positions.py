@@ -90,9 +90,15 @@ class RotaryPositions(nn.Module):
         self.register_buffer("cosines", angle.cos().float(), persistent=False)
         self.register_buffer("sines", angle.sin().float(), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., L, d] to [..., L, d], in its dtype; the first of the L is place 0."""
-        cosines, sines = (table[: x.shape[-2]].to(x.dtype) for table in (self.cosines, self.sines))
-        one, other = x.unflatten(-1, (-1, 2)).unbind(-1)
-        turned = (one * cosines - other * sines, one * sines + other * cosines)
-        return torch.stack(turned, dim=-1).flatten(-2)
+    def forward(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+        """[..., L, d] to [..., L, d], in its dtype.
+
+        Args:
+            x: queries or keys; the first of the L is place 0.
+            places: of one query per row [B], where x is [B, H, 1, d]; None: as above.
+        """
+        there = slice(x.shape[-2]) if places is None else places[:, None, None]
+        turns = torch.complex(self.cosines[there], self.sines[there])
+        # As complex numbers, in full precision: 5.1 ms for 18 with the four products written out.
+        pairs = torch.view_as_complex(x.to(self.cosines.dtype).unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

@@ -32,9 +32,10 @@ from recsys.model.blocks import (
 from recsys.model.decoder import Decoder
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
-from recsys.model.features import FeatureEmbeddings, FeatureValues
+from recsys.model.features import FeatureEmbeddings
 from recsys.model.heads import CosineHead, DotProductHead, HistorySide, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead
+from recsys.model.inputs import Inputs
 from recsys.model.items import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.masked import MaskedRecommender
 from recsys.model.positions import (
@@ -91,50 +92,25 @@ class SequenceRecommender(nn.Module):
         """What the encoder reads of times."""
         return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
 
-    def forward(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
-        """The history side of the head, from right-padded item tokens [B, L] and lengths [B].
-
-        Args:
-            items: right-padded.
-            lengths: real items per row.
-            times: [B, L + 1], for the encoders that read them: see `HSTUEncoder.forward`.
-            features: of each item's interaction and of its user [B, L, ...], where they are read.
+    def forward(self, inputs: Inputs) -> HistorySide:
+        """The history side of the head.
 
         Raises:
             ValueError: there are no features, or times, and they are to be read.
         """
-        embedded = self._embed(items, features)
-        states = self.encoder(embedded, lengths, times)
+        embedded = self._embed(inputs)
+        states = self.encoder(embedded, inputs.lengths, inputs.times)
         return self.head.history_side(states, embedded)
 
-    def newest(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
+    def newest(self, inputs: Inputs) -> HistorySide:
         """`forward`, right for scores at the last item of each history alone, and cheaper."""
         if self.head.reads_older_states:
-            return self.forward(items, lengths, times, features)
-        embedded = self._embed(items, features)
-        states = self.encoder.newest(embedded, lengths, times)[:, None].expand_as(embedded)
-        return self.head.history_side(states, embedded)
+            return self.forward(inputs)
+        embedded = self._embed(inputs)
+        newest = self.encoder.newest(embedded, inputs.lengths, inputs.times)
+        return self.head.history_side(newest[:, None].expand_as(embedded), embedded)
 
-    def teacher_forced(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        targets: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, L] that follow each of the items [B, L].
 
         Features, too, are of the items: nothing is read of a target.
@@ -142,23 +118,22 @@ class SequenceRecommender(nn.Module):
         Returns:
             The history side; and item tokens [B, L] whose first 1 + t were had before target t.
         """
-        return self(items, lengths, times, features), items
+        return self(inputs), inputs.items
 
-    def _embed(self, items: Tensor, features: FeatureValues | None) -> Tensor:
+    def _embed(self, inputs: Inputs) -> Tensor:
         """What the encoder reads, and the head's memory [B, L, D]."""
-        embedded: Tensor = self.items(items)
+        embedded: Tensor = self.items(inputs.items)
         if self.inputs is not None:
-            if features is None:
+            if inputs.features is None:
                 raise ValueError("this model reads features of its inputs, and there are none")
-            embedded = embedded + self.inputs(*features)
+            embedded = embedded + self.inputs(*inputs.features)
         return embedded * math.sqrt(self.items.embedding_dim)
 
 
 Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
 (`forward`; `newest` for scores at the last item alone), and targets too where they are known
-(`teacher_forced`); times [B, L + 1] and features [B, L, ...] are passed over by those that do not
-read them."""
+(`teacher_forced`)."""
 
 
 @overload

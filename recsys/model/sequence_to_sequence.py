@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from recsys.model.decoder import Decoder, DecoderCache, Memory
 from recsys.model.encoder import Encoder
-from recsys.model.features import FeatureValues
 from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.inputs import Inputs
 from recsys.model.items import ItemEmbeddings
 
 
@@ -52,30 +52,18 @@ class SequenceToSequence(nn.Module):
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
         return Memory(self.encoder(self.embed(items), lengths), lengths)
 
-    def forward(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> HistorySide:
+    def forward(self, inputs: Inputs) -> HistorySide:
         """The decoder's state before its first token: what scoring the next item needs.
 
         It is given for every position, [B, S, D], so that the head finds it at the last one.
         """
-        state = self.write(self.remember(items, lengths), items[:, :0])
+        items = inputs.items
+        state = self.write(self.remember(items, inputs.lengths), items[:, :0])
         return (state.expand(-1, items.shape[1], -1),)
 
     newest = forward
 
-    def teacher_forced(
-        self,
-        items: Tensor,
-        lengths: Tensor,
-        targets: Tensor,
-        times: Tensor | None = None,
-        features: FeatureValues | None = None,
-    ) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
         """What is foretold of the targets [B, n] when each is written after the true ones before.
 
         Returns:
@@ -83,8 +71,8 @@ class SequenceToSequence(nn.Module):
             before target t.
         """
         written = targets[:, :-1]
-        side = (self.write(self.remember(items, lengths), written),)
-        return side, torch.cat([items, written], dim=1)
+        side = (self.write(self.remember(inputs.items, inputs.lengths), written),)
+        return side, torch.cat([inputs.items, written], dim=1)
 
     def write(self, memory: Memory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the written tokens [B, t]."""

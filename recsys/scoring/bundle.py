@@ -29,6 +29,7 @@ from recsys.model.recommender import Model, SequenceRecommender
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.catalogue import empty_model
 from recsys.scoring.evidence import Evidence
+from recsys.scoring.inputs import RawHistories, UserHistories
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _EVIDENCE = "evidence.safetensors"
@@ -194,17 +195,11 @@ class ModelBundle:
         """What the model reads of times."""
         return self.model.times if isinstance(self.model, SequenceRecommender) else "none"
 
-    def refuse_mere_ids(self) -> None:
-        """For what takes the item ids of a history alone.
-
-        Raises:
-            InputError: the model reads when items were had, too.
-        """
-        if self.times != "none":
-            raise InputError(
-                f"{self.path}: its model reads when items were had (model.times={self.times}), and "
-                "a list of items does not say that: recommend and score take histories with times"
-            )
+    def read_histories(self, histories: RawHistories) -> UserHistories:
+        """Histories in raw ids as the model reads them: see `UserHistories.from_raw`."""
+        return UserHistories.from_raw(
+            histories, self.experiment.data, self.vocabulary, self.encoders
+        )
 
     def refuse_held_out(self, dataset: PreparedDataset, part: Part) -> None:
         """Before the figures of held-out targets: may they be taken of this model?

@@ -16,11 +16,13 @@ from recsys.model.attention import last_states
 from recsys.model.recommender import Model, SequenceRecommender
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inputs import known_tokens
+from recsys.scoring.inputs import Moment, known_tokens
 from recsys.scoring.one_history import OneHistory, one_history
 
 
-def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame:
+def explain(
+    bundle: ModelBundle, history: OneHistory, item: Any, *, at: Moment | None = None
+) -> pl.DataFrame:
     """What each purchase of a history adds to the score of an item.
 
     Target attention adds to the dot product one term per purchase (the sum over its heads), and so
@@ -32,6 +34,7 @@ def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame
         history: item ids, oldest first, or a log of one user, with the columns of all that the
             model reads; items outside the catalogue are skipped.
         item: the id of the item to explain.
+        at: when the recommendation is asked for; for the models that read it.
 
     Returns:
         One row per purchase that the model or the counts read (the newest ones), oldest first:
@@ -41,8 +44,8 @@ def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame
         its whole score). The sum of the contributions plus dot_product is the item's score.
 
     Raises:
-        InputError: the model has neither, or reads times; the item is not in the catalogue; no item
-            of the history is; see `one_history`.
+        InputError: the model has neither; the item is not in the catalogue; no item of the history
+            is; see `one_history`.
     """
     model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
     head = _target_attention(model)
@@ -51,7 +54,7 @@ def explain(bundle: ModelBundle, history: OneHistory, item: Any) -> pl.DataFrame
             f"{bundle.path}: only the scores of target attention and of counted evidence have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
-    asked = one_history(bundle, history)
+    asked = one_history(bundle, history, at)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
     longest = read if evidence is None else evidence.items_read(read)

@@ -27,7 +27,7 @@ from recsys.model.recommender import SequenceRecommender
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inputs import known_tokens
+from recsys.scoring.inputs import Moment, known_tokens
 from recsys.scoring.one_history import OneHistory, one_history
 
 Kind = Literal["encoder", "decoder", "cross", "target"]
@@ -94,6 +94,7 @@ def inspect(
     *,
     items: Sequence[Any] = (),
     n: int | None = None,
+    at: Moment | None = None,
 ) -> list[AttentionMap]:
     """Where a model looks when it reads a history, and scores items or writes purchases.
 
@@ -104,6 +105,7 @@ def inspect(
             as many as the model was trained with.
         items: ids of the candidates of target attention; none: the ten best ones.
         n: purchases that a sequence-to-sequence model writes greedily; None: 5.
+        at: when the recommendation is asked for; for the models that read it.
 
     Returns:
         A map of each block of the encoder (none of HSTU blocks, whose weights do not sum to 1 and
@@ -113,11 +115,11 @@ def inspect(
         step; candidates with their place in the ranking, or among the given ones.
 
     Raises:
-        InputError: the model has no attention, or not the kind that items or n are for, or it reads
-            times; an item is not in the catalogue; no item of the history is; nothing is left to
-            recommend or write; see `one_history`.
+        InputError: the model has no attention, or not the kind that items or n are for; an item is
+            not in the catalogue; no item of the history is; nothing is left to recommend or write;
+            see `one_history`.
     """
-    asked = one_history(bundle, history)
+    asked = one_history(bundle, history, at)
     model, vocabulary = bundle.model, bundle.vocabulary
     target = isinstance(model.head, TargetAttentionHead)
     if items and not target:

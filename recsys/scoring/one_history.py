@@ -11,29 +11,27 @@ import narwhals as nw
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inputs import UserHistories, id_series
+from recsys.scoring.inputs import Moment, UserHistories, id_series
 
 OneHistory = Iterable[Any] | TableSource | UserHistories
 """Item ids of one user, oldest first; a log of one user; or what was read of one."""
 
 
-def one_history(bundle: ModelBundle, history: OneHistory) -> UserHistories:
-    """The history of one user as a model reads it.
+def one_history(bundle: ModelBundle, history: OneHistory, at: Moment | None) -> UserHistories:
+    """The history of one user as a model reads it, with the times that it reads.
 
     Raises:
-        InputError: it is of several users or none, or will not do for `UserHistories.from_raw`; the
-            model reads times, too.
+        InputError: it is of several users or none, or will not do for `UserHistories.from_raw` or
+            `UserHistories.told`.
     """
-    bundle.refuse_mere_ids()
     if isinstance(history, UserHistories):
         asked = history
     else:
-        data, vocabulary = bundle.experiment.data, bundle.vocabulary
         source = history if _is_log(history) else [id_series(cast("Any", history), "history")]
-        asked = UserHistories.from_raw(source, data, vocabulary, bundle.encoders)
+        asked = bundle.read_histories(source)
     if len(asked.user_ids) != 1:
         raise InputError(f"history: of one user, not of {len(asked.user_ids)}")
-    return asked
+    return asked.told(bundle.times, at)
 
 
 def _is_log(history: object) -> TypeGuard[TableSource]:

@@ -94,9 +94,7 @@ class Recommender:
         if isinstance(histories, UserHistories):
             return histories
         if histories is not None:
-            bundle = self.bundle
-            data, vocabulary = bundle.experiment.data, bundle.vocabulary
-            return UserHistories.from_raw(histories, data, vocabulary, bundle.encoders)
+            return self.bundle.read_histories(histories)
         if self._read_dataset is None or users is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
         return UserHistories.from_dataset(users, self._read_dataset, self.bundle.vocabulary)
@@ -226,15 +224,20 @@ class Recommender:
         )
         return frame_like(answer, histories)
 
-    def explain(self, history: OneHistory, item: Any) -> pl.DataFrame:
+    def explain(self, history: OneHistory, item: Any, *, at: Moment | None = None) -> pl.DataFrame:
         """What each purchase of a history adds to the score of an item: see `explain`."""
-        return explain(self.bundle, history, item)
+        return explain(self.bundle, history, item, at=at)
 
     def inspect(
-        self, history: OneHistory, *, items: Sequence[Any] = (), n: int | None = None
+        self,
+        history: OneHistory,
+        *,
+        items: Sequence[Any] = (),
+        n: int | None = None,
+        at: Moment | None = None,
     ) -> list[AttentionMap]:
         """Where each block and head of the model looks for a history: see `inspect`."""
-        return inspect(self.bundle, history, items=items, n=n)
+        return inspect(self.bundle, history, items=items, n=n, at=at)
 
     def _seen(self, seen: Seen | None) -> Seen:
         """The policy asked for, or that of training."""

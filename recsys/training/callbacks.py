@@ -188,7 +188,7 @@ class EpochRecorder(pl.Callback):
             self.curve.best_ranks = table
             self.curve.best_weights = {
                 name: weight.detach().to("cpu", copy=True)
-                for name, weight in self._module.evaluated.state_dict().items()
+                for name, weight in self._module.model.state_dict().items()
             }
 
 

@@ -85,7 +85,7 @@ def train(
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start)
-        validate = _validate(experiment, module.evaluated, validation)
+        validate = _validate(experiment, module.model, validation)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, float64
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.model.heads import HistorySide
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import Model
 from recsys.training import processes
 from recsys.training.cost import StepMeter
 from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
-from recsys.training.schedule import inverse_square_root, warmup_cosine, warmup_hold_decay
+from recsys.training.schedule import inverse_square_root, warmup_hold_decay
 from recsys.training.state import TrainingState, restore_random
-
-_AVERAGE = "average"
-"""What the moving average of a weight is called among its moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The learning-rate schedule of a training, in steps."""
 
-    kind: Literal["hold_decay", "inverse_square_root", "cosine"]
+    kind: Literal["hold_decay", "inverse_square_root"]
     warmup_steps: int
     decay_steps: int
     total_steps: int
@@ -52,16 +49,11 @@ class Schedule:
         """The factor of the learning rate at a step."""
         if self.kind == "inverse_square_root":
             return inverse_square_root(step, self.warmup_steps)
-        if self.kind == "cosine":
-            return warmup_cosine(step, self.warmup_steps, self.total_steps)
         return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
 
 
 class TrainingModule(pl.LightningModule):
     """Prediction of every target.
-
-    The moving average of the weights, where there is one, is a part of it: it moves with it, and
-    checkpoints hold it.
 
     Args:
         model: what is trained; it takes on the weights of ``start``.
@@ -87,10 +79,6 @@ class TrainingModule(pl.LightningModule):
         self.objective = build_objective(config, interactions)
         if isinstance(self.objective, SampledObjective):
             read_rows_alone(model)
-        self._average: AveragedModel | None = None
-        if config.ema_decay:
-            average = get_ema_multi_avg_fn(config.ema_decay)
-            self._average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
         self._config = config
         self.schedule = schedule
         """Read at every step."""
@@ -103,7 +91,6 @@ class TrainingModule(pl.LightningModule):
         self._lengths = torch.empty(0)
         if start is not None:
             model.load_state_dict(start.weights)
-            self._restore_average(start.moments)
             if processes.is_first():
                 self.sums += torch.tensor([start.epoch.loss, start.epoch.targets], dtype=float64)
 
@@ -118,16 +105,10 @@ class TrainingModule(pl.LightningModule):
             seeds = np.random.SeedSequence([torch.initial_seed(), number, step])
             torch.manual_seed(int(seeds.generate_state(1)[0]))
 
-    @property
-    def evaluated(self) -> Model:
-        """The model with the weights to validate and to keep: averaged ones, if there are."""
-        return self.model if self._average is None else cast("Model", self._average.module)
-
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """A step, and the average moves towards the new weights: before any checkpoint is made."""
+        """A step, measured."""
         with self.meter.counting(self._lengths):
             super().optimizer_step(*args, **kwargs)
-        self.move_average()
         self.meter.lap("optimiser")
 
     def on_train_epoch_start(self) -> None:
@@ -151,16 +132,9 @@ class TrainingModule(pl.LightningModule):
         """What callbacks did, such as writing a checkpoint, is not of a step."""
         self.meter.start()
 
-    def move_average(self) -> None:
-        """Towards the weights as they are, if there is an average."""
-        if self._average is not None:
-            self._average.update_parameters(self.model)
-
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Mean loss per target, of all processes' targets."""
-        history, had = self.model.teacher_forced(
-            batch.items, batch.lengths, batch.targets, batch.times, batch.features
-        )
+        history, had = self.teacher_forced(batch)
         loss = self.loss(history, batch.targets, had)
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         targets = (batch.targets != PAD).sum()
@@ -169,6 +143,11 @@ class TrainingModule(pl.LightningModule):
             return loss
         # Lightning takes the mean of the processes' gradients, but some have more targets.
         return loss * (targets * processes.count() / processes.total(targets))
+
+    def teacher_forced(self, batch: SequenceBatch) -> tuple[HistorySide, Tensor]:
+        """See `SequenceRecommender`."""
+        inputs = Inputs(batch.items, batch.lengths, batch.times, batch.features)
+        return self.model.teacher_forced(inputs, batch.targets)
 
     def loss(self, history: HistorySide, targets: Tensor, had: Tensor) -> Tensor:
         """Of what the model's `teacher_forced` gives for targets [B, L]: the mean over them."""
@@ -199,24 +178,13 @@ class TrainingModule(pl.LightningModule):
         }
 
     def moments(self) -> dict[str, Tensor]:
-        """What is remembered of each weight: ``WEIGHT.exp_avg`` and so on, ``WEIGHT.average``."""
+        """What is remembered of each weight: ``WEIGHT.exp_avg`` and so on."""
         state = self.trainer.optimizers[0].state_dict()["state"]
-        found = {
+        return {
             f"{name}.{moment}": value
             for number, (name, _) in enumerate(self.model.named_parameters())
             for moment, value in state.get(number, {}).items()
         }
-        if self._average is not None:
-            averages = self._average.module.named_parameters()
-            found |= {f"{name}.{_AVERAGE}": weight for name, weight in averages}
-        return found
-
-    def _restore_average(self, moments: dict[str, Tensor]) -> None:
-        if self._average is None or not moments:
-            return
-        self._average.n_averaged.fill_(1)  # more than none is all that an exponential one asks
-        for name, weight in self._average.module.named_parameters():
-            weight.copy_(moments[f"{name}.{_AVERAGE}"])
 
     def _restore_moments(
         self, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
@@ -225,8 +193,6 @@ class TrainingModule(pl.LightningModule):
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             name, moment = key.rsplit(".", 1)
-            if moment == _AVERAGE:
-                continue
             state.setdefault(numbers[name], {})[moment] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -99,9 +99,7 @@ def _watch(
         batch = module.transfer_batch_to_device(next(stream), device, 0)
         meter.lap("data")
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
-            history, had = module.model.teacher_forced(
-                batch.items, batch.lengths, batch.targets, batch.times, batch.features
-            )
+            history, had = module.teacher_forced(batch)
             meter.lap("encoder")
             loss: Tensor = module.loss(history, batch.targets, had)
             meter.lap("loss")
@@ -109,7 +107,6 @@ def _watch(
         meter.lap("backward")
         clip_gradients(module.model.parameters(), config.gradient_clip)
         optimizer.step()
-        module.move_average()
         optimizer.zero_grad()
         meter.lap("optimiser")
         return batch  # type: ignore[no-any-return]

@@ -30,18 +30,3 @@ def inverse_square_root(step: int, warmup_steps: int) -> float:
     """
     warmup = max(warmup_steps, 1)
     return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
-
-
-def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Linear rise, then half a cosine down to a hundredth at the end.
-
-    Source: Loshchilov and Hutter 2017 (SGDR), equation 5, without restarts,
-    https://arxiv.org/abs/1608.03983
-
-    >>> [round(warmup_cosine(step, 2, 10), 3) for step in (0, 1, 2, 6, 10)]
-    [0.5, 1.0, 1.0, 0.505, 0.01]
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    done = min(1.0, (step - warmup_steps) / max(total_steps - warmup_steps, 1))
-    return 0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2

@@ -76,7 +76,7 @@ class TrainingState:
     weights: dict[str, Tensor]
     """Of the model, by name."""
     moments: dict[str, Tensor]
-    """Of the optimiser: ``WEIGHT.exp_avg`` and so on; and the moving ``WEIGHT.average``, if any."""
+    """Of the optimiser: ``WEIGHT.exp_avg`` and so on."""
     random: Tensor
     """A random state (see `random_state`) of each process [P, bytes]."""
     step: int

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import build_model
 from recsys.training.memory import keep_freed_memory
 from recsys.training.objective import CatalogueObjective
@@ -33,7 +34,7 @@ def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
 
     def step() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            loss = objective(model, model(items, lengths), targets, items)
+            loss = objective(model, model(Inputs(items, lengths)), targets, items)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

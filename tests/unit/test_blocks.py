@@ -24,6 +24,7 @@ from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
 from recsys.model.dropout import Dropout
+from recsys.model.inputs import Inputs
 from recsys.model.positions import NoPositions, RotaryPositions
 from recsys.model.recommender import SequenceRecommender, build_model
 
@@ -48,7 +49,7 @@ CONFIGS: list[NextItemConfig | HSTUConfig] = [
         for name in ("norm", "activation", "positions")
         for choice in choices(name)
     ),
-    next_item(norm="gated", activation="swiglu"),
+    next_item(norm="gated", activation="swiglu", positions="rotary"),
     next_item(positions="rotary", wide_heads=True),
     hstu(positions="learned", times="none"),
     hstu(positions="none", times="past"),
@@ -95,8 +96,8 @@ def test_padding_and_company_change_no_state(
     items, times = histories(2, length + extra)
     lengths = torch.tensor([length + extra, length])
     items[1, length:] = 0
-    (together,) = model(items, lengths, times)
-    (alone,) = model(items[1:, :length], lengths[1:], times[1:, : length + 1])
+    (together,) = model(Inputs(items, lengths, times))
+    (alone,) = model(Inputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
     assert torch.allclose(together[1, :length], alone[0], rtol=0, atol=1e-10)
 
 
@@ -109,8 +110,8 @@ def test_the_newest_state_alone_is_that_of_the_whole_pass(
     torch.manual_seed(seed)
     items, times = histories(len(lengths), max(lengths))
     for model in (make(config), make(config.model_copy(update={"num_blocks": 0}))):
-        (whole,) = model(items, torch.tensor(lengths), times)
-        (newest,) = model.newest(items, torch.tensor(lengths), times)
+        inputs = Inputs(items, torch.tensor(lengths), times)
+        (whole,), (newest,) = model(inputs), model.newest(inputs)
         expected = last_states(whole, torch.tensor(lengths))
         found = last_states(newest, torch.tensor(lengths))
         assert torch.allclose(found, expected, rtol=0, atol=1e-10)
@@ -128,12 +129,12 @@ def test_the_future_changes_no_earlier_state(
     now = data.draw(st.integers(0, length - 2))
     items, times = histories(3, length)
     lengths = torch.full((3,), length)
-    (before,) = model(items, lengths, times)
+    (before,) = model(Inputs(items, lengths, times))
     later_items, later_times = items.clone(), times.clone()
     later_items[:, now + 1 :] = torch.randint(1, 21, (3, length - now - 1))
     told = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
     later_times[:, told + 1 :] += torch.randint(1, 10**6, (3, length - told))
-    (after,) = model(later_items, lengths, later_times)
+    (after,) = model(Inputs(later_items, lengths, later_times))
     assert torch.allclose(before[:, : now + 1], after[:, : now + 1], rtol=0, atol=1e-12)
 
 
@@ -145,11 +146,11 @@ def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
     torch.manual_seed(3)
     items, times = histories(4, 6)
     lengths = torch.full((4,), 6)
-    (states,) = model(items, lengths, times)
+    (states,) = model(Inputs(items, lengths, times))
     for place in range(6):
         changed = items.clone()
         changed[:, place] = changed[:, place] % 20 + 1
-        (other,) = model(changed, lengths, times)
+        (other,) = model(Inputs(changed, lengths, times))
         assert ((other - states)[:, -1].abs().amax(dim=1) > 1e-6).all(), place
     (states * torch.randn_like(states)).sum().backward()
     for name, weight in model.named_parameters():
@@ -166,7 +167,8 @@ def test_order_is_told_apart_but_without_positions_only_by_causality(
     model = make(next_item(num_blocks=1, num_heads=heads, positions=positions))
     one, other = torch.tensor([[3, 5, 7, 9]]), torch.tensor([[7, 3, 5, 9]])
     lengths = torch.tensor([4])
-    difference = (model(one, lengths)[0] - model(other, lengths)[0])[0, -1].abs().max().item()
+    (first,), (second,) = model(Inputs(one, lengths)), model(Inputs(other, lengths))
+    difference = (first - second)[0, -1].abs().max().item()
     assert (difference < 1e-12) == (positions == "none")
 
 

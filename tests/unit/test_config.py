@@ -38,6 +38,12 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
     assert experiment.model == NextItemConfig(head=DotProduct())
 
 
+def test_runs_of_before_are_known_by_their_having_averaged_no_weights() -> None:
+    assert flatten(Experiment())["training.ema_decay"] == 0
+    with pytest.raises(InputError, match=r"training\.ema_decay"):
+        parse_experiment({"training": {"ema_decay": 0.9}})
+
+
 def test_overrides_are_yaml_and_go_deep() -> None:
     experiment = parse_experiment(
         {"model": {"dropout": 0.5}},

@@ -20,6 +20,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.model_scorer import ModelScorer, read_histories
 from recsys.evaluation.rank_table import evaluate
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import SequenceRecommender
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.catalogue import Catalogue
@@ -158,7 +159,7 @@ def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[
     ours, known = learnt(experiment, catalogue), catalogue.encoders.read(dataset).histories("test")
     (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
     history, _ = ours.teacher_forced(
-        batch.items, batch.lengths, batch.targets, batch.times, batch.features
+        Inputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
     before = known.without_last().newest(3)
     side, lengths = read_histories(ours, before)

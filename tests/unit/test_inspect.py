@@ -16,6 +16,7 @@ from recsys.config import Experiment, FactorisationMachineConfig, SequenceToSequ
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
@@ -202,13 +203,13 @@ def test_the_dot_product_has_the_maps_of_its_encoder(tiny_dot_bundle: ModelBundl
 
 
 def test_a_recording_ends_with_its_block(tiny_bundle: ModelBundle) -> None:
-    model, batch = tiny_bundle.model, (torch.tensor([[1, 2]]), torch.tensor([2]))
+    model, inputs = tiny_bundle.model, Inputs(torch.tensor([[1, 2]]), torch.tensor([2]))
     with torch.inference_mode():
         with record_attention(model) as recorded:
-            model(*batch)
+            model(inputs)
         assert list(recorded) == ["encoder.blocks.0.attention"]
         recorded.clear()
-        model(*batch)
+        model(inputs)
     assert not recorded
 
 

@@ -20,6 +20,7 @@ from recsys.config import (
 )
 from recsys.data.encoders import Encoders
 from recsys.data.features import FeatureEncoder
+from recsys.model.inputs import Inputs
 from recsys.model.items import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.scoring.catalogue import Catalogue
@@ -112,7 +113,9 @@ def test_a_training_with_features_starts_where_one_without_does(
     for name, weight in plain.state_dict().items():
         assert torch.equal(weights[name], weight)
     tokens, lengths = torch.tensor([[1, 4, 2]]), torch.tensor([3])  # all of them with rows
-    for ours_side, plain_side in zip(ours(tokens, lengths), plain(tokens, lengths), strict=True):
+    for ours_side, plain_side in zip(
+        ours(Inputs(tokens, lengths)), plain(Inputs(tokens, lengths)), strict=True
+    ):
         assert torch.equal(ours_side, plain_side)
 
 
@@ -127,7 +130,7 @@ def test_features_of_inputs_and_candidates_are_learnt(
     objective = of_loss(loss)
     if loss != "cross_entropy":
         read_rows_alone(model)
-    history, _ = model.teacher_forced(tokens, lengths, targets)
+    history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
     objective(model, history, targets, None).backward()
     found = model.items.features
     assert found is not None
@@ -160,7 +163,7 @@ def test_all_items_drawn_as_negatives_train_features_as_the_whole_catalogue_does
     for loss in ("cross_entropy", "sampled_softmax"):
         model = learnt().double()
         tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
-        history, _ = model.teacher_forced(tokens, lengths, targets)
+        history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
         value = of_loss(loss)(model, history, targets, None)
         value.backward()
         losses.append(value.item())
@@ -182,7 +185,7 @@ def test_more_items_than_rows() -> None:
     assert model.items.table().shape == (5, 8)
     side = model.head.candidate_side(model.items.table())
     lengths = torch.tensor([2])
-    scores = model.head.newest(model(torch.tensor([[3, 4]]), lengths), side, lengths)
+    scores = model.head.newest(model(Inputs(torch.tensor([[3, 4]]), lengths)), side, lengths)
     assert scores.shape == (1, 5)
     assert math.isfinite(scores.sum().item())
 

@@ -15,6 +15,7 @@ from recsys.data.histories import Histories
 from recsys.evaluation.metrics import recall_at
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
+from recsys.model.inputs import Inputs
 from recsys.model.masked import MaskedRecommender
 from recsys.model.recommender import build_model
 from recsys.scoring.catalogue import Catalogue
@@ -76,20 +77,21 @@ def test_a_state_sees_both_sides_but_not_its_own_item() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0, 9]], requires_grad=False)
     lengths, targets = torch.tensor([5]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(items, lengths, targets)
-    (other,), _ = model.teacher_forced(items, lengths, torch.tensor([[8, 2]]))
+    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
+    (other,), _ = model.teacher_forced(Inputs(items, lengths), torch.tensor([[8, 2]]))
     assert torch.equal(states, other)
     for place in (0, 2, 4):
         changed = items.clone()
         changed[0, place] = 11
-        (moved,), _ = model.teacher_forced(changed, lengths, targets)
+        (moved,), _ = model.teacher_forced(Inputs(changed, lengths), targets)
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
 def test_scoring_asks_for_the_last_state_alone() -> None:
     model = make_model().eval()
     items, lengths = torch.tensor([[5, 3, 7], [6, 0, 0]]), torch.tensor([3, 1])
-    (whole,), (newest,) = model(items, lengths), model.newest(items, lengths)
+    inputs = Inputs(items, lengths)
+    (whole,), (newest,) = model(inputs), model.newest(inputs)
     torch.testing.assert_close(newest, whole, rtol=0, atol=1e-6)
 
 
@@ -97,7 +99,7 @@ def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
     lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
-    (states,), _ = model.teacher_forced(items, lengths, targets)
+    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
     whole = model.encoder(model._embed(items, lengths), lengths)
     assert torch.equal(states[0], whole[0, [1, 3]])
     assert torch.equal(states[1, 0], whole[1, 0])
@@ -105,7 +107,7 @@ def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
 
 def test_what_is_shown_is_had_before_every_target() -> None:
     _, had = make_model().teacher_forced(
-        torch.tensor([[5, 0, 7, 0]]), torch.tensor([4]), torch.tensor([[1, 2]])
+        Inputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
     )
     shown = [set(row) - {0} for row in seen_items(had, 2)[0].tolist()]
     assert shown == [{5, 7}, {5, 7}]
@@ -116,9 +118,9 @@ def test_scoring_asks_for_the_item_behind_the_last() -> None:
     model = make_model()
     items, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
     candidates = model.head.candidate_side(model.items.weight)
-    scores = model.head.newest(model(items, lengths), candidates, lengths)
+    scores = model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
     hidden = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
-    (states,), _ = model.teacher_forced(hidden, lengths + 1, torch.tensor([[1], [1]]))
+    (states,), _ = model.teacher_forced(Inputs(hidden, lengths + 1), torch.tensor([[1], [1]]))
     torch.testing.assert_close(scores, states[:, 0] @ model.items.weight.T)
 
 
@@ -126,11 +128,11 @@ def test_scoring_asks_for_the_item_behind_the_last() -> None:
 def test_padding_and_neighbours_change_nothing(row: list[int], extra: int) -> None:
     model = make_model()
     lengths = torch.tensor([len(row)])
-    alone = model(torch.tensor([row]), lengths)[0][0, -1]
+    alone = model(Inputs(torch.tensor([row]), lengths))[0][0, -1]
     batch = torch.zeros(2, len(row) + extra, dtype=torch.int64)
     batch[0, : len(row)] = torch.tensor(row)
     batch[1] = 3
-    together = model(batch, torch.tensor([len(row), len(row) + extra]))[0][0, 0]
+    together = model(Inputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
     torch.testing.assert_close(together, alone)
 
 

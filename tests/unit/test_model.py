@@ -27,6 +27,7 @@ from recsys.model.attention import MultiHeadAttention
 from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.dropout import Dropout
 from recsys.model.factorisation import FactorisationMachine
+from recsys.model.inputs import Inputs
 from recsys.model.positions import LearnedPositions, SinusoidalPositions
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
@@ -55,7 +56,7 @@ def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> Sequen
 
 def newest_scores(model: SequenceRecommender, items: Tensor, lengths: Tensor) -> Tensor:
     candidates = model.head.candidate_side(model.items.weight)
-    return model.head.newest(model(items, lengths), candidates, lengths)
+    return model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -82,10 +83,10 @@ def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: No
     items = torch.randint(1, 21, (3, 9))
     lengths = torch.full((3,), 9)
     candidates = model.head.candidate_side(model.items.weight)
-    before = model.head.logits(model(items, lengths), candidates)
+    before = model.head.logits(model(Inputs(items, lengths)), candidates)
     changed = items.clone()
     changed[:, 6:] = torch.randint(1, 21, (3, 3))
-    after = model.head.logits(model(changed, lengths), candidates)
+    after = model.head.logits(model(Inputs(changed, lengths)), candidates)
     assert torch.allclose(before[:, :6], after[:, :6], rtol=0, atol=1e-12)
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
@@ -136,7 +137,7 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
     assert model.num_items == 100
     assert not model.items.weight[0].any()
     items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
-    history, _ = model.teacher_forced(items, torch.full((16,), 7), targets)
+    history, _ = model.teacher_forced(Inputs(items, torch.full((16,), 7)), targets)
     candidates = model.head.candidate_side(model.items.weight)
     loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
     assert loss.item() == pytest.approx(math.log(100), abs=0.2)
@@ -208,7 +209,7 @@ def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
 def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
     """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
     model = make_factorisation_machine(seed)
-    side = model(torch.tensor([history]), torch.tensor([len(history)]))
+    side = model(Inputs(torch.tensor([history]), torch.tensor([len(history)])))
     found = model.head.logits(side, model.head.candidate_side(model.items.weight))
     with torch.no_grad():
         own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
@@ -233,8 +234,8 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     items = torch.randint(1, 9, (2, length + more))
     items[1, :length], items[1, length:] = items[0, :length], 0
     lengths = torch.tensor([length + more, length])
-    (states,) = model(items, lengths)
-    (alone,) = model(items[:1, :length], lengths[1:])
+    (states,) = model(Inputs(items, lengths))
+    (alone,) = model(Inputs(items[:1, :length], lengths[1:]))
     for row in states[:, :length]:
         assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()

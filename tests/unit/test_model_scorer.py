@@ -15,6 +15,7 @@ from recsys.data.histories import Histories
 from recsys.evaluation import model_scorer
 from recsys.evaluation.model_scorer import ModelScorer
 from recsys.model.heads import DotProductHead
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.model.target_attention import TargetAttentionHead
 
@@ -55,7 +56,7 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
         newest = torch.tensor([items[-LENGTH:]])
         lengths = torch.tensor([newest.shape[1]])
         candidates = model.head.candidate_side(model.items.weight)
-        expected = model.head.newest(model(newest, lengths), candidates, lengths)[0]
+        expected = model.head.newest(model(Inputs(newest, lengths)), candidates, lengths)[0]
         assert row[0] == -torch.inf
         torch.testing.assert_close(row[1:], expected[1:], rtol=0, atol=1e-5)
 

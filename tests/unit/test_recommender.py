@@ -17,6 +17,7 @@ from polars.testing import assert_frame_equal
 from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.model.inputs import Inputs
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.recommender import Recommender
 
@@ -35,7 +36,7 @@ def model_scores(recommender: Recommender, history: list[str]) -> dict[str, floa
     model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():
         candidates = model.head.candidate_side(model.items.weight)
-        scores = model.head.newest(model(tokens, lengths), candidates, lengths)
+        scores = model.head.newest(model(Inputs(tokens, lengths)), candidates, lengths)
     return dict(zip(ITEMS, scores[0, 1:].tolist(), strict=True))
 
 

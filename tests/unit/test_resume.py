@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "kind": "sequence_to_sequence",
         "max_generated": 4,
     },
-    "averaged, with times": {"kind": "hstu", "times": "past"},
+    "with times": {"kind": "hstu", "times": "past"},
     "with features": {
         "kind": "hstu",
         "interaction_features": [{"kind": "number", "column": "rating"}],
@@ -79,7 +79,6 @@ def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Exper
             "refit": True,
             "learning_rate": 0.01,
             "checkpoint_minutes": 0,
-            "ema_decay": 0.8 if model.startswith("averaged") else 0.0,
         },
         "evaluation": {"seen": "allow", "cutoffs": [10]},
         "tracking": {"uri": store, "experiment": str(out)},

@@ -18,6 +18,7 @@ from recsys.config import (
     SampledSoftmax,
     TargetAttention,
 )
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.training import objective as objectives
 from recsys.training.losses import (
@@ -77,7 +78,7 @@ def test_the_whole_catalogue_as_negatives_is_full_cross_entropy(
     loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
     for objective in (CatalogueObjective(0.0), SampledObjective(loss, torch.ones(ITEMS + 1))):
-        history, had = model.teacher_forced(items, lengths, targets)
+        history, had = model.teacher_forced(Inputs(items, lengths), targets)
         value = objective(model, history, targets, had if exclude_seen else None)
         weights = [weight for weight in model.parameters() if weight is not model.items.weight]
         gradients = torch.autograd.grad(value, [model.items.weight, *weights], allow_unused=True)
@@ -98,7 +99,7 @@ def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
     found = []
     for more in (0, 7):
         monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
-        history, had = model.teacher_forced(items, lengths, targets)
+        history, had = model.teacher_forced(Inputs(items, lengths), targets)
         value = CatalogueObjective(0.1)(model, history, targets, had if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
@@ -116,7 +117,7 @@ def test_the_last_chunk_has_few_sizes() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_paired_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
-    history = model(items, lengths)
+    history = model(Inputs(items, lengths))
     every = model.head.logits(history, model.head.candidate_side(model.items.weight))
     paired = model.head.paired(history, model.head.candidate_side(model.items(targets)))
     torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
@@ -138,7 +139,7 @@ def test_the_plain_formula_position_by_position(
     model, (items, lengths, targets) = make_model(head), make_batch()
     interactions = torch.arange(ITEMS + 1.0)
     objective = SampledObjective(config, interactions)
-    history, had = model.teacher_forced(items, lengths, targets)
+    history, had = model.teacher_forced(Inputs(items, lengths), targets)
     torch.manual_seed(1)
     found = objective(model, history, targets, had)
     torch.manual_seed(1)
@@ -207,7 +208,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     read_rows_alone(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
     objective = SampledObjective(config, torch.ones(ITEMS + 1))
-    history, had = model.teacher_forced(items[:1], lengths[:1], targets[:1])
+    history, had = model.teacher_forced(Inputs(items[:1], lengths[:1]), targets[:1])
     objective(model, history, targets[:1], had).backward()
     gradient = model.items.weight.grad
     assert gradient is not None

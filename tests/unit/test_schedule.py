@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from recsys.config import TrainingConfig
 from recsys.training.module import Schedule
-from recsys.training.schedule import inverse_square_root, warmup_cosine
+from recsys.training.schedule import inverse_square_root
 
 
 @given(st.integers(0, 200_000), st.integers(1, 10_000), st.integers(1, 2_048))
@@ -34,24 +33,9 @@ def test_without_a_warm_up_it_only_falls() -> None:
     assert [inverse_square_root(step, 0) for step in (0, 3, 99)] == [1.0, 0.5, 0.1]
 
 
-@given(st.integers(0, 500), st.integers(0, 20), st.integers(21, 500))
-def test_the_cosine_by_the_published_formula(step: int, warmup: int, total: int) -> None:
-    """SGDR, equation 5, from 1 to .01; the rate rises before, and stays at the end after."""
-    found = warmup_cosine(step, warmup, total)
-    if step < warmup:
-        assert found == pytest.approx((step + 1) / warmup)
-    else:
-        angle = math.pi * min(1, (step - warmup) / (total - warmup))
-        assert found == pytest.approx(0.01 + 0.5 * (1 - 0.01) * (1 + math.cos(angle)))
-
-
 def test_the_config_picks_the_schedule() -> None:
     published = TrainingConfig(schedule="inverse_square_root", warmup_steps=4)
     schedule = Schedule.plan(published, epochs=10, steps_per_epoch=20)
     assert [schedule(step) for step in (0, 3, 15, 199)] == [0.25, 1.0, 0.5, (4 / 200) ** 0.5]
-    cosine = Schedule.plan(TrainingConfig(schedule="cosine", warmup_steps=4), 10, 20)
-    assert [cosine(step) for step in (0, 3, 4, 102, 200)] == pytest.approx(
-        [0.25, 1.0, 1.0, 0.505, 0.01]
-    )
     held = Schedule.plan(TrainingConfig(warmup_steps=4, decay_fraction=0.5), 10, 20)
     assert [held(step) for step in (0, 3, 100, 150)] == [0.25, 1.0, 1.0, 0.5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from typer.testing import CliRunner
 
+from recsys.cli import app
 from recsys.config import (
     DataConfig,
     EvaluationConfig,
@@ -31,6 +34,7 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.protocol import protocol_tags
 from recsys.evaluation.ranking import rank_targets
 from recsys.model.hstu import TimesRead
+from recsys.model.inputs import Inputs
 from recsys.model.recommender import SequenceRecommender, build_model
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.catalogue import Catalogue
@@ -267,7 +271,7 @@ def test_a_model_that_reads_the_time_of_asking(dataset: PreparedDataset, tmp_pat
     model = recommender.bundle.model
     items, times = torch.tensor([[1, 2, 1]]), torch.tensor([[10, 500, 900, 86_400]])
     assert isinstance(model, SequenceRecommender)
-    (states,) = model(items, torch.tensor([3]), times)
+    (states,) = model(Inputs(items, torch.tensor([3]), times))
     expected = (states[0, -1] @ model.items.weight[1:].T).tolist()
     assert scores(86_400) == pytest.approx(expected, abs=1e-5)
     assert scores("1970-01-02") == scores(datetime(1970, 1, 2)) == scores(86_400)
@@ -298,8 +302,45 @@ def test_a_model_that_reads_past_times_needs_no_time_of_asking(
     with pytest.raises(InputError, match="reads when items were had"):
         recommender.recommend([[3, 5]], k=1)
     for ask in (lambda: recommender.explain([3], 5), lambda: recommender.inspect([3])):
-        with pytest.raises(InputError, match=r"bundle: its model reads when items were had"):
+        with pytest.raises(InputError, match="reads when items were had"):
             ask()
+
+
+@pytest.mark.parametrize("times", ["past", "request"])
+def test_what_is_explained_is_the_score_at_that_time(
+    times: TimesRead, dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    head = TargetAttention(num_heads=1, head_dim=4)
+    recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, times, head), dataset)
+    for at in (901, 86_400):
+        parts = recommender.explain(HISTORIES, 5, at=at)
+        whole = parts["contribution"].sum() + parts["dot_product"][0]
+        score = recommender.score(HISTORIES, [5], at=at)["score"].item()
+        assert whole == pytest.approx(score, abs=1e-5)
+        (target,) = recommender.inspect(HISTORIES, items=[3, 5], at=at)
+        assert target.weights.shape == (1, 2, 3)
+    earlier, later = (recommender.explain(HISTORIES, 5, at=at) for at in (901, 86_400))
+    assert earlier.equals(later) == (times == "past")
+    if times == "request":
+        with pytest.raises(InputError, match="say when"):
+            recommender.explain(HISTORIES, 5)
+
+
+def test_the_terminal_asks_at_a_time(dataset: PreparedDataset, tmp_path: Path) -> None:
+    head = TargetAttention(num_heads=1, head_dim=4)
+    bundle = write_bundle(tmp_path / "bundle", dataset, "request", head)
+    asked = [str(bundle.path), "--user", "a", "--data", str(dataset.path), "--at", "86400"]
+    result = CliRunner().invoke(app, ["explain", *asked, "--item", "5", "--json"])
+    assert result.exit_code == 0, result.output
+    recommender = Recommender(bundle, dataset)
+    expected = recommender.explain(recommender.read_histories(users=["a"]), 5, at=86_400)
+    shown = [row["contribution"] for row in json.loads(result.stdout)]
+    assert shown == pytest.approx(expected["contribution"].to_list())
+    maps = ["inspect", *asked[:-2], "--out", str(tmp_path / "maps")]
+    refused = CliRunner().invoke(app, maps)
+    assert refused.exit_code != 0
+    assert not (tmp_path / "maps").exists()
+    assert CliRunner().invoke(app, [*maps, "--at", "86400"]).exit_code == 0
 
 
 def test_attention_maps_of_hstu_are_those_of_its_head(

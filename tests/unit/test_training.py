@@ -18,7 +18,7 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
 from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import train
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.schedule import warmup_hold_decay
 
@@ -107,44 +107,6 @@ def test_the_same_seed_gives_the_same_weights(head: str) -> None:
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["items.weight"], other["items.weight"])
-
-
-def test_the_moving_average_by_hand() -> None:
-    """1, 2 and 4 with a decay of .75: 1, then .75 + .5, then .75 × 1.25 + 1."""
-    model = torch.nn.Linear(1, 1, bias=False)
-    config = make_experiment("dot_product", "training.ema_decay=0.75").training
-    schedule = Schedule.plan(config, 1, 1)
-    module = TrainingModule(
-        model,  # type: ignore[arg-type]
-        config,
-        schedule,
-        torch.zeros(1),
-        exclude_seen=False,
-    )
-    averages = []
-    for weight in (1.0, 2.0, 4.0):
-        torch.nn.init.constant_(model.weight, weight)
-        module.move_average()
-        averages.append(module.evaluated.weight.item())  # type: ignore[operator]
-    assert averages == pytest.approx([1.0, 1.25, 1.9375])
-    assert not any(weight.requires_grad for weight in module.evaluated.parameters())
-    assert any("average" in name for name in module.state_dict())  # so checkpoints hold it
-
-
-def test_what_is_averaged_is_what_is_validated_and_kept() -> None:
-    histories, holdout = walks(100, seed=1, planted=True)
-    kept, figures = {}, {}
-    for decay in (0.0, 1e-9, 0.9):
-        experiment = make_experiment("dot_product", f"training.ema_decay={decay}")
-        model, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 3, lambda *_: None)
-        ranks = rank_targets(ModelScorer(model, 10), holdout.histories, holdout.targets, "allow")
-        assert curve.best_ranks is not None
-        assert np.array_equal(ranks, curve.best_ranks.ranks)
-        kept[decay], figures[decay] = model.items.weight.detach(), curve.epochs
-    assert torch.allclose(kept[0.0], kept[1e-9], rtol=0, atol=1e-6)
-    assert not torch.allclose(kept[0.0], kept[0.9], rtol=0, atol=1e-3)
-    losses = [[epoch["train/loss"] for epoch in figures[decay]] for decay in (0.0, 0.9)]
-    assert losses[0] == losses[1]  # training itself goes on as it would
 
 
 def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:

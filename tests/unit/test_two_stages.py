@@ -21,6 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.ranking import Seen, rank_targets, top_k
 from recsys.evaluation.scorer import Scored
 from recsys.evaluation.two_stages import TwoStages, retrieval_figures
+from recsys.model.inputs import Inputs
 from recsys.scoring.bundle import ModelBundle
 from recsys.scoring.evidence import Evidence
 from recsys.scoring.recommender import Recommender
@@ -178,7 +179,7 @@ def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -
     counted = 20 * evidence.counts.score(history)[0]
     assert len(set(counted.tolist())) > 2, "the counts say something"
     with torch.inference_mode():
-        states = model(torch.tensor([[2, 1]]), torch.tensor([2]))[0]
+        states = model(Inputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
         expected = states[0, -1] @ model.items.weight.T + counted
     found = counting_bundle.retriever.score(history)[0]
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)

@@ -22,10 +22,13 @@ _SHAPES = {
 }
 
 
+_SASREC = {"ml-1m": "ml-1m-sasrec", "amazon-beauty": "amazon-beauty-dot-product"}
+"""The configs with the peers' encoder, SASRec's."""
+
+
 def config_path(log: str, head: str) -> str:
     """The config of the repository for a log and a head."""
-    suffix = "-dot-product" if head == "dot product" else ""
-    return str(CONFIGS / f"{log}{suffix}.yaml")
+    return str(CONFIGS / f"{_SASREC[log] if head == 'dot product' else log}.yaml")
 
 
 def settings_of(log: str) -> Settings:
