@@ -10,11 +10,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
@@ -238,13 +239,19 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
             location = (config.database.parent / "mlartifacts").as_uri()
-        client = MlflowClient(config.absolute_uri)
-        known = client.get_experiment_by_name(config.experiment)
-        if known is not None:
-            return client, known.experiment_id
-        return client, client.create_experiment(config.experiment, artifact_location=location)
+        with _alone(config.database):
+            client = MlflowClient(config.absolute_uri)
+            known = client.get_experiment_by_name(config.experiment)
+            if known is not None:
+                return client, known.experiment_id
+            return client, client.create_experiment(config.experiment, artifact_location=location)
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
+
+
+def _alone(database: Path | None) -> AbstractContextManager[object]:
+    """For one process at a time: two that start together would both make a new store's tables."""
+    return nullcontext() if database is None else FileLock(f"{database}.lock")
 
 
 def _knock(uri: str) -> None:

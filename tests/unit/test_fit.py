@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,19 @@ def test_a_failing_store_does_not_cost_the_model(
     run = fit(experiment, dataset, tmp_path / "out")
     assert ModelBundle.open(run.bundle).num_items == dataset.num_items
     assert "the store is full" in caplog.text
+
+
+def test_two_trainings_that_start_together_share_a_new_store(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    runs = [experiment.model_copy(update={"name": name, "seed": 1}) for name in ("one", "other")]
+    folders = [tmp_path / run.name for run in runs]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        list(processes.map(fit, runs, [dataset] * 2, folders))
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    (known,) = client.search_experiments(filter_string="name = 'recsys'")
+    finished = client.search_runs([known.experiment_id])
+    assert {run.info.run_name for run in finished} == {"one", "other"}
 
 
 def test_a_server_that_is_not_there_is_said_at_once(
