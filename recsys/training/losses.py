@@ -69,28 +69,34 @@ def _softmax_gradient(
     starts = torch.arange(len(rows), device=rows.device).mul_(along).view(targets.shape)
     place = starts + targets * across
     wanted = flat[place]
-    logits[..., PAD] = -torch.inf
-    if excluded is not None:
-        flat[starts[..., None] + excluded * across] = -torch.inf
-    flat[place] = wanted
+
+    def leave_out(value: float) -> None:
+        kept = flat[place]
+        logits[..., PAD] = value
+        if excluded is not None:
+            flat[starts[..., None] + excluded * across] = value
+        flat[place] = kept
+
     if label_smoothing:
-        allowed = logits > -torch.inf
-        shares = label_smoothing / allowed.sum(-1)
-        mean = logits.masked_fill(~allowed, 0).sum(-1, dtype=torch.float32) / allowed.sum(-1)
-    gradient = logits
+        leave_out(0)
+        total = logits.sum(-1, dtype=torch.float32)
+    leave_out(-torch.inf)
+    if label_smoothing:
+        allowed = (logits > -torch.inf).sum(-1)
     dense, dim = (rows, 1) if across == 1 else (rows.T, 0)
     torch.softmax(dense, dim, out=dense)
     losses = -flat[place].float().clamp_(min=1e-30).log_()
     if label_smoothing:
         # log of the softmax's denominator = loss + wanted logit
-        losses += label_smoothing * (wanted.float() - mean)
-        gradient -= allowed * shares[..., None].to(gradient.dtype)
+        losses += label_smoothing * (wanted.float() - total / allowed)
+        logits -= (label_smoothing / allowed)[..., None].to(logits.dtype)
+        leave_out(0)
     flat[place] += label_smoothing - 1
     empty = targets == PAD
     losses[empty] = 0
     # By row: mostly few or none are empty, and a mask would pass over the whole matrix.
     rows.index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
-    return losses.sum(), gradient
+    return losses.sum(), logits
 
 
 def seen_items(items: Tensor, steps: int) -> Tensor:

@@ -56,8 +56,8 @@ def fresh_model(**variant: object) -> SequenceToSequence:
 
 
 def make_model(seed: int, **variant: object) -> SequenceToSequence:
-    """With random weights large enough for whatever is connected to show, and small enough for it to
-    show in rounded figures: at twice the size a saturated softmax gives a token e^-20 of the attention.
+    """With large random weights, so that whatever is connected shows; and no larger ones, since a
+    saturated softmax gives some tokens e^-20 of the attention.
     """
     torch.manual_seed(seed)
     model = fresh_model(**variant).double().eval()
