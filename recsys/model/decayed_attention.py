@@ -14,6 +14,8 @@ from torch import Tensor
 
 _SIDE_BY_SIDE = 192
 """Positions of short sequences that share one triangular matrix."""
+_SIDE_BY_SIDE_WHOLE = 64
+"""... in float32, which has no matrix units: the zeros beside the triangles cost what they cost."""
 _GROUPS = 4
 """How many such matrices' positions are worked on together: the gradients of all candidates are
 added up after each, which is dear where there are few; many do not stay near the processor."""
@@ -24,13 +26,15 @@ def sequences_together(length: int) -> int:
     return _GROUPS * max(1, _SIDE_BY_SIDE // length)
 
 
-def _side_by_side(sequences: int, length: int) -> int:
+def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
     """How many of them share a triangular matrix: a divisor of all.
 
-    >>> _side_by_side(24, 16), _side_by_side(23, 16), _side_by_side(2, 200)
-    (12, 1, 1)
+    >>> [_side_by_side(*shape, torch.bfloat16) for shape in ((24, 16), (23, 16), (2, 200))]
+    [12, 1, 1]
+    >>> _side_by_side(24, 16, torch.float32)
+    4
     """
-    most = max(1, _SIDE_BY_SIDE // length)
+    most = max(1, (_SIDE_BY_SIDE if dtype.itemsize < 4 else _SIDE_BY_SIDE_WHOLE) // length)
     return max(some for some in range(1, most + 1) if sequences % some == 0)
 
 
@@ -153,7 +157,7 @@ class _Average(torch.autograd.Function):
     ) -> Tensor:
         batch, length, _ = keys.shape
         dtype = torch.result_type(keys, queries)
-        ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length))
+        ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length, dtype))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
         evidence = uses @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
@@ -186,8 +190,9 @@ class _Sum(torch.autograd.Function):
         ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
     ) -> Tensor:
         triangle = _triangle(decay, keys.shape[1])
-        same = [triangle / triangle.sum(dim=0)] * _side_by_side(*keys.shape[:2])
-        recencies = torch.block_diag(*same).to(torch.result_type(keys, queries))
+        dtype = torch.result_type(keys, queries)
+        same = [triangle / triangle.sum(dim=0)] * _side_by_side(len(keys), keys.shape[1], dtype)
+        recencies = torch.block_diag(*same).to(dtype)
         weights = (queries @ keys.flatten(0, 1).T).exp_()
         weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
         ctx.save_for_backward(keys, values, queries, uses, weights, weighted, recencies)
