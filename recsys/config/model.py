@@ -87,8 +87,8 @@ class TransformerConfig(Section):
     """Layer norm before each sub-layer, or after it as in 2017. gated: before it, and a gate says
     how much of it is added; with swiglu, these are the blocks of LiGR and eSASRec."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    """Vectors added to items, counted from the end of the sequence; or rotary: attention sees how
-    far apart items are, which is better where histories are long."""
+    """Vectors added to items (an encoder counts from the end of the sequence); or rotary: attention
+    sees how far apart items are, which is better where histories are long."""
 
     @property
     def first_dropout(self) -> float:

@@ -6,11 +6,12 @@ import logging
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
@@ -24,6 +25,8 @@ from recsys.evaluation.continuation import ContinuationTable
 from recsys.evaluation.rank_table import RankTable
 
 logger = logging.getLogger(__name__)
+
+_LOCK_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ def find_runs(
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
     try:
-        client = MlflowClient(tracking.absolute_uri)
+        with store_lock(tracking):
+            client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
         chosen = [_find(wanted, there, newest) for wanted in runs]
@@ -102,6 +106,16 @@ def find_runs(
             return [one for run in chosen for one in _download(client, run, part, listed)]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
+
+
+def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
+    """For one process at a time to open the store: MLflow lets two make the tables of a new one.
+
+    Beside a SQLite file stays an empty one, FILE.lock.
+    """
+    if tracking.database is None:
+        return nullcontext()
+    return FileLock(f"{tracking.database}.lock", timeout=_LOCK_SECONDS)
 
 
 def learning_curves(

@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         embedding_dim: D.
         num_heads: H.
         wide: heads of D features each.
-        rotary: turns queries and keys by their places; what asks is in the memory, too.
+        rotary: turns queries and keys by their places in the sequence that both are of.
     """
 
     def __init__(
@@ -181,7 +181,8 @@ class MultiHeadAttention(nn.Module):
             x: what asks, [B, Q, D].
             memory: what is looked at, [B, K, D]; None: x itself.
             mask: broadcastable to [B, H, Q, K]; True: may be seen.
-            places: where in a memory what asks is [B], if Q is 1; rotary positions want to know.
+            places: where in a memory what asks is [B], if Q is 1; rotary positions turn it and the
+                memory then, and not without: nothing in another sequence is near or far.
             causal: each position sees only those up to itself.
         """
         query, key, value = self._project(x, memory, places)
@@ -223,7 +224,7 @@ class MultiHeadAttention(nn.Module):
             query, key, value = map(self._split, self.query_key_value(x).chunk(3, dim=-1))
         else:
             query, (key, value) = self.queries(x), self.keys_values(memory)
-        if self.rotary is not None:
+        if self.rotary is not None and (memory is None or places is not None):
             query, key = self.rotary(query, places), self.rotary(key)
         return query, key, value
 

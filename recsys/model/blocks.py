@@ -95,7 +95,7 @@ class BlockSettings:
     num_heads: int
     feed_forward_dim: int
     dropout: float
-    norm: type[PreNorm | PostNorm | Gated] = PreNorm
+    norm: type[PreNorm | PostNorm] = PreNorm
     activation: type[nn.Module] = nn.GELU
     """Between the two maps of a feed-forward network; `SwiGLU` is the whole network."""
     wide_heads: bool = False
@@ -117,7 +117,7 @@ class BlockSettings:
             nn.Linear(self.feed_forward_dim, self.embedding_dim),
         )
 
-    def residual(self) -> PreNorm | PostNorm | Gated:
+    def residual(self) -> PreNorm | PostNorm:
         """A fresh residual with its norm."""
         return self.norm(self.embedding_dim, self.dropout)
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 _SIDE_BY_SIDE = 192
 """Positions of short sequences that share one triangular matrix."""
-_SIDE_BY_SIDE_WHOLE = 64
-"""... in float32, which has no matrix units: the zeros beside the triangles cost what they cost."""
+_SIDE_BY_SIDE_FLOAT32 = 64
+"""... in float32: processors have no matrix units for it, and zeros beside the triangles cost."""
 _GROUPS = 4
-"""How many such matrices' positions are worked on together: the gradients of all candidates are
-added up after each, which is dear where there are few; many do not stay near the processor."""
+"""How many times `_SIDE_BY_SIDE` positions are worked on together: the gradients of all candidates
+are added up after each, which is dear where there are few; many do not stay near the processor."""
 
 
 def sequences_together(length: int) -> int:
@@ -34,7 +34,7 @@ def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
     >>> _side_by_side(24, 16, torch.float32)
     4
     """
-    most = max(1, (_SIDE_BY_SIDE if dtype.itemsize < 4 else _SIDE_BY_SIDE_WHOLE) // length)
+    most = max(1, (_SIDE_BY_SIDE if dtype.itemsize < 4 else _SIDE_BY_SIDE_FLOAT32) // length)
     return max(some for some in range(1, most + 1) if sequences % some == 0)
 
 

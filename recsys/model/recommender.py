@@ -196,7 +196,7 @@ def build_model(
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
     dim = config.embedding_dim
     width = dim if config.wide_heads else dim // config.num_heads
-    norms: dict[str, type[PreNorm | PostNorm | Gated]]
+    norms: dict[str, type[PreNorm | PostNorm]]
     norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
     activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
     return BlockSettings(

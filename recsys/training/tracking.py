@@ -10,12 +10,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
@@ -28,6 +27,7 @@ from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics import Interval
 from recsys.evaluation.protocol import protocol_tags
+from recsys.evaluation.runs import store_lock
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
             location = (config.database.parent / "mlartifacts").as_uri()
-        with _alone(config.database):
+        with store_lock(config):
             client = MlflowClient(config.absolute_uri)
             known = client.get_experiment_by_name(config.experiment)
             if known is not None:
@@ -247,11 +247,6 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             return client, client.create_experiment(config.experiment, artifact_location=location)
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
-
-
-def _alone(database: Path | None) -> AbstractContextManager[object]:
-    """For one process at a time: two that start together would both make a new store's tables."""
-    return nullcontext() if database is None else FileLock(f"{database}.lock")
 
 
 def _knock(uri: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
@@ -16,8 +15,11 @@ from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.shop import make_shop
 from recsys.errors import InputError
+from recsys.evaluation import runs
+from recsys.evaluation.runs import find_runs
 from recsys.scoring.bundle import ModelBundle
 from recsys.training import refit as refit_module
+from recsys.training import tracking
 from recsys.training.fit import fit
 from recsys.training.loop import train
 from recsys.training.memory import forget_peak, peak_memory_mib
@@ -115,17 +117,29 @@ def test_a_failing_store_does_not_cost_the_model(
     assert "the store is full" in caplog.text
 
 
-def test_two_trainings_that_start_together_share_a_new_store(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+def test_a_store_is_opened_by_one_process_at_a_time(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = [experiment.model_copy(update={"name": name, "seed": 1}) for name in ("one", "other")]
-    folders = [tmp_path / run.name for run in runs]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-        list(processes.map(fit, runs, [dataset] * 2, folders))
-    client = MlflowClient(experiment.tracking.absolute_uri)
-    (known,) = client.search_experiments(filter_string="name = 'recsys'")
-    finished = client.search_runs([known.experiment_id])
-    assert {run.info.run_name for run in finished} == {"one", "other"}
+    """Two trainings that start together would both make the tables of a new one."""
+    lock, opened = FileLock(tmp_path / "mlflow.db.lock"), []
+
+    def open_store(uri: str) -> MlflowClient:
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        opened.append(uri)
+        return MlflowClient(uri)
+
+    for module in (tracking, runs):
+        monkeypatch.setattr(module, "MlflowClient", open_store)
+    fit(experiment, dataset, tmp_path / "out")
+    assert opened
+    opened.clear()
+    assert find_runs(["run"], experiment.tracking, "test", listed=False)
+    assert opened
+    lock.acquire(timeout=0)
 
 
 def test_a_server_that_is_not_there_is_said_at_once(

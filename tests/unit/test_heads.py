@@ -96,7 +96,7 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
 ) -> None:
     """However many sequences are worked on together."""
     head, (states, memory, embeddings) = make_case(shape)
-    with patch.multiple(decayed_attention, _SIDE_BY_SIDE=group, _SIDE_BY_SIDE_WHOLE=group):
+    with patch.multiple(decayed_attention, _SIDE_BY_SIDE=group, _SIDE_BY_SIDE_FLOAT32=group):
         fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
     plain = plain_definition(head, states, memory, embeddings)
     assert torch.allclose(fast, plain, rtol=0, atol=1e-9)

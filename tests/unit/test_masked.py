@@ -26,10 +26,16 @@ ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
 
 
-def make_model() -> MaskedRecommender:
+def make_model(positions: str = "learned") -> MaskedRecommender:
     torch.manual_seed(1)
-    config = MaskedItemConfig(
-        kind="masked_item", embedding_dim=8, feed_forward_dim=16, max_sequence_length=12
+    config = MaskedItemConfig.model_validate(
+        {
+            "kind": "masked_item",
+            "embedding_dim": 8,
+            "feed_forward_dim": 16,
+            "max_sequence_length": 12,
+            "positions": positions,
+        }
     )
     model = build_model(config, ITEMS).double().eval()
     for weight in model.parameters():
@@ -87,9 +93,12 @@ def test_a_state_sees_both_sides_but_not_its_own_item() -> None:
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
-def test_scoring_asks_for_the_last_state_alone() -> None:
-    model = make_model().eval()
-    items, lengths = torch.tensor([[5, 3, 7], [6, 0, 0]]), torch.tensor([3, 1])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_scoring_asks_for_the_last_state_alone(positions: str) -> None:
+    """Of a history of the greatest length, too, behind which stands what is asked for."""
+    model = make_model(positions).eval()
+    longest = [5, 3, 7, 1, 2, 4, 6, 8, 9, 10, 11, 12]
+    items, lengths = torch.tensor([longest, [6] + 11 * [0]]), torch.tensor([12, 1])
     inputs = Inputs(items, lengths)
     (whole,), (newest,) = model(inputs), model.newest(inputs)
     torch.testing.assert_close(newest, whole, rtol=0, atol=1e-6)

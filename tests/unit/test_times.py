@@ -310,8 +310,9 @@ def test_a_model_that_reads_past_times_needs_no_time_of_asking(
 def test_what_is_explained_is_the_score_at_that_time(
     times: TimesRead, dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    head = TargetAttention(num_heads=1, head_dim=4)
+    head = TargetAttention(num_heads=1, head_dim=4, memory="states")
     recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, times, head), dataset)
+    maps = []
     for at in (901, 86_400):
         parts = recommender.explain(HISTORIES, 5, at=at)
         whole = parts["contribution"].sum() + parts["dot_product"][0]
@@ -319,8 +320,10 @@ def test_what_is_explained_is_the_score_at_that_time(
         assert whole == pytest.approx(score, abs=1e-5)
         (target,) = recommender.inspect(HISTORIES, items=[3, 5], at=at)
         assert target.weights.shape == (1, 2, 3)
+        maps.append(target.weights)
     earlier, later = (recommender.explain(HISTORIES, 5, at=at) for at in (901, 86_400))
     assert earlier.equals(later) == (times == "past")
+    assert np.array_equal(maps[0], maps[1]) == (times == "past")
     if times == "request":
         with pytest.raises(InputError, match="say when"):
             recommender.explain(HISTORIES, 5)
