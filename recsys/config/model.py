@@ -81,19 +81,15 @@ class TransformerConfig(Section):
     max_sequence_length: int = Field(50, ge=1)
     """The newest so many items of a history are read."""
     dropout: float = Field(0.2, ge=0, lt=1)
-    embedding_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of what the first block reads, items with positions; None: as everywhere."""
+    embedding_dropout: None = None
+    """There was another dropout for what the first block reads, which did not help. That there is
+    none is still said, as of `TrainingConfig.ema_decay`."""
     norm: Literal["pre", "post", "gated"] = "pre"
     """Layer norm before each sub-layer, or after it as in 2017. gated: before it, and a gate says
     how much of it is added; with swiglu, these are the blocks of LiGR and eSASRec."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     """Vectors added to items (an encoder counts from the end of the sequence); or rotary: attention
     sees how far apart items are, which is better where histories are long."""
-
-    @property
-    def first_dropout(self) -> float:
-        """What `embedding_dropout` comes to."""
-        return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @field_validator("num_heads")
     @classmethod

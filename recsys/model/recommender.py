@@ -180,7 +180,7 @@ def build_model(
         encoder = _encoder(config, config.num_encoder_blocks, causal=False)
         blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
         positions = _positions(config.positions, longest, dim)
-        decoder = Decoder(positions, blocks, dim, config.first_dropout)
+        decoder = Decoder(positions, blocks, dim, config.dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
     if isinstance(config, MaskedItemConfig):
         encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
@@ -223,7 +223,7 @@ def _encoder(
     settings = _block_settings(config, longest)
     blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
     positions = _positions(config.positions, longest, dim)
-    return Encoder(positions, blocks, dim, config.first_dropout, causal=causal)
+    return Encoder(positions, blocks, dim, config.dropout, causal=causal)
 
 
 def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:

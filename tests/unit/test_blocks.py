@@ -23,7 +23,6 @@ from recsys.config import (
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
-from recsys.model.dropout import Dropout
 from recsys.model.inputs import Inputs
 from recsys.model.positions import NoPositions, RotaryPositions
 from recsys.model.recommender import SequenceRecommender, build_model
@@ -265,16 +264,3 @@ def test_rotary_positions_turn_pairs() -> None:
 def test_no_positions_add_nothing() -> None:
     x = torch.randn(2, 3, 4, dtype=torch.bfloat16)
     assert torch.equal(x + NoPositions()(torch.zeros(2, 3, dtype=torch.long)), x)
-
-
-def test_embedding_dropout_is_that_of_the_first_input_alone() -> None:
-    probabilities = []
-    for embedding in (None, 0.5):
-        encoder = build_model(next_item(dropout=0.25, embedding_dropout=embedding), 5).encoder
-        dropouts = {
-            name: part.extra_repr()
-            for name, part in encoder.named_modules()
-            if isinstance(part, Dropout)
-        }
-        probabilities.append((dropouts.pop("dropout"), set(dropouts.values())))
-    assert probabilities == [("p=0.25", {"p=0.25"}), ("p=0.5", {"p=0.25"})]
