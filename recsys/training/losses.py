@@ -70,17 +70,16 @@ def _softmax_gradient(
     place = starts + targets * across
     wanted = flat[place]
 
-    def leave_out(value: float) -> None:
-        kept = flat[place]
+    def leave_out(value: float, kept: Tensor) -> None:
         logits[..., PAD] = value
         if excluded is not None:
             flat[starts[..., None] + excluded * across] = value
         flat[place] = kept
 
     if label_smoothing:
-        leave_out(0)
+        leave_out(0, wanted)
         total = logits.sum(-1, dtype=torch.float32)
-    leave_out(-torch.inf)
+    leave_out(-torch.inf, wanted)
     if label_smoothing:
         allowed = (logits > -torch.inf).sum(-1)
     dense, dim = (rows, 1) if across == 1 else (rows.T, 0)
@@ -90,7 +89,7 @@ def _softmax_gradient(
         # log of the softmax's denominator = loss + wanted logit
         losses += label_smoothing * (wanted.float() - total / allowed)
         logits -= (label_smoothing / allowed)[..., None].to(logits.dtype)
-        leave_out(0)
+        leave_out(0, flat[place])
     flat[place] += label_smoothing - 1
     empty = targets == PAD
     losses[empty] = 0
