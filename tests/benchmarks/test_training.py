@@ -9,17 +9,21 @@ import pytest
 from contest import Contest, Side, chosen, from_environment, medians
 from problems import config_path, problem_of, settings_of
 
+from recsys.training.precision import choose_precision
+
 FLOAT32, BF16 = {"precision": "32-true"}, {"precision": "bf16-mixed"}
 
 
 def sides_for(log: str) -> list[Side]:
-    """Every library as it trains by default; and in either precision, where it can."""
+    """Every library as it trains by default; and in the other precision, where it can."""
+    other = Side("ours dot-product float32", "ours", FLOAT32)
+    if choose_precision("auto")[0] == FLOAT32["precision"]:
+        other = Side("ours dot-product bf16", "ours", BF16)
     target_attention = {"config": config_path(log, "target attention")}
     return [
         Side("ours dot-product", "ours"),
         Side("ours target-attention", "ours", target_attention),
-        Side("ours dot-product float32", "ours", FLOAT32),  # one of the two is the first again
-        Side("ours dot-product bf16", "ours", BF16),
+        other,
         Side("rectools", "rectools"),
         Side("rectools bf16", "rectools", BF16),
         Side("replay", "replay"),
