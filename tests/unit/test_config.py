@@ -38,10 +38,14 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
     assert experiment.model == NextItemConfig(head=DotProduct())
 
 
-def test_runs_of_before_are_known_by_their_having_averaged_no_weights() -> None:
-    assert flatten(Experiment())["training.ema_decay"] == 0
+def test_runs_of_before_are_known_by_their_having_had_nothing_that_is_gone() -> None:
+    settings = flatten(Experiment())
+    assert settings["training.ema_decay"] == 0
+    assert settings["model.embedding_dropout"] is None
     with pytest.raises(InputError, match=r"training\.ema_decay"):
         parse_experiment({"training": {"ema_decay": 0.9}})
+    with pytest.raises(InputError, match=r"model\..*embedding_dropout"):
+        parse_experiment({"model": {"embedding_dropout": 0.3}})
 
 
 def test_overrides_are_yaml_and_go_deep() -> None:
