@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.model.generation import Beam, Greedy, Sampling
-    from recsys.scoring.recommender import Recommender
+    from recsys.serving.recommender import Recommender
 
 # Large tensors on huge pages, where the system has them: training on a CPU is an eighth faster.
 # torch looks for this once, at its first tensor; nothing imported so far has loaded it.
@@ -35,7 +35,7 @@ _HOMES = {
     "Experiment": "recsys.config",
     "Greedy": "recsys.model.generation",
     "PreparedDataset": "recsys.data.prepared",
-    "Recommender": "recsys.scoring.recommender",
+    "Recommender": "recsys.serving.recommender",
     "Sampling": "recsys.model.generation",
     "audit": "recsys.data.audit",
     "compare": "recsys.api",

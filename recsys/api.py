@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from recsys.comparison import compare as comparison
+from recsys.comparison.page import write_comparison_report
+from recsys.comparison.significance import Method
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation import compare as comparison
-from recsys.evaluation.runs import audit_of, keep_report, learning_curves
-from recsys.evaluation.significance import Method
-from recsys.report.comparison import write_comparison_report
-from recsys.scoring.recommender import Recommender
-from recsys.training import fit as training
+from recsys.experiments import fit as training
+from recsys.serving.recommender import Recommender
+from recsys.tracking.runs import audit_of, keep_report, learning_curves
 
 PathLike = str | os.PathLike[str]
 
@@ -25,7 +25,8 @@ def fit(
     out: PathLike | None = None,
     fresh: bool = False,
 ) -> training.Run:
-    """Train, evaluate and log, or go on where that was interrupted; see `recsys.training.fit.fit`.
+    """Train, evaluate and log, or go on where that was interrupted; see
+    `recsys.experiments.fit.fit`.
 
     Args:
         experiment: an `Experiment`, or the path of its YAML.
@@ -57,7 +58,7 @@ def compare(
     method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> comparison.Comparison:
-    """Put runs, their ids or their names in one table; see `recsys.evaluation.compare.compare`.
+    """Put runs, their ids or their names in one table; see `recsys.comparison.compare.compare`.
 
     Args:
         runs: those to compare.

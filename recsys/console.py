@@ -17,9 +17,9 @@ from recsys.data.files import new_file
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
-    from recsys.evaluation.compare import Comparison
-    from recsys.evaluation.metrics import Interval
-    from recsys.evaluation.significance import PairedResult
+    from recsys.comparison.compare import Comparison
+    from recsys.comparison.significance import PairedResult
+    from recsys.evaluation.metrics.ranks import Interval
 
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have cost, and the head of its column."""

@@ -13,16 +13,16 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from recsys.comparison.compare import compare
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.console import comparison_table
 from recsys.data.prepared import prepare
-from recsys.data.shop import Shop, make_shop
 from recsys.errors import InputError
-from recsys.evaluation.compare import compare
-from recsys.evaluation.shop_truth import Explain, TopK, explanation_accuracy, rule_recovery
-from recsys.scoring.recommender import Recommender
-from recsys.training.baseline import baselines_of, fit_baseline
-from recsys.training.fit import fit
+from recsys.experiments.baseline import baselines_of, fit_baseline
+from recsys.experiments.fit import fit
+from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import Shop, make_shop
+from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
 
 
 def demo(experiment: Experiment, console: Console) -> None:

@@ -7,13 +7,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.encoders import Encoders, features_of
-from recsys.data.features import FeatureEncoder
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import Encoders, features_of
 from recsys.data.histories import PAD, Histories
-from recsys.data.shop import make_shop
 from recsys.data.vocabulary import Vocabulary
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.scoring.catalogue import Catalogue
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.shop.simulation import make_shop
 from recsys.training.loop import train
 
 SHOP = make_shop(seed=0, num_customers=1_000, num_products=300)

@@ -20,8 +20,8 @@ from mlflow import MlflowClient
 
 from recsys.config import DataConfig
 from recsys.data.prepared import prepare
-from recsys.data.shop import make_shop
-from recsys.scoring.bundle import ModelBundle
+from recsys.serving.bundle import ModelBundle
+from recsys.shop.simulation import make_shop
 
 pytestmark = [
     pytest.mark.slow,

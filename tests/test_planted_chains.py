@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import recsys
-from recsys.data.shop import Shop, make_shop, shuffled
-from recsys.evaluation.shop_truth import TopK, chain_continuation
-from recsys.scoring.recommender import Recommender
+from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import Shop, make_shop, shuffled
+from recsys.shop.truth import TopK, chain_continuation
 
 CONFIG = Path(__file__).parents[1] / "configs" / "shop-next-purchases.yaml"
 SMALL = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import recsys
-from recsys.data.shop import Shop, make_shop, shuffled
 from recsys.demo import best_items, shares
-from recsys.evaluation.shop_truth import explanation_accuracy, rule_recovery
+from recsys.shop.simulation import Shop, make_shop, shuffled
+from recsys.shop.truth import explanation_accuracy, rule_recovery
 
 CONFIG = Path(__file__).parents[1] / "configs" / "shop.yaml"
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from recsys.config import SequenceToSequenceConfig
+from recsys.model.build import build_model
 from recsys.model.generation import Greedy
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import build_model
+from recsys.model.model_inputs import Inputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 

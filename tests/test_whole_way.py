@@ -13,7 +13,7 @@ import pytest
 import recsys
 from recsys.baselines.tuned import BASELINES
 from recsys.cli import main
-from recsys.data.shop import make_shop
+from recsys.shop.simulation import make_shop
 
 CONFIG = """
 name: small

@@ -1,1 +1,1 @@
-"""Count models that stand beside the trained ones in every table."""
+"""Counting models: baselines of every table, and the count ensemble beside a trained model."""

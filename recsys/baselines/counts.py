@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.data.histories import PAD, Histories
-from recsys.evaluation.scorer import user_batches
+from recsys.inference.scorer import user_batches
 
 
 def item_counts(histories: Histories, num_items: int) -> NDArray[np.float64]:

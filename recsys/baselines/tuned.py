@@ -20,9 +20,9 @@ from recsys.baselines.sequential_rules import SequentialRules
 from recsys.config import DataConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation.rank_table import evaluate
-from recsys.evaluation.ranking import Seen
-from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Scorer
 
 S = TypeVar("S")
 

@@ -8,7 +8,7 @@ import typer
 
 from recsys.cli.options import Config, Json, Set, Uri, app, find_dataset, read_experiment
 from recsys.console import show_rows
-from recsys.data.backtest import fold_configs
+from recsys.data.folds import fold_configs
 from recsys.errors import InputError
 
 
@@ -27,9 +27,9 @@ def run_backtest(
     The config's split is of kind backtest, e.g. --set "data.split={kind: backtest, folds: 4}".
     """
     from recsys.baselines.tuned import BASELINES
-    from recsys.evaluation.metrics import metric_names
+    from recsys.evaluation.metrics.ranks import metric_names
+    from recsys.experiments.backtest import MODEL, backtest
     from recsys.training import processes
-    from recsys.training.backtest import MODEL, backtest
 
     processes.refuse_several("backtest")
     experiment = read_experiment(config, overrides, uri)

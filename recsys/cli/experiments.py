@@ -130,8 +130,8 @@ def train_model(
     Cut off on the way, the same command goes on where it was. On several devices:
     torchrun --nproc-per-node 2 -m recsys train ...
     """
+    from recsys.experiments.fit import fit
     from recsys.training import processes  # torch and mlflow take seconds to load
-    from recsys.training.fit import fit
 
     experiment = read_experiment(config, overrides, uri)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
@@ -155,10 +155,10 @@ def run_experiment(
 
     Cut off while it trains, the same command goes on where it was.
     """
-    from recsys.evaluation.compare import compare
+    from recsys.comparison.compare import compare
+    from recsys.experiments.baseline import baselines_of, fit_baseline
+    from recsys.experiments.fit import fit
     from recsys.training import processes
-    from recsys.training.baseline import baselines_of, fit_baseline
-    from recsys.training.fit import fit
 
     experiment = read_experiment(config, overrides, uri)
     with processes.one_after_the_other():
@@ -190,9 +190,9 @@ def evaluate_bundle(
     Shows recall, NDCG and MRR with their intervals.
     """
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
-    from recsys.evaluation.metrics import metric_names
-    from recsys.evaluation.rank_table import evaluate
+    from recsys.evaluation.metrics.ranks import metric_names
     from recsys.evaluation.segments import with_segments
+    from recsys.evaluation.tables.rank import evaluate
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")

@@ -16,7 +16,7 @@ from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 
 if TYPE_CHECKING:
-    from recsys.scoring.bundle import ModelBundle
+    from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def open_beside(
     """
     import torch
 
-    from recsys.scoring.bundle import ModelBundle
+    from recsys.serving.bundle import ModelBundle
 
     loaded = ModelBundle.open(bundle)
     dataset = PreparedDataset.open(data)

@@ -19,8 +19,8 @@ def profile_training(
     as_json: Json = False,
 ) -> None:
     """Train a few steps: where the time goes, tokens per second, padding, memory, matrix peak."""
-    from recsys.scoring.catalogue import Catalogue
-    from recsys.training.profile import profile
+    from recsys.experiments.profile import profile
+    from recsys.inference.catalogue import Catalogue
 
     experiment = read_experiment(config, overrides, None)
     dataset = find_dataset(experiment, data)

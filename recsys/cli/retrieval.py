@@ -29,7 +29,7 @@ def show_retrieval(
     One line for each N, the last one for all items, which is one stage.
     """
     from recsys.evaluation.held_out import refuse_part
-    from recsys.evaluation.two_stages import retrieval_figures
+    from recsys.evaluation.retrieval import retrieval_figures
 
     loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation

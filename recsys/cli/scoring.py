@@ -14,7 +14,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
-    from recsys.scoring.recommender import Recommender
+    from recsys.serving.recommender import Recommender
 
 
 Histories = Annotated[
@@ -79,7 +79,7 @@ def score_items(
     as_json: Json = False,
 ) -> None:
     """Score candidate items for each history."""
-    from recsys.scoring.recommender import Recommender
+    from recsys.serving.recommender import Recommender
 
     recommender = Recommender.load(bundle)
     if new_items is not None:
@@ -235,7 +235,7 @@ def _open(
     bundle: Path, data: Path | None, user: list[str] | None
 ) -> tuple[Recommender, list[Any] | None]:
     """The recommender, and the users asked for by id, as ids of the dataset's type."""
-    from recsys.scoring.recommender import Recommender
+    from recsys.serving.recommender import Recommender
 
     dataset = None if data is None else PreparedDataset.open(data)
     recommender = Recommender.load(bundle, dataset)

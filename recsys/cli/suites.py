@@ -23,9 +23,9 @@ def run_many(
     as_json: Json = False,
 ) -> None:
     """Every model and baseline of a suite on every dataset; run again, it goes on where it was."""
-    from recsys.evaluation.compare import compare  # torch and mlflow take seconds to load
+    from recsys.comparison.compare import compare  # torch and mlflow take seconds to load
+    from recsys.experiments.suite import run_suite
     from recsys.training import processes
-    from recsys.training.suite import run_suite
 
     processes.refuse_several("suite")
     loaded = load_suite(suite)
@@ -62,7 +62,7 @@ def tune_model(
 ) -> None:
     """Search for the best settings on validation with Optuna; run again, it goes on."""
     try:
-        from recsys.training.tune import tune
+        from recsys.experiments.tune import tune
     except ModuleNotFoundError as error:
         raise InputError("tune needs optuna: pip install 'recsys[tune]'") from error
 

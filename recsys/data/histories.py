@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.feature_table import Features, side_by_side
+from recsys.data.features.table import Features, side_by_side
 
 PAD = 0
 """The item token that stands for "no item": padding, and items outside the catalogue."""

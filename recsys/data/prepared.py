@@ -13,8 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.encoding import INTERACTIONS, count, dataset_fingerprint, encode_log
-from recsys.data.feature_table import Features
+from recsys.data.arrays import INTERACTIONS, count, dataset_fingerprint, encode_log
+from recsys.data.features.table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Continuations, Holdout
@@ -26,6 +26,9 @@ from recsys.data.tables import TableSource, read_table
 from recsys.data.targets import TargetPlaces, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
+
+TrainedUntil = Literal["train", "valid"]
+"""The last part of the split that weights were trained on: "valid" after a refit."""
 
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.shop import make_shop
+from recsys.shop.simulation import make_shop
 
 Tables = tuple[pl.DataFrame, pl.DataFrame | None]
 """A log and, if there is one, its item table."""

@@ -186,7 +186,7 @@ DATASETS = (
     NamedDataset(
         name="shop",
         description="a simulated shop with planted rules, made on the spot from a seed",
-        homepage="recsys.data.shop",
+        homepage="recsys.shop.simulation",
         licence="Apache-2.0, as this library",
         interactions=259_813,
         users=10_000,

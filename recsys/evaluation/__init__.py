@@ -1,1 +1,1 @@
-"""From scorers to ranks, from ranks to figures, from figures to comparisons."""
+"""From scorers to ranks, and from ranks to metrics with intervals."""

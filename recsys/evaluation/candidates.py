@@ -17,8 +17,8 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.evaluation.ranking import Seen
-from recsys.evaluation.scorer import user_batches
+from recsys.inference.ranking import Seen
+from recsys.inference.scorer import user_batches
 
 logger = logging.getLogger(__name__)
 

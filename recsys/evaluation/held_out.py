@@ -11,11 +11,11 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_figures import catalogue_figures
-from recsys.evaluation.rank_table import RankTable, rank_table
-from recsys.evaluation.ranking import rank_targets, top_k
-from recsys.evaluation.scorer import Scored, Scorer, user_batches
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.top_k_table import TopKTable, list_length, top_k_table
+from recsys.evaluation.tables.rank import RankTable, rank_table
+from recsys.evaluation.tables.top_k import TopKTable, list_length, top_k_table
+from recsys.inference.ranking import rank_targets, top_k
+from recsys.inference.scorer import Scored, Scorer, user_batches
 
 
 class HeldOut(NamedTuple):

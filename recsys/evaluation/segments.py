@@ -12,7 +12,7 @@ from recsys.data.histories import PAD
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.tables.rank import RankTable
 
 _HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
 """History lengths: where a bucket starts, and its name."""

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
 from recsys.model.heads import DotProductHead, HistorySide
-from recsys.model.inputs import Inputs
-from recsys.model.items import ItemEmbeddings
+from recsys.model.item_embeddings import ItemEmbeddings
+from recsys.model.model_inputs import Inputs
 
 
 class FactorisationMachine(nn.Module):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from recsys.model.decoder import Decoder, DecoderCache, Memory
 from recsys.model.encoder import Encoder
 from recsys.model.heads import DotProductHead, HistorySide
-from recsys.model.inputs import Inputs
-from recsys.model.items import ItemEmbeddings
+from recsys.model.item_embeddings import ItemEmbeddings
+from recsys.model.model_inputs import Inputs
 
 
 class SequenceToSequence(nn.Module):

@@ -1,1 +1,1 @@
-"""Pictures and pages for people."""
+"""Attention maps as pictures and as a page."""

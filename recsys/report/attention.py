@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.report.heat_map import COLOURS, EXPONENT, decimals, draw_heat_map
-from recsys.scoring.inspect import AttentionMap, Kind
+from recsys.serving.attention_maps import AttentionMap, Kind
 
 PAGE = "attention.html"
 _TEMPLATE = "attention.html"

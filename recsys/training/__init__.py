@@ -1,1 +1,1 @@
-"""From a config and a prepared dataset to a trained bundle and an MLflow run."""
+"""Lightning's loop around a model: losses, optimiser, callbacks, checkpoints."""

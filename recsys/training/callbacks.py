@@ -11,7 +11,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
 from recsys.data.shared_batches import SharedBatches
-from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.tables.rank import RankTable
 from recsys.training import processes
 from recsys.training.cost import matrix_speed
 from recsys.training.module import TrainingModule

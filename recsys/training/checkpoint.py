@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from recsys.errors import InputError
-from recsys.evaluation.rank_table import Protocol, RankTable
+from recsys.evaluation.tables.rank import Protocol, RankTable
 from recsys.training.state import Curve, EarlyFall, EpochSoFar, TrainingState
 
 _HEADER = "recsys.checkpoint"

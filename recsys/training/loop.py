@@ -24,14 +24,14 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.shared_batches import Batches, SharedBatches
 from recsys.errors import InputError
-from recsys.evaluation.rank_table import RankTable
-from recsys.model.recommender import Model
-from recsys.scoring.catalogue import Catalogue
+from recsys.evaluation.tables.rank import RankTable
+from recsys.inference.catalogue import Catalogue
+from recsys.model.build import Model
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
-from recsys.training.memory import keep_freed_memory
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
+from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.state import Curve, TrainingState
 from recsys.training.validation import rank_together

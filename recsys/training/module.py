@@ -14,9 +14,9 @@ from torch import Tensor, float64
 from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
+from recsys.model.build import Model
 from recsys.model.heads import HistorySide
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import Model
+from recsys.model.model_inputs import Inputs
 from recsys.training import processes
 from recsys.training.cost import StepMeter
 from recsys.training.objective import SampledObjective, build_objective, read_rows_alone

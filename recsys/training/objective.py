@@ -18,8 +18,8 @@ from recsys.config import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
+from recsys.model.build import Model
 from recsys.model.heads import HistorySide
-from recsys.model.recommender import Model
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,

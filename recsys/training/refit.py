@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from rich.progress import Progress
 
 from recsys.config import Experiment
-from recsys.data.prepared import PreparedDataset
-from recsys.model.recommender import Model
-from recsys.scoring.bundle import TrainedUntil
-from recsys.scoring.catalogue import Catalogue
+from recsys.data.prepared import PreparedDataset, TrainedUntil
+from recsys.inference.catalogue import Catalogue
+from recsys.model.build import Model
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys.evaluation.rank_table import RankTable
+from recsys.evaluation.tables.rank import RankTable
 
 MONITOR = "epoch/valid_ndcg_at_10"
 """What the best epoch is chosen by."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from recsys.data.holdout import Holdout
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import RankTable, evaluate, rank_table
-from recsys.evaluation.ranking import Seen
-from recsys.model.recommender import Model
+from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import Seen
+from recsys.model.build import Model
 from recsys.training import processes
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from recsys.config import DataConfig, SequenceToSequenceConfig
 from recsys.data.prepared import prepare
-from recsys.evaluation.sequence_generator import SequenceGenerator
+from recsys.inference.generator import SequenceGenerator
+from recsys.model.build import build_model
 from recsys.model.decoder import Memory
 from recsys.model.generation import Beam, Greedy, Strategy, Written
-from recsys.model.recommender import build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
 ROUNDS = 3

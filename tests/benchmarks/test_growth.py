@@ -14,9 +14,9 @@ import torch
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
 from recsys.data.histories import Histories
-from recsys.scoring.catalogue import Catalogue
+from recsys.experiments.profile import profile
+from recsys.inference.catalogue import Catalogue
 from recsys.training.loop import epochs_of
-from recsys.training.profile import profile
 
 SIZES = [
     *((1_000_000, items) for items in (10_000, 100_000, 1_000_000)),

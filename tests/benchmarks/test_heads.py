@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import build_model
-from recsys.training.memory import keep_freed_memory
+from recsys.model.build import build_model
+from recsys.model.model_inputs import Inputs
 from recsys.training.objective import CatalogueObjective
 from recsys.training.precision import choose_precision
+from recsys.training.process_memory import keep_freed_memory
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
 

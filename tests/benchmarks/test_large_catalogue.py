@@ -11,10 +11,10 @@ import torch
 
 from recsys.config import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.ranking import top_k
-from recsys.model.recommender import build_model
-from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import top_k
+from recsys.model.build import build_model
+from recsys.training.process_memory import forget_peak, peak_memory_mib
 
 ITEMS = int(os.environ.get("ITEMS", "1000000"))
 USERS = int(os.environ.get("USERS", "20000"))

@@ -12,18 +12,18 @@ import pytest
 from numpy.typing import NDArray
 
 from recsys.baselines.tuned import BASELINES
+from recsys.comparison.significance import holm, paired_difference
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.lists import evaluate_lists
-from recsys.evaluation.metrics import bootstrap_means
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.sequence_generator import SequenceGenerator
-from recsys.evaluation.significance import holm, paired_difference
+from recsys.evaluation.metrics.ranks import bootstrap_means
+from recsys.evaluation.next_lists import evaluate_lists
+from recsys.experiments.baseline import baselines_of
+from recsys.experiments.fit import fit
+from recsys.inference.generator import SequenceGenerator
+from recsys.inference.model_scorer import ModelScorer
 from recsys.model.generation import Beam
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.scoring.bundle import ModelBundle
-from recsys.training.baseline import baselines_of
-from recsys.training.fit import fit
+from recsys.serving.bundle import ModelBundle
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SEEDS = (0, 1, 2)

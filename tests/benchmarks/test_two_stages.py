@@ -11,13 +11,13 @@ import torch
 
 from recsys.config import NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.ranking import top_k
-from recsys.evaluation.scorer import Scorer
-from recsys.evaluation.two_stages import TwoStages
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer
+from recsys.inference.two_stages import TwoStages
+from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.model.recommender import build_model
-from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import forget_peak, peak_memory_mib
 
 ITEMS = int(os.environ.get("ITEMS", "100000"))
 USERS = int(os.environ.get("USERS", "20000"))

@@ -15,9 +15,9 @@ from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM, PCT
 from recsys.baselines.sequential_rules import PUBLISHED, SequentialRules
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.metrics import ndcg_at, recall_at
-from recsys.evaluation.rank_table import evaluate
-from recsys.evaluation.scorer import Scorer
+from recsys.evaluation.metrics.ranks import ndcg_at, recall_at
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference.scorer import Scorer
 
 pytestmark = pytest.mark.realdata
 

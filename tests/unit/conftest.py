@@ -11,8 +11,9 @@ from torch import nn
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.model.recommender import SequenceRecommender, build_model
-from recsys.scoring.bundle import ModelBundle
+from recsys.model.build import build_model
+from recsys.model.next_item import SequenceRecommender
+from recsys.serving.bundle import ModelBundle
 
 PURCHASES = {
     "ann": ["boots", "gloves", "hat", "jacket"],

@@ -18,8 +18,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.report.attention import attention_page, write_attention_report
 from recsys.report.heat_map import COLOURS, draw_heat_map
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.inspect import AttentionMap
+from recsys.serving.attention_maps import AttentionMap
+from recsys.serving.bundle import ModelBundle
 
 EVIL = '<script>alert("&")</script>'
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime
-from recsys.data.backtest import fold_configs, folds
+from recsys.data.folds import fold_configs, folds
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.pooling import pool
-from recsys.evaluation.rank_table import Protocol, RankTable
+from recsys.evaluation.tables.pooling import pool
+from recsys.evaluation.tables.rank import Protocol, RankTable
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 

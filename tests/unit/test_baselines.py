@@ -22,9 +22,9 @@ from recsys.baselines.repeat import RepeatLast
 from recsys.baselines.sequential_rules import SequentialRules, SequentialRulesSettings
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.evaluation import scorer as scorer_module
-from recsys.evaluation.ranking import top_k
-from recsys.evaluation.scorer import Scorer
+from recsys.inference import scorer as scorer_module
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer
 
 LOG = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3, 1, 2]])
 FITS: list[Callable[[Histories, int], Scorer]] = [

@@ -23,9 +23,10 @@ from recsys.config import (
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
-from recsys.model.inputs import Inputs
+from recsys.model.build import build_model
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
 from recsys.model.positions import NoPositions, RotaryPositions
-from recsys.model.recommender import SequenceRecommender, build_model
 
 
 def choices(name: str) -> tuple[str, ...]:

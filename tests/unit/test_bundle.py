@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from recsys.data.files import file_sha256
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.scoring.bundle import ModelBundle
+from recsys.serving.bundle import ModelBundle
 
 
 @pytest.fixture

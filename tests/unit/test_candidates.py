@@ -11,6 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines.popularity import Popularity
+from recsys.comparison.compare import compare
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
@@ -21,11 +22,9 @@ from recsys.evaluation.candidates import (
     read_candidates,
     sample_candidates,
 )
-from recsys.evaluation.compare import compare
-from recsys.evaluation.metrics import NEVER
-from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.evaluation.ranking import Seen, rank_targets
-from recsys.training.baseline import fit_baseline
+from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.experiments.baseline import fit_baseline
+from recsys.inference.ranking import NEVER, Seen, rank_targets
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,15 @@ from mlflow import MlflowClient
 from rich.console import Console
 from rich.text import Text
 
+from recsys.comparison.compare import Comparison, compare
+from recsys.comparison.significance import PairedResult, holm, paired_test
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
 from recsys.data.histories import Histories
 from recsys.data.holdout import Continuations
 from recsys.errors import InputError
-from recsys.evaluation.compare import Comparison, compare
-from recsys.evaluation.continuation import ContinuationTable
-from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import PairedResult, holm, paired_test
+from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.rank import Protocol, RankTable
 
 TAGS = {
     "dataset": "shop",

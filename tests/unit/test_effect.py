@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from recsys.evaluation.effect import paired_effect
-from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import paired_difference, paired_test
+from recsys.comparison.effect import paired_effect
+from recsys.comparison.significance import paired_difference, paired_test
+from recsys.evaluation.tables.rank import Protocol, RankTable
 
 
 def table(ranks: list[int] | NDArray[np.int64]) -> RankTable:

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from recsys.evaluation.effect import paired_effect
-from recsys.evaluation.metrics import Interval, metric_values, summarise
-from recsys.evaluation.significance import PairedResult, _t_p_value, paired_difference
+from recsys.comparison.effect import paired_effect
+from recsys.comparison.significance import PairedResult, _t_p_value, paired_difference
+from recsys.evaluation.metrics.ranks import Interval, metric_values, summarise
 
 COMPARISONS, USERS, METRIC = 1_000, 300, "ndcg_at_3"
 
@@ -38,7 +38,7 @@ def ndcg(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
 def simulated() -> Simulated:
     generator = np.random.default_rng(2026)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recsys.evaluation.significance.RESAMPLES", 1_000)
+        patch.setattr("recsys.comparison.significance.RESAMPLES", 1_000)
         results, t_values, intervals = [], [], []
         for seed in range(COMPARISONS):
             ranks = ranks_of_two(generator, USERS)

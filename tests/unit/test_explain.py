@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from recsys.errors import InputError
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.explain import explain
-from recsys.scoring.recommender import Recommender
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.explain import explain
+from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 

@@ -13,16 +13,16 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.shop import make_shop
 from recsys.errors import InputError
-from recsys.evaluation import runs
-from recsys.evaluation.runs import find_runs
-from recsys.scoring.bundle import ModelBundle
+from recsys.experiments.fit import fit
+from recsys.serving.bundle import ModelBundle
+from recsys.shop.simulation import make_shop
+from recsys.tracking import runs
+from recsys.tracking import tracker as tracking
+from recsys.tracking.runs import find_runs
 from recsys.training import refit as refit_module
-from recsys.training import tracking
-from recsys.training.fit import fit
 from recsys.training.loop import train
-from recsys.training.memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import forget_peak, peak_memory_mib
 
 
 @pytest.fixture(scope="module")

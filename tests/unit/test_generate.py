@@ -15,12 +15,12 @@ from recsys.config import Experiment, SequenceToSequenceConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.sequence_generator import SequenceGenerator
+from recsys.inference.generator import SequenceGenerator
+from recsys.model.build import build_model
 from recsys.model.generation import Beam, Sampling, Strategy
-from recsys.model.recommender import build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.recommender import Recommender
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 
 
 @pytest.fixture(scope="module")

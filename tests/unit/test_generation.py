@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
+from recsys.model.build import build_model
 from recsys.model.decoder import Memory
 from recsys.model.generation import Beam, Greedy, Sampling, Strategy
-from recsys.model.recommender import build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
 ITEMS = 9

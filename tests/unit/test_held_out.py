@@ -14,11 +14,11 @@ from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation import scorer as scorer_module
 from recsys.evaluation.held_out import evaluate_held_out, refuse_part
-from recsys.evaluation.rank_table import evaluate
-from recsys.evaluation.ranking import top_k
-from recsys.evaluation.scorer import Scored
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference import scorer as scorer_module
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scored
 
 
 class Remembers:

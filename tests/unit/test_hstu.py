@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from recsys.config import HSTUConfig, parse_experiment
 from recsys.errors import InputError
+from recsys.model.build import build_model
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead, time_buckets
 from recsys.model.positions import NoPositions
-from recsys.model.recommender import build_model
 
 
 def silu(x: float) -> float:

@@ -14,17 +14,17 @@ from torch import nn
 
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.batches import TrainingBatches
-from recsys.data.encoders import Encoders
+from recsys.data.features.encoders import Encoders
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.model_scorer import ModelScorer, read_histories
-from recsys.evaluation.rank_table import evaluate
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import SequenceRecommender
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.catalogue import Catalogue
-from recsys.scoring.recommender import Recommender
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer, read_histories
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
 
 LOG = pl.DataFrame(

@@ -20,8 +20,8 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.evaluation.rank_table import RankTable, evaluate
-from recsys.evaluation.ranking import Ties
+from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.inference.ranking import Ties
 
 USERS, ITEMS = 60, 30
 TREC = {

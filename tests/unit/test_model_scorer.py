@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
-from recsys.evaluation import model_scorer
-from recsys.evaluation.model_scorer import ModelScorer
+from recsys.inference import model_scorer
+from recsys.inference.model_scorer import ModelScorer
+from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
 from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4

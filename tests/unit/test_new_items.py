@@ -12,14 +12,14 @@ import torch
 from polars.testing import assert_frame_equal
 from torch import nn
 
+from recsys.baselines.count_ensemble import Evidence
 from recsys.baselines.pctm import PCTM
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.catalogue import Catalogue
-from recsys.scoring.evidence import Evidence
-from recsys.scoring.recommender import Recommender
+from recsys.inference.catalogue import Catalogue
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 
 ITEMS = pl.DataFrame(
     {

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.config import parse_experiment
 from recsys.data.prepared import PreparedDataset
-from recsys.scoring.catalogue import Catalogue
-from recsys.training.profile import profile
+from recsys.experiments.profile import profile
+from recsys.inference.catalogue import Catalogue
 
 SETTINGS = [
     "model.embedding_dim=8",

@@ -14,7 +14,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.rank_table import Protocol, RankTable, evaluate
+from recsys.evaluation.tables.rank import Protocol, RankTable, evaluate
 
 
 @pytest.fixture

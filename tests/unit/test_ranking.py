@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.evaluation import ranking
-from recsys.evaluation import scorer as scorer_module
-from recsys.evaluation.metrics import NEVER, metric_values
-from recsys.evaluation.ranking import Seen, Ties, rank_targets, top_k
+from recsys.evaluation.metrics.ranks import metric_values
+from recsys.inference import ranking
+from recsys.inference import scorer as scorer_module
+from recsys.inference.ranking import NEVER, Seen, Ties, rank_targets, top_k
 
 
 @dataclass

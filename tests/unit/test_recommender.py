@@ -17,9 +17,9 @@ from polars.testing import assert_frame_equal
 from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.model.inputs import Inputs
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.recommender import Recommender
+from recsys.model.model_inputs import Inputs
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORY = st.lists(st.sampled_from(ITEMS), max_size=6)

@@ -18,12 +18,12 @@ from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.data.shop import make_shop
 from recsys.errors import InputError
-from recsys.scoring.bundle import ModelBundle
-from recsys.training.fit import Run, fit
+from recsys.experiments.fit import Run, fit
+from recsys.serving.bundle import ModelBundle
+from recsys.shop.simulation import make_shop
+from recsys.tracking.tracker import Tracker
 from recsys.training.module import TrainingModule
-from recsys.training.tracking import Tracker
 
 MODELS: dict[str, dict[str, Any]] = {
     "next_item": {"feed_forward_dim": 8, "head": {"kind": "target_attention", "head_dim": 4}},

@@ -18,8 +18,9 @@ from recsys.config import (
     SampledSoftmax,
     TargetAttention,
 )
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import SequenceRecommender, build_model
+from recsys.model.build import build_model
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
 from recsys.training import objective as objectives
 from recsys.training.losses import (
     binary_cross_entropy,

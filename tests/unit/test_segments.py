@@ -12,8 +12,8 @@ from recsys.baselines.popularity import Popularity
 from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.rank_table import RankTable, evaluate
 from recsys.evaluation.segments import SEGMENTS, by_segment, with_segments
+from recsys.evaluation.tables.rank import RankTable, evaluate
 
 
 def ranked(dataset: PreparedDataset) -> RankTable:

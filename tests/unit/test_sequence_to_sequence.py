@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
-from recsys.model.inputs import Inputs
+from recsys.model.build import build_model
+from recsys.model.model_inputs import Inputs
 from recsys.model.positions import positions_from_end
-from recsys.model.recommender import build_model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import seen_items
 

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal, assert_series_equal
 
-from recsys.data.shop import Shop, make_shop, shuffled
-from recsys.data.shop_catalogue import PLANTED, SHELVES, list_products
 from recsys.errors import InputError
+from recsys.shop.products import PLANTED, SHELVES, list_products
+from recsys.shop.simulation import Shop, make_shop, shuffled
 
 
 @pytest.fixture(scope="module")

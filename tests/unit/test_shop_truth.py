@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from polars.testing import assert_frame_equal
 
-from recsys.data.shop import Shop, make_shop, shuffled
 from recsys.errors import InputError
-from recsys.evaluation.shop_truth import explanation_accuracy, rule_recovery
+from recsys.shop.simulation import Shop, make_shop, shuffled
+from recsys.shop.truth import explanation_accuracy, rule_recovery
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from recsys.comparison.significance import paired_test
 from recsys.errors import InputError
-from recsys.evaluation.metrics import ndcg_at
-from recsys.evaluation.rank_table import Protocol, RankTable
-from recsys.evaluation.significance import paired_test
+from recsys.evaluation.metrics.ranks import ndcg_at
+from recsys.evaluation.tables.rank import Protocol, RankTable
 
 PROTOCOL = Protocol("test", 100, "filter", "against_target", 0)
 
@@ -47,7 +47,7 @@ def test_p_value_is_that_of_all_sign_flips() -> None:
 
 
 def test_p_values_are_uniform_when_nothing_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.evaluation.significance.RESAMPLES", 500)
+    monkeypatch.setattr("recsys.comparison.significance.RESAMPLES", 500)
     generator = np.random.default_rng(1)
     p_values = np.array(
         [

@@ -13,13 +13,13 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from recsys.cli import app
+from recsys.comparison.compare import compare
 from recsys.config import EvidenceConfig, Experiment, Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.compare import compare
-from recsys.training import suite as suite_module
-from recsys.training.fit import Run, fit
-from recsys.training.suite import run_suite
+from recsys.experiments import suite as suite_module
+from recsys.experiments.fit import Run, fit
+from recsys.experiments.suite import run_suite
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHIPPED = ("suite", "suite-global-time")
@@ -130,7 +130,7 @@ def test_a_killed_suite_goes_on_where_it_was(
         started.append(experiment.name)
         if len(started) == 3:
             monkeypatch.setattr(
-                "recsys.training.fit._write", lambda *_: (_ for _ in ()).throw(MemoryError)
+                "recsys.experiments.fit._write", lambda *_: (_ for _ in ()).throw(MemoryError)
             )
         return fit(experiment, *rest)
 

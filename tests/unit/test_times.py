@@ -27,19 +27,20 @@ from recsys.config import (
 from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.shop import make_shop
 from recsys.errors import InputError
-from recsys.evaluation.metrics import recall_at
-from recsys.evaluation.model_scorer import ModelScorer
+from recsys.evaluation.metrics.ranks import recall_at
 from recsys.evaluation.protocol import protocol_tags
-from recsys.evaluation.ranking import rank_targets
+from recsys.experiments.fit import fit
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import rank_targets
+from recsys.model.build import build_model
 from recsys.model.hstu import TimesRead
-from recsys.model.inputs import Inputs
-from recsys.model.recommender import SequenceRecommender, build_model
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.catalogue import Catalogue
-from recsys.scoring.recommender import Recommender
-from recsys.training.fit import fit
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import make_shop
 from recsys.training.loop import train
 
 Timed = list[list[tuple[int, int]]]

@@ -13,10 +13,10 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
-from recsys.evaluation.metrics import recall_at
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.ranking import rank_targets
-from recsys.scoring.catalogue import Catalogue
+from recsys.evaluation.metrics.ranks import recall_at
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import rank_targets
 from recsys.training.loop import train
 from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.attention import causal_mask, padding_mask
 from recsys.model.blocks import BlockSettings, DecoderBlock, EncoderBlock, PostNorm, PreNorm
+from recsys.model.build import build_model
 from recsys.model.decoder import Decoder, Memory
 from recsys.model.encoder import Encoder
-from recsys.model.recommender import build_model
 
 DIM, FEED_FORWARD = 6, 10
 

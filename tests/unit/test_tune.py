@@ -25,10 +25,10 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Continuations
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.training import tune as tune_module
+from recsys.experiments import tune as tune_module
+from recsys.experiments.tune import tune
 from recsys.training.loop import train
 from recsys.training.state import MONITOR, Curve
-from recsys.training.tune import tune
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},

@@ -14,8 +14,8 @@ from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.training import baseline as baseline_module
-from recsys.training.baseline import baselines_of, fit_baseline
+from recsys.experiments import baseline as baseline_module
+from recsys.experiments.baseline import baselines_of, fit_baseline
 
 
 class Favourite:

@@ -12,19 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from recsys.baselines.count_ensemble import Evidence
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.config import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.ranking import Seen, rank_targets, top_k
-from recsys.evaluation.scorer import Scored
-from recsys.evaluation.two_stages import TwoStages, retrieval_figures
-from recsys.model.inputs import Inputs
-from recsys.scoring.bundle import ModelBundle
-from recsys.scoring.evidence import Evidence
-from recsys.scoring.recommender import Recommender
+from recsys.evaluation.retrieval import retrieval_figures
+from recsys.inference.ranking import Seen, rank_targets, top_k
+from recsys.inference.scorer import Scored
+from recsys.inference.two_stages import TwoStages
+from recsys.model.model_inputs import Inputs
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
 
 Scores = list[list[int]]

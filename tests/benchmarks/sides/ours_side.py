@@ -15,11 +15,11 @@ from side import K, Problem, Settings, Stopwatch, TimeUp, emit, emit_timed, main
 from recsys.config import Experiment, load_experiment
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout
-from recsys.evaluation.model_scorer import ModelScorer
-from recsys.evaluation.rank_table import evaluate
-from recsys.evaluation.ranking import top_k
-from recsys.model.recommender import build_model
-from recsys.scoring.catalogue import Catalogue
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import top_k
+from recsys.model.build import build_model
 from recsys.training import loop
 from recsys.training.module import TrainingModule
 

@@ -1,0 +1,1 @@
+"""Runs side by side: tables, paired tests, seeds, pictures and the page."""

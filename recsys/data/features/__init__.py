@@ -1,0 +1,1 @@
+"""Columns of items, interactions and users as numbers that a model reads."""

@@ -1,0 +1,1 @@
+"""The tables that a run keeps, from which every metric is computed."""

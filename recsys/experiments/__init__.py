@@ -1,0 +1,1 @@
+"""Whole experiments: config and dataset to bundle, metrics and MLflow run."""

@@ -1,0 +1,201 @@
+"""Hyperparameter search: Optuna proposes, validation judges, the test targets stay unseen.
+
+The only importer of optuna.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from recsys.config import Experiment, Range, Search, dump_experiment, flatten, parse_experiment
+from recsys.data.files import new_file
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError, did_you_mean
+from recsys.inference.catalogue import Catalogue
+from recsys.tracking.tracker import config_fingerprint
+from recsys.training.loop import train
+from recsys.training.progress import training_progress
+from recsys.training.state import MONITOR
+
+logger = logging.getLogger(__name__)
+
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a search has found so far."""
+
+    experiment: Experiment
+    """The best one."""
+    ndcg_at_10: float
+    """On validation, in its best epoch."""
+    trials: int
+    """Finished or pruned, in this call and earlier ones."""
+    pruned: int
+    study: str
+    """Its name in Optuna's storage."""
+    storage: str
+    """URL of Optuna's storage."""
+
+    def write(self, path: Path) -> None:
+        """The best experiment as YAML, whole or not at all.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        found = f"# Validation NDCG@10 {self.ndcg_at_10:.4f}, the best of {self.trials} trials.\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as file:
+            file.write_text(found + dump_experiment(self.experiment), encoding="utf-8")
+
+
+def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tuned:
+    """Search for the settings with the best validation NDCG@10; test targets are never looked at.
+
+    A trial is a training on the training part. It is pruned once its validation figure is below the
+    median of the other trials at that epoch, but not in the first fifth of its epochs, nor among
+    the first five trials. The study is kept in ``optuna.db`` beside the MLflow store (in the
+    working directory if that is no file) and goes on where it was when the same experiment, data
+    and search space are given again.
+
+    Args:
+        experiment: the fields that are not searched; its seed is the search's too.
+        dataset: the prepared dataset.
+        search: what is tried, and how long.
+
+    Returns:
+        The best so far. Ctrl-C ends the search early.
+
+    Raises:
+        InputError: a field of the space is unknown, or no trial came to its end.
+        KeyboardInterrupt: by Ctrl-C before a trial came to its end.
+    """
+    experiment = experiment.model_copy(update={"data": dataset.config})
+    known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
+    for name in search.space:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; searched can be {', '.join(known)}"
+            raise InputError(f"tune: space: {name}: no field of {experiment.name} to search{hint}")
+    study, storage = _study(experiment, dataset, search)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what users need to know, we say
+    done = len(study.get_trials(deepcopy=False, states=_DONE))
+    left = None if search.trials is None else max(search.trials - done, 0)
+    if left != 0:
+        try:
+            _search(study, experiment, dataset, search, left)
+        except KeyboardInterrupt:
+            if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+                raise
+            logger.warning("stopped by Ctrl-C: the best so far; run again to go on")
+    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        raise InputError(f"tune: none of the trials of {study.study_name} came to its end")
+    best = study.best_trial
+    logger.info("best: trial %d, %s", best.number, best.params)
+    tuned = _with(experiment, best.params)
+    states = [trial.state for trial in study.get_trials(deepcopy=False, states=_DONE)]
+    return Tuned(
+        experiment=tuned.model_copy(update={"name": f"{experiment.name}-tuned"}),
+        ndcg_at_10=study.best_value,
+        trials=len(states),
+        pruned=states.count(TrialState.PRUNED),
+        study=study.study_name,
+        storage=storage,
+    )
+
+
+def _study(
+    experiment: Experiment, dataset: PreparedDataset, search: Search
+) -> tuple[optuna.Study, str]:
+    """The study of this search, made if new, and the URL of the storage that it is in."""
+    space = {f"space.{name}": str(values) for name, values in search.space.items()}
+    identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)
+    database = experiment.tracking.database or Path("mlflow.db").absolute()
+    database.parent.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{database.with_name('optuna.db')}"
+    study = optuna.create_study(
+        storage=storage,
+        study_name=f"{experiment.name}-{identity[:8]}",
+        pruner=optuna.pruners.MedianPruner(
+            n_startup_trials=5, n_warmup_steps=experiment.training.max_epochs // 5
+        ),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    # A sampler that began with the same seed again would propose what was tried already.
+    study.sampler = optuna.samplers.TPESampler(seed=experiment.seed + len(study.trials))
+    return study, storage
+
+
+def _search(
+    study: optuna.Study,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    search: Search,
+    trials: int | None,
+) -> None:
+    with training_progress() as progress:
+        bar = progress.add_task(f"{experiment.name}: trials", total=trials, figures="")
+
+        def attempt(trial: optuna.Trial) -> float:
+            values = {name: _propose(trial, name, search) for name in search.space}
+            try:
+                candidate = _with(experiment, values)
+            except InputError as error:  # values that do not go together
+                logger.warning("trial %d: %s", trial.number, error)
+                raise optuna.TrialPruned from error
+
+            def report(epoch: int, figures: dict[str, float]) -> None:
+                if MONITOR in figures:
+                    trial.report(figures[MONITOR], epoch)
+                    if trial.should_prune():
+                        raise optuna.TrialPruned
+
+            catalogue = Catalogue.of(candidate.model, dataset)
+            known = catalogue.encoders.read(dataset)
+            histories = known.histories("valid")
+            holdout = known.holdout("valid", experiment.evaluation.request_time)
+            candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
+            epochs = candidate.training.max_epochs
+            try:
+                _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
+            except ValueError as error:  # scores that are no numbers: the training diverged
+                logger.warning("trial %d: %s", trial.number, error)
+                raise optuna.TrialPruned from error
+            if curve.interrupted:
+                raise KeyboardInterrupt
+            return curve.best
+
+        def tell(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            figure = f"best valid NDCG@10 {study.best_value:.4f}" if finished else ""
+            progress.update(bar, advance=1, figures=figure)
+            value = "pruned" if trial.value is None else f"{trial.value:.4f}"
+            logger.info("trial %d: %s, %s", trial.number, value, trial.params)
+
+        seconds = None if search.minutes is None else search.minutes * 60
+        study.optimize(attempt, n_trials=trials, timeout=seconds, callbacks=[tell])
+
+
+def _propose(trial: optuna.Trial, name: str, search: Search) -> Any:
+    dimension = search.space[name]
+    if not isinstance(dimension, Range):
+        return trial.suggest_categorical(name, dimension.choices)
+    low, high = dimension.low, dimension.high
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(name, low, high, log=dimension.log)
+    return trial.suggest_float(name, low, high, log=dimension.log)
+
+
+def _with(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """The experiment with other values of some fields."""
+    overrides = [f"{name}={json.dumps(value)}" for name, value in values.items()]
+    return parse_experiment(experiment.model_dump(mode="json"), overrides, "tune")

@@ -1,0 +1,175 @@
+"""How a config becomes a model."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from torch import nn
+
+from recsys.config import (
+    Cosine,
+    DotProduct,
+    FactorisationMachineConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    MixtureOfLogits,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TransformerConfig,
+)
+from recsys.model.blocks import (
+    BlockSettings,
+    DecoderBlock,
+    EncoderBlock,
+    Gated,
+    PostNorm,
+    PreNorm,
+    SwiGLU,
+)
+from recsys.model.decoder import Decoder
+from recsys.model.encoder import Encoder
+from recsys.model.factorisation import FactorisationMachine
+from recsys.model.feature_embeddings import FeatureEmbeddings
+from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
+from recsys.model.hstu import HSTUBlock, HSTUEncoder
+from recsys.model.item_embeddings import ItemFeatureEmbeddings
+from recsys.model.masked_item import MaskedRecommender
+from recsys.model.next_item import Head, SequenceRecommender
+from recsys.model.positions import (
+    LearnedPositions,
+    NoPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.target_attention import TargetAttentionHead
+
+Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
+"""What can be trained. All have item embeddings and a head, turn histories into what the head needs
+(`forward`; `newest` for scores at the last item alone), and targets too where they are known
+(`teacher_forced`)."""
+
+
+@overload
+def build_model(
+    config: NextItemConfig | HSTUConfig,
+    num_items: int,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
+) -> SequenceRecommender: ...
+@overload
+def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
+@overload
+def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToSequence: ...
+@overload
+def build_model(config: FactorisationMachineConfig, num_items: int) -> FactorisationMachine: ...
+@overload
+def build_model(
+    config: ModelConfig,
+    num_items: int,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
+) -> Model: ...
+
+
+def build_model(
+    config: ModelConfig,
+    num_items: int,
+    features: ItemFeatureEmbeddings | None = None,
+    inputs: FeatureEmbeddings | None = None,
+) -> Model:
+    """A freshly initialised model; seed torch before calling.
+
+    Args:
+        config: of the model.
+        num_items: those that have embeddings of their own.
+        features: what the item features of the config add to them, if it has any.
+        inputs: what its features of interactions and users add to the inputs, if it has any.
+    """
+    dim = config.embedding_dim
+    if isinstance(config, FactorisationMachineConfig):
+        return FactorisationMachine(num_items, dim, config.dropout)
+    if isinstance(config, SequenceToSequenceConfig):
+        settings, longest = _block_settings(config, config.max_generated), config.max_generated
+        encoder = _encoder(config, config.num_encoder_blocks, causal=False)
+        blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
+        positions = _positions(config.positions, longest, dim)
+        decoder = Decoder(positions, blocks, dim, config.dropout)
+        return SequenceToSequence(num_items, dim, encoder, decoder, longest)
+    if isinstance(config, MaskedItemConfig):
+        encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
+        return MaskedRecommender(num_items, dim, encoder)
+    stack: Encoder | HSTUEncoder
+    if isinstance(config, HSTUConfig):
+        stack = _hstu_encoder(config)
+    else:
+        stack = _encoder(config, config.num_blocks, causal=True)
+    return SequenceRecommender(num_items, dim, stack, _head(config), features, inputs)
+
+
+def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
+    dim = config.embedding_dim
+    width = dim if config.wide_heads else dim // config.num_heads
+    norms: dict[str, type[PreNorm | PostNorm]]
+    norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
+    activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
+    return BlockSettings(
+        dim,
+        config.num_heads,
+        config.feed_forward_dim,
+        config.dropout,
+        norm=norms[config.norm],
+        activation=activations[config.activation],
+        wide_heads=config.wide_heads,
+        rotary=RotaryPositions(longest, width) if config.positions == "rotary" else None,
+    )
+
+
+def _positions(kind: str, longest: int, dim: int) -> nn.Module:
+    kinds = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
+    return kinds[kind](longest, dim) if kind in kinds else NoPositions()
+
+
+def _encoder(
+    config: TransformerConfig, num_blocks: int, *, causal: bool, appended: int = 0
+) -> Encoder:
+    longest, dim = config.max_sequence_length + appended, config.embedding_dim
+    settings = _block_settings(config, longest)
+    blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
+    positions = _positions(config.positions, longest, dim)
+    return Encoder(positions, blocks, dim, config.dropout, causal=causal)
+
+
+def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:
+    dim, longest, dropout = config.embedding_dim, config.max_sequence_length, config.dropout
+    timed = config.times != "none"
+    blocks = [
+        HSTUBlock(dim, config.num_heads, longest, dropout, timed=timed)
+        for _ in range(config.num_blocks)
+    ]
+    positions = _positions(config.positions, longest, dim)
+    return HSTUEncoder(positions, blocks, dim, dropout, config.times)
+
+
+def _head(config: NextItemConfig | HSTUConfig) -> Head:
+    head, dim = config.head, config.embedding_dim
+    if isinstance(head, DotProduct):
+        return DotProductHead()
+    if isinstance(head, Cosine):
+        return CosineHead(head.temperature)
+    if isinstance(head, MixtureOfLogits):
+        return MixtureOfLogitsHead(dim, head.components, head.component_dim, head.temperature)
+    shortest, longest = head.half_life
+    steps = max(head.num_heads - 1, 1)
+    half_lives = [
+        shortest * (longest / shortest) ** (step / steps) for step in range(head.num_heads)
+    ]
+    return TargetAttentionHead(
+        dim,
+        head.head_dim,
+        half_lives,
+        memory=head.memory,
+        pooling=head.pooling,
+        dropout=config.dropout,
+    )

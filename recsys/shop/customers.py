@@ -1,0 +1,238 @@
+"""How the customers of the simulated shop buy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.shop.products import SEASONS, Rule
+
+YEARS = 3
+"""The shop's log runs for so many years."""
+MAX_DELAY = 3.0
+"""Most own choices of the customer between the last cause and its effect; effects of other rules
+and repeats fall between as well."""
+
+COMPANY = 0.25
+"""How often one cause of a conjunction brings another along."""
+
+FEWEST_CHOICES, MOST_CHOICES = 5, 100
+"""Own choices of a customer; what follows from them makes half as many again and more."""
+
+_YEAR = 365.25 * 24 * 3600
+"""Seconds."""
+_QUARTERS = 4 * YEARS
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """N purchases, by user and time."""
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    """Rows of the stock."""
+    times: NDArray[np.float64]
+    """Seconds since the shop opened."""
+    positions: NDArray[np.int64]
+    """Place in the user's history, from 0."""
+    rules: NDArray[np.int64]
+    """Index of the rule that the purchase follows, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Purchases:
+    """N purchases in no order, not yet dated."""
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    turns: NDArray[np.float64]
+    """When in the customer's life: own choices at 0, 1, 2, ..., what follows from them between."""
+    rules: NDArray[np.int64]
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> _Purchases:
+        return _Purchases(self.users[rows], self.items[rows], self.turns[rows], self.rules[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Purchases]) -> _Purchases:
+        return cls(
+            np.concatenate([part.users for part in parts]),
+            np.concatenate([part.items for part in parts]),
+            np.concatenate([part.turns for part in parts]),
+            np.concatenate([part.rules for part in parts]),
+        )
+
+
+def live(
+    num_customers: int, stock: pl.DataFrame, rules: Sequence[Rule], rng: np.random.Generator
+) -> Bought:
+    """Let customers buy from the stock (item_id, category, season, consumable).
+
+    Each customer's life is a row of own choices, by popularity, season and a taste that drifts.
+    Purchases that follow from earlier ones are put between: first the effects of the planted rules,
+    then repeats of consumables. What would come after the end of that life is left out.
+    """
+    number = {item: row for row, item in enumerate(stock["item_id"])}
+    causes = [[number[cause] for cause in rule.causes] for rule in rules]
+    effects = [number[rule.effect] for rule in rules]
+    lengths = rng.lognormal(2.6, 0.8, num_customers).astype(np.int64)
+    lengths = np.clip(lengths, FEWEST_CHOICES, MOST_CHOICES)
+    times = _times(lengths, rng)
+
+    purchases = _own_choices(lengths, times, _popularity(len(stock), causes, rng), stock, rng)
+    chances = [rule.probability for rule in rules]
+    purchases = _with_effects(purchases, causes, effects, chances, num_customers, rng)
+    purchases = _with_repeats(purchases, lengths, stock["consumable"].to_numpy(), rng)
+
+    purchases = purchases[purchases.turns < lengths[purchases.users]]
+    purchases = purchases[np.lexsort((purchases.turns, purchases.users))]
+    users, turns = purchases.users, purchases.turns
+    place = _starts(lengths + 1)[users] + np.floor(turns).astype(np.int64)
+    dated = times[place] + turns % 1 * (times[place + 1] - times[place])
+    positions = np.arange(len(users)) - _starts(np.bincount(users))[users]
+    return Bought(users, purchases.items, dated, positions, purchases.rules)
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each user's rows start, laid end to end."""
+    return np.cumsum(lengths) - lengths
+
+
+def _times(lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Seconds since opening of each own choice and, after them, of the life's end [N + U].
+
+    Customers join in the first two thirds of the shop's years; most stay to the end, others leave.
+    """
+    years = YEARS * _YEAR
+    joined = rng.uniform(0, years * 2 / 3, len(lengths))
+    stay = (years - joined) * np.minimum(rng.uniform(0.4, 2, len(lengths)), 1)
+    users = np.repeat(np.arange(len(lengths)), lengths + 1)
+    # Sorting user + moment sorts the moments of each user: moments are below 1.
+    moments = np.sort(users + rng.random(len(users))) - users
+    return joined[users] + stay[users] * moments
+
+
+def _popularity(
+    num_products: int, causes: list[list[int]], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Share of own choices that each product has before season and taste [I].
+
+    Half goes to the bestsellers: the causes, those of conjunctions ahead of the others, so that a
+    customer who bought one of two causes and not the other is nothing special. The rest goes to all
+    other products by a Zipf-Mandelbrot law.
+    """
+    best = np.zeros(num_products)
+    for group in causes:
+        best[group] = np.maximum(best[group], len(group))
+    best *= rng.uniform(0.7, 1.3, num_products)
+    shares = (rng.permutation(num_products) + 20.0) ** -1.1
+    shares[best > 0] = 0
+    popularity: NDArray[np.float64] = (best / best.sum() + shares / shares.sum()) / 2
+    return popularity
+
+
+def _own_choices(
+    lengths: NDArray[np.int64],
+    times: NDArray[np.float64],
+    popularity: NDArray[np.float64],
+    stock: pl.DataFrame,
+    rng: np.random.Generator,
+) -> _Purchases:
+    """What customers buy of their own accord: first a category, by taste, then a product in it."""
+    users = np.repeat(np.arange(len(lengths)), lengths)
+    turns = np.arange(len(users)) - _starts(lengths)[users]
+    dates = times[np.arange(len(users)) + users]
+    months = (dates / (_YEAR / 12)).astype(np.int64) % 12
+    categories = stock["category"].rank("dense").to_numpy().astype(np.int64) - 1
+    shelf = np.argsort(categories, kind="stable")
+    ends = np.cumsum(np.bincount(categories))
+    wanted = (popularity * _seasonal_demand(stock))[:, shelf]
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    bounds = np.pad(np.cumsum(wanted, axis=1), ((0, 0), (1, 0)))
+    upper, lower = bounds[:, ends], bounds[:, np.concatenate([[0], ends[:-1]])]
+
+    # A random walk, one step a quarter: after three years half of a taste is new.
+    steps = rng.normal(size=(len(lengths), _QUARTERS, len(ends))).astype(np.float32)
+    steps[:, 1:] *= 0.3
+    tastes = np.cumsum(steps, axis=1)
+    quarters = np.minimum(dates / (_YEAR / 4), _QUARTERS - 1).astype(np.int64)
+    liking = tastes[users, quarters] + np.log(upper - lower).astype(np.float32)[months]
+    chosen = np.argmax(liking + rng.gumbel(size=liking.shape).astype(np.float32), axis=1)
+
+    low, high = lower[months, chosen], upper[months, chosen]
+    # Month m's distribution lies in [m, m + 1), so that one search serves all months.
+    edges = (np.arange(12)[:, None] + bounds[:, 1:]).ravel()
+    drawn = months + low + (high - low) * rng.random(len(users))
+    places = np.searchsorted(edges, drawn, side="right") % len(popularity)
+    return _Purchases(users, shelf[places], turns.astype(np.float64), np.full(len(users), -1))
+
+
+def _seasonal_demand(stock: pl.DataFrame) -> NDArray[np.float64]:
+    """How much better or worse than on average each product sells in each month [12, I]."""
+    months = np.arange(12)[:, None]
+    peaks = stock["season"].replace_strict(
+        {season: 3.0 * index for index, season in enumerate(SEASONS)}, default=None
+    )
+    waves = np.cos((months - peaks.fill_null(0.0).to_numpy()) * (2 * np.pi / 12))
+    return np.where(peaks.is_null().to_numpy(), 1.0, np.exp(1.5 * waves))
+
+
+def _with_effects(
+    own: _Purchases,
+    causes: list[list[int]],
+    effects: list[int],
+    chances: list[float],
+    num_customers: int,
+    rng: np.random.Generator,
+) -> _Purchases:
+    """The purchases with those added that follow a rule: at most once per customer and rule.
+
+    Before that, some customers who buy one cause of a conjunction buy the others with it: causes
+    meet often enough for the rule to be learned, and stay apart often enough for single causes to
+    mislead.
+    """
+    first = {}
+    for cause in sorted({cause for group in causes for cause in group}):
+        bought = own.items == cause
+        first[cause] = np.full(num_customers, np.inf)
+        np.minimum.at(first[cause], own.users[bought], own.turns[bought])
+    chosen = {cause: turns.copy() for cause, turns in first.items()}
+    parts = [own]
+
+    def follow(turns: NDArray[np.float64], chance: float, item: int, rule: int) -> None:
+        """Some customers buy the item soon after their turn [U]; an infinite turn is never."""
+        users = np.flatnonzero((rng.random(num_customers) < chance) & np.isfinite(turns))
+        then = turns[users] + rng.uniform(0, MAX_DELAY, len(users))
+        parts.append(_Purchases(users, np.full(len(users), item), then, np.full(len(users), rule)))
+        if item in first:
+            first[item][users] = np.minimum(first[item][users], then)
+
+    for group in causes:
+        for cause, companion in permutations(group, 2):
+            follow(chosen[cause], COMPANY, companion, -1)
+    for rule, (group, effect, chance) in enumerate(zip(causes, effects, chances, strict=True)):
+        complete = np.max([first[cause] for cause in group], axis=0)
+        follow(complete, chance, effect, rule)
+    return _Purchases.joined(parts)
+
+
+def _with_repeats(
+    caused: _Purchases,
+    lengths: NDArray[np.int64],
+    consumable: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> _Purchases:
+    """The purchases with consumables bought again, and again, each time by two in five."""
+    parts = [caused]
+    latest = caused[consumable[caused.items]]
+    while len(latest.users):
+        again = latest[rng.random(len(latest.users)) < 0.4]
+        turns = again.turns + rng.uniform(1.5, 7, len(again.turns))
+        again = replace(again, turns=turns, rules=np.full(len(turns), -1))
+        latest = again[turns < lengths[again.users]]
+        parts.append(latest)
+    return _Purchases.joined(parts)

@@ -1,0 +1,1 @@
+"""MLflow: runs, their settings, metrics and artifacts."""

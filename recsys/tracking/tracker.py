@@ -1,0 +1,263 @@
+"""MLflow: where a run's settings, figures and files go. The only training-side import of mlflow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+
+from recsys.config import Experiment, TrackingConfig
+from recsys.data.audit import AUDIT, Finding, audit
+from recsys.data.files import file_sha256
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.evaluation.candidates import Candidates
+from recsys.evaluation.metrics.ranks import Interval
+from recsys.evaluation.protocol import protocol_tags
+from recsys.tracking.runs import store_lock
+
+logger = logging.getLogger(__name__)
+
+_CONTACT_SECONDS = 10
+_FINGERPRINT = "config_fingerprint"
+"""The tag that tells runs apart that would give other results."""
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """One MLflow run, open for writing. No global state: several may be open at once.
+
+    A store that fails on the way costs its record, not the training: that is said in a warning.
+    """
+
+    client: MlflowClient
+    run_id: str
+    logged: frozenset[tuple[str, int]] = frozenset()
+    """Figures, by name and step, that the run had when it was opened again: not logged twice."""
+
+    def tag(self, name: str, value: str) -> None:
+        """A fact of the run that is no number."""
+        with self._survive():
+            self.client.set_tag(self.run_id, name, value)
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        """Dotted names and values that decided the result."""
+        with self._survive():
+            self.client.log_batch(self.run_id, params=_params(settings))
+
+    def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
+        """Numbers of one step."""
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name, value, now, step)
+            for name, value in figures.items()
+            if (name, step) not in self.logged
+        ]
+        with self._survive():
+            self.client.log_batch(self.run_id, metrics=metrics)
+
+    def log_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Numbers of an epoch, from 1."""
+        self.log_figures(figures, epoch)
+
+    def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
+        """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
+        flat: dict[str, float] = {}
+        for name, figure in figures.items():
+            flat[f"{prefix}/{name}"] = figure.mean
+            flat[f"{prefix}/{name}_low"] = figure.low
+            flat[f"{prefix}/{name}_high"] = figure.high
+        self.log_figures(flat)
+
+    def log_audit(self, findings: Sequence[Finding]) -> None:
+        """What the audit of the dataset found, as the artifact audit.json."""
+        text = json.dumps([asdict(finding) for finding in findings], indent=2)
+        with self._survive():
+            self.client.log_text(self.run_id, text, AUDIT)
+
+    def log_path(self, path: Path) -> None:
+        """A file, or a folder under its own name, as artifact."""
+        with self._survive():
+            if path.is_dir():
+                self.client.log_artifacts(self.run_id, str(path), path.name)
+            else:
+                self.client.log_artifact(self.run_id, str(path))
+
+    def end(self, status: str) -> None:
+        """Close the run."""
+        with self._survive():
+            self.client.set_terminated(self.run_id, status)
+
+    @contextmanager
+    def _survive(self) -> Iterator[None]:
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            logger.warning("MLflow run %s: could not be written to: %s", self.run_id, error)
+
+
+@contextmanager
+def track(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    model: str,
+    settings: Mapping[str, Any],
+    candidates: Candidates | None = None,
+    again: str | None = None,
+) -> Iterator[Tracker]:
+    """Open a run with its settings, the data's fingerprint, the protocol and the commit.
+
+    The run ends FINISHED with the block, KILLED by Ctrl-C or a SIGTERM, FAILED by any other
+    exception.
+
+    Args:
+        experiment: its name, tracking section and protocol.
+        dataset: what is fitted and evaluated on.
+        model: what was fitted, e.g. ``target_attention`` or ``popularity``.
+        settings: dotted names and values that decided the result.
+        candidates: what the test targets are ranked among; None: the whole catalogue.
+        again: the id of an interrupted run to go on with; a new one if the store has lost it.
+
+    Raises:
+        InputError: the tracking store cannot be reached.
+    """
+    client, experiment_id = _open_store(experiment.tracking)
+    known = None if again is None else _reopen(client, again)
+    tags = {
+        "model": model,
+        "dataset": dataset.manifest.origin,
+        "dataset_fingerprint": dataset.fingerprint,
+        "git_commit": git_commit() or "unknown",
+        _FINGERPRINT: config_fingerprint(dataset, model, settings),
+        **protocol_tags(dataset, experiment.evaluation, candidates),
+    }
+    if known is None:
+        run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
+    tracker = known or Tracker(client, run.info.run_id)
+    try:
+        if known is None:
+            client.log_batch(tracker.run_id, params=_params(settings))
+            tracker.log_audit(audit(dataset, experiment.evaluation.seen))
+        yield tracker
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+        tracker.end("KILLED" if stopped else "FAILED")
+        raise
+    tracker.end("FINISHED")
+
+
+def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
+    """A run that was interrupted, under way again; None if the store does not have it."""
+    try:
+        run = client.get_run(run_id)
+        client.update_run(run_id, status="RUNNING")
+        logged = {
+            (metric.key, metric.step)
+            for name in run.data.metrics
+            for metric in client.get_metric_history(run_id, name)
+        }
+    except MlflowException as error:
+        logger.warning("MLflow run %s: cannot be gone on with, a new one: %s", run_id, error)
+        return None
+    return Tracker(client, run_id, frozenset(logged))
+
+
+def finished_run(
+    tracking: TrackingConfig, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+) -> str | None:
+    """The newest run that `track` would only repeat; None if there is none that came to its end.
+
+    It has the same data, model and settings, whatever its name, and no Ctrl-C cut it short.
+
+    Raises:
+        InputError: the tracking store cannot be reached.
+    """
+    client, experiment_id = _open_store(tracking)
+    wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
+    found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
+    return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
+
+
+def config_fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
+    """SHA-256 of all that decides the result of a run, but the code."""
+    whole = json.dumps(decisive_facts(dataset, model, settings), sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def decisive_facts(
+    dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that decides the result of a run, but the code, by dotted names."""
+    # The dataset's own fingerprint says more than the settings of its preparation.
+    elsewhere = ("name", "data.", "tracking.", "training.checkpoint_minutes")
+    facts = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
+    file = Path(settings.get("evaluation.candidates.file") or "")
+    content = file_sha256(file) if file.is_file() else None  # its name alone says too little
+    return {"dataset": dataset.fingerprint, "model": model, "candidates": content, **facts}
+
+
+def _params(settings: Mapping[str, Any]) -> list[Param]:
+    return [Param(name, str(value)[:500]) for name, value in settings.items()]
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout this library runs from, ``-dirty`` if changed; None outside one."""
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # installed inside another repository?
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
+    """The client and the id of the experiment, made if new."""
+    # The first use of a SQLite store prints some forty lines of schema migrations.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    location = None
+    _knock(config.uri)
+    try:
+        if config.database is not None:
+            config.database.parent.mkdir(parents=True, exist_ok=True)
+            location = (config.database.parent / "mlartifacts").as_uri()
+        with store_lock(config):
+            client = MlflowClient(config.absolute_uri)
+            known = client.get_experiment_by_name(config.experiment)
+            if known is not None:
+                return client, known.experiment_id
+            return client, client.create_experiment(config.experiment, artifact_location=location)
+    except (MlflowException, OSError) as error:
+        raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
+
+
+def _knock(uri: str) -> None:
+    """Is there a server at all? MLflow itself would go on asking for minutes."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        # The scheme was looked at above: this opens no file.
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
+            pass
+    except urllib.error.HTTPError:
+        pass  # a server that answers, if not this question
+    except OSError as error:
+        raise InputError(f"tracking.uri {uri}: no server answers: {error}") from error

@@ -1,0 +1,143 @@
+"""What the best items do with the catalogue: by hand, and read back whole."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.baselines.popularity import Popularity
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import Part, PreparedDataset
+from recsys.errors import InputError
+from recsys.evaluation.catalogue_figures import catalogue_figures, item_features
+from recsys.evaluation.metrics.beyond_accuracy import coverage_and_gini, diversity, mean_of_lists
+from recsys.evaluation.tables.top_k import TopKTable, list_length, top_k_table
+from recsys.inference.ranking import Seen, top_k
+from recsys.inference.scorer import Scorer
+
+LISTS = np.array([[1, 2, 3], [1, 4, 0]], dtype=np.int32)
+lists_of_six = st.lists(
+    st.permutations(range(1, 7)).map(lambda row: row[:4]), min_size=1, max_size=8
+).map(lambda rows: np.array(rows, dtype=np.int32))
+
+
+def test_coverage_and_gini_by_hand() -> None:
+    assert coverage_and_gini(LISTS, 8)[0] == 0.5
+    # Places 0, 1, 1, 2: (-3 · 0 - 1 · 1 + 1 · 1 + 3 · 2) / (4 · 4).
+    assert coverage_and_gini(np.array([[1, 2], [1, 3]]), 4) == (0.75, 6 / 16)
+    assert coverage_and_gini(np.array([[1], [2], [3]]), 3) == (1.0, 0.0)
+    assert coverage_and_gini(np.full((5, 1), 2), 4) == (0.25, 0.75)
+    assert coverage_and_gini(np.zeros((2, 3), dtype=np.int32), 4) == (0.0, 0.0)
+
+
+@given(lists_of_six)
+def test_gini_is_half_the_relative_mean_difference(lists: np.ndarray) -> None:
+    places = np.bincount(lists.ravel(), minlength=7)[1:]
+    differences = np.abs(places[:, None] - places).mean() / (2 * places.mean())
+    assert coverage_and_gini(lists, 6)[1] == pytest.approx(differences)
+
+
+def test_means_of_lists_skip_empty_places() -> None:
+    values = np.array([99.0, 1, 2, 6, 5])
+    assert mean_of_lists(LISTS, values).tolist() == [3, 3]
+    assert math.isnan(mean_of_lists(np.zeros((1, 2), dtype=np.int32), values)[0])
+
+
+@given(lists_of_six, st.integers(0, 99))
+def test_diversity_is_the_mean_over_pairs(lists: np.ndarray, seed: int) -> None:
+    features = np.random.default_rng(seed).integers(-1, 3, (7, 2))
+    expected = [
+        np.mean(
+            [
+                1 - np.mean((features[a] == features[b]) & (features[a] >= 0))
+                for a in row
+                for b in row
+                if a < b
+            ]
+        )
+        for row in lists.tolist()
+    ]
+    assert diversity(lists, features).tolist() == pytest.approx(expected)
+
+
+def test_diversity_needs_two_items() -> None:
+    features = np.array([[-1], [0], [0]])
+    found = diversity(np.array([[1, 2], [1, 0]], dtype=np.int32), features)
+    assert found[0] == 0
+    assert math.isnan(found[1])
+
+
+def test_categories_are_no_titles_and_no_numbers() -> None:
+    items = pl.DataFrame(
+        {
+            "item_id": [1, 2, 3, 4],
+            "title": ["a", "b", "c", "d"],
+            "year": [1990, 1990, 2000, 2000],
+            "colour": ["red", None, "red", "red"],
+            "new": [True, False, False, True],
+            "nothing": pl.Series([None] * 4, dtype=pl.String),
+        }
+    )
+    assert item_features(items).tolist() == [[-1, -1], [1, 2], [-1, 1], [1, 1], [1, 2]]
+
+
+def holdout() -> Holdout:
+    """Two targets of user 0 after one history, one of user 3 and one more of user 3 later."""
+    return Holdout(
+        users=np.array([0, 0, 3, 3]),
+        targets=np.array([3, 4, 1, 2], dtype=np.int32),
+        places=np.array([2, 3, 5, 6]),
+        rows=np.array([0, 0, 1, 2]),
+        histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
+        dropped=5,
+    )
+
+
+def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
+    length = list_length(wanted, scorer.num_items)
+    items, scores = top_k(scorer, targets.histories, length, seen)
+    return top_k_table(items, scores, targets, part, scorer.num_items, seen)
+
+
+def test_one_list_for_every_history(tmp_path: Path) -> None:
+    scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
+    table = list_best(scorer, holdout(), "test", "filter", 3)
+    assert table.frame.drop("scores").to_dict(as_series=False) == {
+        "user": [0, 3, 3],
+        "history_length": [2, 1, 2],
+        "items": [[3, 4, 0], [1, 2, 4], [2, 4, 0]],
+    }
+    assert table.frame["scores"].to_list()[1] == [4, 3, 1]
+    assert (table.protocol.length, table.protocol.dropped) == (3, 5)
+    table.save(tmp_path / "topk.parquet")
+    again = TopKTable.load(tmp_path / "topk.parquet")
+    assert again.frame.equals(table.frame)
+    assert again.protocol == table.protocol
+    assert again.items.tolist() == [[3, 4, 0], [1, 2, 4], [2, 4, 0]]
+    with pytest.raises(InputError, match="cannot read the top-k table"):
+        TopKTable.load(tmp_path / "none.parquet")
+    assert list_best(scorer, holdout(), "test", "filter", 50).protocol.length == 4  # the catalogue
+
+
+def test_figures_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
+    # Before test: boots 5, gloves 3, hat 3, jacket 1, socks 1 of 13 interactions.
+    popularity = np.bincount(tiny_dataset.histories("test").items, minlength=6)[1:]
+    assert popularity.tolist() == [5, 3, 3, 1, 1]
+    targets = tiny_dataset.holdout("test")
+    table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow", 50)
+    figures = catalogue_figures(table, tiny_dataset, (1, 2, 50))
+    names = ("coverage", "gini", "novelty", "popularity_lift")
+    assert set(figures) == {f"{name}_at_{k}" for name in names for k in (1, 2)}
+    assert figures["coverage_at_2"] == 2 / 5
+    assert figures["gini_at_1"] == 4 / 5
+    assert figures["novelty_at_2"] == pytest.approx(-(math.log2(5 / 13) + math.log2(3 / 13)) / 2)
+    assert targets.users.tolist() == [0, 1, 2, 3, 5]  # not eve, whose scarf is in no catalogue
+    usual = np.mean([(5 + 3 + 3) / 3, (5 + 3 + 5) / 3, (3 + 5) / 2, 1, (1 + 5) / 2])
+    assert figures["popularity_lift_at_1"] == pytest.approx(5 / usual)

@@ -1,0 +1,256 @@
+"""Counted evidence beside a trained model: how it is weighed, kept, scored and explained."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.comparison.compare import compare
+from recsys.config import DotProduct, Experiment, TargetAttention, parse_experiment
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.experiments.count_weights import choose_evidence
+from recsys.experiments.fit import fit
+from recsys.model.build import build_model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.explain import explain
+from recsys.serving.recommender import Recommender
+from tests.unit.conftest import tiny_experiment, tiny_model
+
+HISTORIES = Histories.from_lists([[1, 2, 3], [1, 2], [4, 1, 2], [2, 5]])
+WAY = PCTMSettings(prior=0.5, recent_mass=1.0)
+
+
+class Fixed:
+    """The same scores for everyone."""
+
+    def __init__(self, *scores: float) -> None:
+        self._scores = torch.tensor([-math.inf, *scores])
+        self.asked = 0
+
+    @property
+    def num_items(self) -> int:
+        return len(self._scores) - 1
+
+    def score(self, histories: Histories, candidates: object = None) -> torch.Tensor:
+        assert candidates is None
+        self.asked += len(histories)
+        return self._scores.repeat(len(histories), 1)
+
+
+def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
+    users = np.arange(len(targets))
+    known = Histories.from_lists(histories)
+    return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
+
+
+def evidence(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.0) -> Evidence:
+    return Evidence(PCTM.fit(HISTORIES, 5, way), weight, own)
+
+
+def test_scores_are_the_models_plus_the_weighed_counts() -> None:
+    # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
+    model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
+    scores = evidence().beside(model).score(Histories.from_lists([[1]]))[0]
+    assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
+    assert scores[4].item() == pytest.approx(0.4)
+    assert scores[0].item() == -math.inf
+
+
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_what_the_user_had_counts_by_itself(weight: float) -> None:
+    model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
+    without = evidence(weight).beside(model).score(history)[0]
+    both = evidence(weight, own=3.0)
+    scores = both.beside(model).score(history)[0]
+    expected = [0, 3 * math.log(2), 0, 0, 3 * math.log(3), 0]
+    assert (scores - without)[1:].tolist() == pytest.approx(expected[1:], abs=1e-6)
+    assert scores[0].item() == -math.inf
+    parts = both.contributions(history.items, 4)
+    assert parts.sum() == pytest.approx((scores - model.score(history)[0])[4].item(), abs=1e-5)
+
+
+def test_what_the_user_had_is_weighed_only_where_it_may_be_ranked() -> None:
+    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
+    again = holdout([[1, 1, 4], [4, 4]], [1, 4])
+    choice = choose_evidence(model, HISTORIES, again, "allow", [0.01, 8.0], [WAY])
+    assert choice.own_weight == 8
+    assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
+    new = holdout([[1], [4, 1]], [2, 2])
+    assert choose_evidence(model, HISTORIES, new, "filter", [0.01, 8.0], [WAY]).own_weight == 0
+
+
+def test_the_contributions_add_up_to_the_counts_score() -> None:
+    items = np.array([4, 1, 2], dtype=np.int32)
+    given = evidence(way=PCTMSettings(history_length=2))
+    whole = given.weight * given.counts.score(Histories.from_lists([items]))[0]
+    for candidate in range(1, 6):
+        parts = given.contributions(items, candidate)
+        assert parts[0] == 0  # older than what the counts read
+        assert parts.sum() == pytest.approx(whole[candidate].item(), abs=1e-5)
+
+
+def test_validation_chooses_the_weight_and_asks_the_model_once() -> None:
+    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
+    asked = holdout([[1], [4, 1]], [2, 2])
+    choice = choose_evidence(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
+    assert (choice.way, choice.weight) == (WAY, 1.0)  # log 7 outweighs .9; a hundredth does not
+    assert model.asked == 2
+    best = Evidence(PCTM.fit(HISTORIES, 5, WAY), 1.0).beside(model)
+    expected = evaluate(best, asked, "valid", "filter")
+    assert choice.ranks.frame.equals(expected.frame)
+    assert choice.ranks.protocol == expected.protocol
+
+
+def test_a_model_that_counts_only_harm_stays_alone() -> None:
+    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
+    asked = holdout([[1], [4, 1]], [5, 5])
+    choice = choose_evidence(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
+    assert choice.weight == 0
+    assert choice.ranks.frame.equals(evaluate(model, asked, "valid", "filter").frame)
+
+
+def test_counts_of_no_weight_leave_the_model_as_it_is(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    """Their scores of padding are -inf, and nothing times that is not a number."""
+    model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
+    assert evidence(weight=0).beside(model) is model
+    experiment = tiny_experiment(DotProduct())
+    net = tiny_model(experiment, tiny_dataset.num_items)
+    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
+    both, alone = (
+        ModelBundle.write(tmp_path / name, net, experiment, tiny_dataset, "train", evidence=given)
+        for name, given in (("both", counts), ("alone", None))
+    )
+    mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
+    assert mine.equals(theirs)
+    assert explain(both, ["hat"], "boots")["contribution"].to_list() == [0]
+
+
+def test_several_targets_of_one_history() -> None:
+    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
+    known = Histories.from_lists([[1], [4, 1]])
+    rows = np.array([0, 0, 1])
+    targets = np.array([2, 3, 2], dtype=np.int32)
+    asked = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
+    choice = choose_evidence(model, HISTORIES, asked, "filter", [1.0], [WAY])
+    best = evidence(choice.weight).beside(model)
+    assert choice.ranks.frame.equals(evaluate(best, asked, "valid", "filter").frame)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    given, file = evidence(own=0.5), tmp_path / "evidence.safetensors"
+    given.save(file)
+    loaded = Evidence.load(file)
+    assert (loaded.weight, loaded.own_weight) == (given.weight, given.own_weight)
+    assert loaded.counts.settings == given.counts.settings
+    assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors here, and long enough to be read"])
+def test_a_file_that_is_no_evidence_is_named(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "evidence.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"evidence\.safetensors: cannot be read as counted"):
+        Evidence.load(file)
+
+
+@pytest.mark.parametrize("kind", ["masked_item", "factorisation_machine", "hstu"])
+def test_counts_beside_any_model_that_ranks_are_explained(
+    kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = parse_experiment(
+        {"model": {"kind": kind, "embedding_dim": 8, "max_sequence_length": 3}, "evidence": {}}
+    )
+    torch.manual_seed(0)
+    model = build_model(experiment.model, tiny_dataset.num_items)
+    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 2.0)
+    bundle = ModelBundle.write(
+        tmp_path / "bundle", model, experiment, tiny_dataset, "train", evidence=counts
+    )
+    history = ["hat", "boots", "gloves", "boots", "jacket"]
+    parts = explain(bundle, history, "gloves")
+    score = Recommender(bundle).score([history], ["gloves"])["score"].item()
+    assert parts["contribution"].abs().sum() > 0
+    whole = parts["contribution"].sum() + parts["dot_product"][0]
+    assert whole == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("head", [TargetAttention(num_heads=2, head_dim=4), DotProduct()])
+def test_a_bundle_scores_and_explains_with_its_evidence(
+    head: TargetAttention | DotProduct, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment(head)
+    model = tiny_model(experiment, tiny_dataset.num_items)
+    counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, WAY)
+    alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, "train")
+    given = Evidence(counts, 2.0)
+    bundle = ModelBundle.write(
+        tmp_path / "both", model, experiment, tiny_dataset, "train", evidence=given
+    )
+    history = ["hat", "boots", "gloves", "boots", "jacket"]  # the model reads the newest three
+    tokens = bundle.vocabulary.encode(pl.Series(history))
+    counted = 2 * counts.score(Histories.from_lists([tokens]))[0]
+    for item in ["boots", "socks"]:
+        token = bundle.vocabulary.encode(pl.Series([item])).item()
+        score = Recommender(bundle).score([history], [item])["score"].item()
+        without = Recommender(alone).score([history], [item])["score"].item()
+        assert score == pytest.approx(without + counted[token].item(), abs=1e-5)
+        parts = explain(bundle, history, item)
+        assert len(parts) == 5
+        whole = parts["contribution"].sum() + parts["dot_product"][0]
+        assert whole == pytest.approx(score, abs=1e-5)
+
+
+def test_a_run_keeps_the_evidence_and_the_figures_without_it(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = parse_experiment(
+        {
+            "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
+            "training": {"max_epochs": 1, "refit": True},
+            "evidence": {"weights": [1.0]},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        }
+    )
+    run = fit(experiment, tiny_dataset, tmp_path / "out")
+    bundle = ModelBundle.open(run.bundle)
+    logged = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data
+    assert bundle.evidence is not None
+    assert logged.metrics["evidence_weight"] == bundle.evidence.weight
+    assert logged.tags["model"] == "target_attention + counts"
+    # Counted, like the refit, on all but the test targets.
+    expected = PCTM.fit(tiny_dataset.histories("test"), 5, bundle.evidence.counts.settings)
+    assert abs(bundle.evidence.counts.evidence - expected.evidence).sum() == 0
+    alone = RankTable.load(tmp_path / "out" / "ranks_test_model_alone.parquet")
+    assert logged.metrics["test/model_alone_ndcg_at_10"] == alone.values("ndcg_at_10").mean()
+    assert {"valid/model_alone_ndcg_at_10", "test/ndcg_at_10"} <= set(logged.metrics)
+    both, model = compare([run.run_id], experiment.tracking).rows
+    assert both.run_id == model.run_id == run.run_id
+    assert (model.name, model.model) == (f"{both.name}, model alone", "target_attention")
+    assert both.figures["ndcg_at_10"].mean == logged.metrics["test/ndcg_at_10"]
+    assert model.figures["ndcg_at_10"].mean == logged.metrics["test/model_alone_ndcg_at_10"]
+    pooled = compare([run.run_id], experiment.tracking, pooled=True).rows
+    assert [row.name for row in pooled] == [both.name, model.name]
+
+
+def test_a_model_that_writes_reads_no_counts() -> None:
+    with pytest.raises(InputError, match="evidence: a model that writes purchases reads no"):
+        parse_experiment({"model": {"kind": "sequence_to_sequence"}, "evidence": {}})
+
+
+def test_the_family_tells_runs_with_counts_apart() -> None:
+    assert Experiment().family == "target_attention"
+    assert parse_experiment({"evidence": {}}).family == "target_attention + counts"

@@ -1,0 +1,236 @@
+"""Item features: columns of an item table to categories and numbers, by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.config import Categories, Category, Feature, Number, Text, parse_experiment
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.errors import InputError
+
+BRAND, PRICE = Category(column="brand"), Number(kind="number", column="price")
+TAGS, TITLE = (
+    Categories(kind="categories", column="tags"),
+    Text(kind="text", column="title", dims=2),
+)
+ITEMS = pl.DataFrame(
+    {
+        "item_id": [7, 8, 9, 11],
+        "brand": ["Volvo", "Saab", " Volvo ", ""],
+        "tags": ["p|q", "q|r|q", None, "||r"],
+        "price": ["1", "3", None, "5.0"],
+        "title": ["red big car", "Big CAR", "red bus", "a bus"],
+    }
+)
+
+
+def fitted(*features: Feature, items: pl.DataFrame = ITEMS) -> FeatureEncoder:
+    return FeatureEncoder.fit("item", features, items)
+
+
+def test_categories_are_numbered_together_and_share_alike() -> None:
+    """Saab 1, Volvo 2; p 3, q 4, r 5. What a column says of an item counts 1 in all."""
+    encoder = fitted(BRAND, TAGS)
+    found = encoder.encode(ITEMS)
+    assert encoder.num_categories == 5
+    assert found.categories.tolist() == [[0, 0, 0], [2, 3, 4], [1, 4, 5], [2, 0, 0], [5, 0, 0]]
+    assert found.shares.tolist() == [
+        [0, 0, 0],
+        [1, 0.5, 0.5],
+        [1, 0.5, 0.5],
+        [1, 0, 0],
+        [1, 0, 0],
+    ]
+    assert found.numbers.shape == (5, 0)
+
+
+def test_lists_are_categories_as_they_are() -> None:
+    lists = [["p", "q"], ["q", "r", "q"], None, ["", "r"]]
+    items = ITEMS.with_columns(tags=pl.Series(lists, dtype=pl.List(pl.String)))
+    found, expected = fitted(TAGS, items=items).encode(items), fitted(TAGS).encode(ITEMS)
+    assert np.array_equal(found.categories, expected.categories)
+    assert np.array_equal(found.shares, expected.shares)
+
+
+def test_numbers_are_standardised_and_say_where_they_are_missing() -> None:
+    """1, 3, 5: mean 3, standard deviation √(8/3)."""
+    found = fitted(PRICE).encode(ITEMS).numbers
+    far = 2 / math.sqrt(8 / 3)
+    expected = [[0, 0], [-far, 0], [0, 0], [0, 1], [far, 0]]
+    assert found.tolist() == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Int32, pl.Decimal(10, 2)])
+def test_numbers_of_any_type_are_the_same(dtype: pl.DataType) -> None:
+    items = ITEMS.with_columns(pl.col("price").cast(pl.Float64).cast(dtype))
+    assert np.array_equal(fitted(PRICE, items=items).encode(items).numbers, expected_prices())
+
+
+def expected_prices() -> np.ndarray[Any, Any]:
+    return fitted(PRICE).encode(ITEMS).numbers
+
+
+def test_a_flag_that_some_items_have_is_a_feature() -> None:
+    items = ITEMS.with_columns(
+        brand=pl.Series(["new", None, "new", None]), price=pl.Series([1, None] * 2)
+    )
+    found = fitted(BRAND, PRICE, items=items).encode(items)
+    assert found.categories[1:, 0].tolist() == [1, 0, 1, 0]
+    assert found.numbers[1:].tolist() == [[0, 0], [0, 1], [0, 0], [0, 1]]
+
+
+def test_texts_that_share_words_are_alike() -> None:
+    """big and car go together, bus does not; "a" is no word. Vectors have length 1."""
+    items = pl.concat([ITEMS, ITEMS.head(1).with_columns(item_id=pl.lit(12, pl.Int64), title=None)])
+    found = fitted(TITLE).encode(items).numbers
+    assert np.linalg.norm(found, axis=1) == pytest.approx([0, 1, 1, 1, 1, 0])
+    alike = found @ found.T
+    assert alike[1, 2] > 0.9 > alike[1, 3] > alike[1, 4]
+    assert alike[3, 4] > 0.8 > alike[2, 3] > alike[2, 4]
+
+
+def test_with_all_directions_it_is_the_cosine_of_tf_idf() -> None:
+    """Each word is in two texts, so all weigh the same; the texts lie in a plane."""
+    texts = ["aa bb", "aa bb cc dd", "cc dd"]
+    items = pl.DataFrame({"item_id": range(3), "title": texts})
+    found = fitted(TITLE, items=items).encode(items).numbers[1:]
+    half = math.sqrt(0.5)
+    expected = [[1, half, 0], [half, 1, half], [0, half, 1]]
+    assert (found @ found.T).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
+
+
+def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> None:
+    encoder = fitted(BRAND, TAGS, PRICE, TITLE)
+    new = pl.DataFrame(
+        {
+            "item_id": [1, 2],
+            "brand": ["Saab", "Fiat"],
+            "tags": ["r|x", "x"],
+            "price": [3, None],
+            "title": ["car big", "unheard of"],
+        }
+    )
+    found = encoder.encode(new)
+    assert found.categories.tolist() == [[0, 0], [1, 5], [0, 0]]
+    assert found.shares.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert found.numbers[1:, :2].tolist() == [[0, 0], [0, 1]]
+    assert found.numbers[1, 2:] == pytest.approx(encoder.encode(ITEMS).numbers[2, 2:])
+    assert not found.numbers[2, 2:].any()
+
+
+@pytest.mark.parametrize(
+    ("feature", "changes", "message"),
+    [
+        (Category(column="brnad"), {}, "category 'brnad': no such column .* did you mean 'brand'"),
+        (Category(column="item_id"), {}, "category 'item_id': no such column"),
+        (BRAND, {"brand": [None, "", " ", None]}, "category 'brand': no item has a value"),
+        (BRAND, {"brand": ["Saab"] * 4}, "category 'brand': all items have the same value, 'Saab'"),
+        (BRAND, {"brand": [*"abc", None]}, "category 'brand': no two items share a value"),
+        (
+            BRAND,
+            {"brand": [["a"], ["b"], ["a"], []]},
+            "category 'brand': a column of single values",
+        ),
+        (TAGS, {"tags": ["p|q", "q|p", "q|p|q", "p|q"]}, "categories 'tags': all items have the"),
+        (PRICE, {"price": [1, 1, 1, 1]}, "number 'price': all items have the same value, 1"),
+        (
+            PRICE,
+            {"price": ["1", "2", "?", "4"]},
+            "number 'price': item 9 has '[?]', which is no num",
+        ),
+        (PRICE, {"price": [1.0, 2.0, 3.0, math.inf]}, "number 'price': item 11 has inf, which"),
+        (PRICE, {"price": [math.nan] * 4}, "number 'price': no item has a value"),
+        (TITLE, {"title": ["a", "b", "cc", "dd"]}, "text 'title': no two items share a word"),
+        (TITLE, {"title": ["a b"] * 4}, "text 'title': all items have the same value"),
+        (TITLE.model_copy(update={"dims": 4}), {}, "text 'title': dims must be below 4, the words"),
+    ],
+)
+def test_a_feature_that_says_nothing_is_refused_by_name(
+    feature: Feature, changes: dict[str, Sequence[Any]], message: str
+) -> None:
+    items = ITEMS.with_columns(pl.Series(name, values) for name, values in changes.items())
+    with pytest.raises(InputError, match=f"model.item_features: {message}") as error:
+        fitted(feature, items=items)
+    assert "\n" not in str(error.value)
+
+
+def test_an_item_table_without_features() -> None:
+    with pytest.raises(InputError, match="no such column in the item table: it has none"):
+        fitted(BRAND, items=ITEMS.select("item_id"))
+
+
+def test_what_is_saved_encodes_as_before(tmp_path: Path) -> None:
+    features = (TITLE, BRAND, PRICE, TAGS)
+    encoder = fitted(*features)
+    encoder.save(tmp_path / "one")
+    loaded = FeatureEncoder.load(tmp_path / "one", "item", features)
+    loaded.save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    one, other = encoder.encode(ITEMS), loaded.encode(ITEMS)
+    for name in ("categories", "shares", "numbers"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
+    fitted(BRAND, PRICE).save(tmp_path / "file")
+    for features in ((BRAND,), (PRICE, BRAND), (BRAND, PRICE, TAGS)):
+        with pytest.raises(InputError, match="file: cannot be read as item features"):
+            FeatureEncoder.load(tmp_path / "file", "item", features)
+    (tmp_path / "file").write_bytes(b"no safetensors")
+    with pytest.raises(InputError, match="file: cannot be read as item features"):
+        FeatureEncoder.load(tmp_path / "file", "item", (BRAND, PRICE))
+
+
+@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=1, max_size=6))
+def test_bags_hold_what_the_lists_hold(lists: list[list[str]]) -> None:
+    encoder = fitted(TAGS, items=pl.DataFrame({"item_id": [0, 1], "tags": ["a|b|c", "b|c"]}))
+    items = pl.DataFrame(
+        {"item_id": range(len(lists)), "tags": pl.Series(lists, dtype=pl.List(pl.String))}
+    )
+    found = encoder.encode(items)
+    assert not found.categories[0].any()
+    for bag, shares, values in zip(found.categories[1:], found.shares[1:], lists, strict=True):
+        known = set(values) & set("abc")
+        assert {"abc"[category - 1] for category in bag[bag > 0]} == known
+        assert len(bag[bag > 0]) == len(known)
+        assert shares.sum() == pytest.approx(1 if known else 0)
+        assert not shares[bag == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"item_features": ["brand", "brand"]}, "brand is there twice as category"),
+        ({"item_features": ["count"]}, "count is no feature of an item"),
+        ({"item_features": [{"kind": "numeric", "column": "x"}]}, "item_features.0: the kind must"),
+        (
+            {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},
+            "dim: unknown key; did you mean 'dims'",
+        ),
+        ({"kind": "masked_item", "item_features": ["brand"]}, "model.item_features: unknown key"),
+        ({"kind": "factorisation_machine", "item_features": ["b"]}, "item_features: unknown key"),
+        ({"kind": "sequence_to_sequence", "item_features": ["b"]}, "item_features: unknown key"),
+    ],
+)
+def test_features_that_cannot_be_configured(model: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({"model": model})
+    assert message in str(caught.value)
+
+
+def test_a_name_is_short_for_a_category() -> None:
+    tree = {"model": {"kind": "hstu", "item_features": ["brand", {"column": "tags"}]}}
+    features = parse_experiment(tree).model.model_dump()["item_features"]
+    assert features == (
+        {"kind": "category", "column": "brand"},
+        {"kind": "category", "column": "tags"},
+    )

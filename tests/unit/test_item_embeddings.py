@@ -1,0 +1,206 @@
+"""Item embeddings: of tokens alone as ever, and with features by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recsys.config import (
+    DotProduct,
+    HSTUConfig,
+    NextItemConfig,
+    SampledSoftmax,
+    TargetAttention,
+    TrainingConfig,
+)
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import Encoders
+from recsys.inference.catalogue import Catalogue
+from recsys.model.build import build_model
+from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
+from recsys.training.objective import CatalogueObjective, build_objective, read_rows_alone
+
+NEXT_ITEM = NextItemConfig(
+    embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
+)
+CONFIGS = [
+    NEXT_ITEM,
+    NEXT_ITEM.model_copy(update={"head": DotProduct()}),
+    HSTUConfig(kind="hstu", embedding_dim=8),
+]
+
+
+def features(dim: int = 8) -> ItemFeatureEmbeddings:
+    """Of four items, the third without training; three categories, two numbers."""
+    categories = torch.tensor([[0, 0], [1, 0], [2, 3], [1, 3], [0, 0]])
+    shares = torch.tensor([[0, 0], [1, 0], [0.5, 0.5], [1, 1], [0, 0]])
+    numbers = torch.tensor([[0, 0], [0, 2.0], [-1, 0], [0.5, 1], [0, 0]])
+    return ItemFeatureEmbeddings(
+        (categories, shares, numbers),
+        rows=torch.tensor([0, 1, 2, 0, 4]),
+        num_categories=3,
+        embedding_dim=dim,
+    )
+
+
+def learnt(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> SequenceRecommender:
+    torch.manual_seed(1)
+    model = build_model(config, 4, features())
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.5)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model.eval()
+
+
+def test_tokens_alone_are_an_embedding_as_torch_has_it() -> None:
+    torch.manual_seed(0)
+    plain = nn.Embedding(5, 8, padding_idx=0)
+    torch.manual_seed(0)
+    ours = ItemEmbeddings(4, 8)
+    assert list(ours.state_dict()) == ["weight"]
+    assert torch.equal(ours.weight, plain.weight)
+    assert ours.table() is ours.weight
+    tokens = torch.tensor([[3, 0], [1, 3]])
+    assert torch.equal(ours(tokens), plain(tokens))
+    for items in (plain, ours):
+        items(tokens).square().sum().backward()
+    assert ours.weight.grad is not None
+    assert plain.weight.grad is not None
+    assert torch.equal(ours.weight.grad, plain.weight.grad)
+
+
+def test_features_add_up() -> None:
+    """e_2 = E[2] + (C[2] + C[3]) / 2 - W[0]; item 3 has no row of its own, item 4 no features."""
+    items = learnt().items
+    assert items.features is not None
+    own, of, by = items.weight, items.features.category_weight, items.features.number_weight
+    expected = torch.stack(
+        [
+            torch.zeros(8),
+            own[1] + of[1] + 2 * by[1],
+            own[2] + (of[2] + of[3]) / 2 - by[0],
+            of[1] + of[3] + by[0] / 2 + by[1],
+            own[4],
+        ]
+    )
+    assert torch.allclose(items.table(), expected, atol=1e-6)
+    tokens = torch.tensor([[4, 2, 0], [3, 3, 1]])
+    assert torch.allclose(items(tokens), expected[tokens], atol=1e-6)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_training_with_features_starts_where_one_without_does(
+    config: NextItemConfig | HSTUConfig,
+) -> None:
+    torch.manual_seed(2)
+    plain = build_model(config, 4).eval()
+    drawn = torch.rand(1)
+    torch.manual_seed(2)
+    ours = build_model(config, 4, features()).eval()
+    assert torch.equal(torch.rand(1), drawn)
+    weights = ours.state_dict()
+    assert weights.keys() - plain.state_dict().keys() == {
+        "items.features.category_weight",
+        "items.features.number_weight",
+    }
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weights[name], weight)
+    tokens, lengths = torch.tensor([[1, 4, 2]]), torch.tensor([3])  # all of them with rows
+    for ours_side, plain_side in zip(
+        ours(Inputs(tokens, lengths)), plain(Inputs(tokens, lengths)), strict=True
+    ):
+        assert torch.equal(ours_side, plain_side)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
+def test_features_of_inputs_and_candidates_are_learnt(
+    config: NextItemConfig | HSTUConfig, loss: str
+) -> None:
+    """Category 2 is of an input alone, 1 of a target alone; what no item trained has does not."""
+    model = learnt(config)
+    tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
+    objective = of_loss(loss)
+    if loss != "cross_entropy":
+        read_rows_alone(model)
+    history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+    objective(model, history, targets, None).backward()
+    found = model.items.features
+    assert found is not None
+    for weight in (found.category_weight, found.number_weight):
+        assert weight.grad is not None
+        assert not weight.grad.is_sparse
+        assert weight.grad.isfinite().all()
+        assert (weight.grad[-1] != 0).any()
+    assert found.category_weight.grad is not None
+    assert (found.category_weight.grad[1:] != 0).any(dim=1).all()
+    assert not found.category_weight.grad[0].any()
+    own = model.items.weight.grad
+    assert own is not None
+    assert own.is_sparse == (loss == "sampled_softmax")
+    own = own.to_dense()
+    assert (own != 0).any(dim=1).tolist() == [False, True, True, False, True]
+
+
+def of_loss(loss: str) -> nn.Module:
+    if loss == "cross_entropy":
+        return CatalogueObjective(0.0)
+    settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
+    return build_objective(TrainingConfig(loss=settings), torch.tensor([0, 1, 1, 0, 1]))
+
+
+def test_all_items_drawn_as_negatives_train_features_as_the_whole_catalogue_does() -> None:
+    """With every item once among the negatives the sampled softmax is the full one."""
+    gradients: list[dict[str, Tensor]] = []
+    losses = []
+    for loss in ("cross_entropy", "sampled_softmax"):
+        model = learnt().double()
+        tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
+        history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+        value = of_loss(loss)(model, history, targets, None)
+        value.backward()
+        losses.append(value.item())
+        gradients.append(
+            {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
+        )
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient.to_dense(), gradients[1][name].to_dense(), atol=1e-6), name
+
+
+def test_more_items_than_rows() -> None:
+    """The table has rows for two items; the others are known by their features alone."""
+    known = features()
+    known.rows = torch.tensor([0, 1, 2, 0, 0])
+    model = build_model(NEXT_ITEM, 2, known).eval()
+    assert model.num_items == model.items.num_items == 4
+    assert model.items.weight.shape == (3, 8)
+    assert model.items.table().shape == (5, 8)
+    side = model.head.candidate_side(model.items.table())
+    lengths = torch.tensor([2])
+    scores = model.head.newest(model(Inputs(torch.tensor([[3, 4]]), lengths)), side, lengths)
+    assert scores.shape == (1, 5)
+    assert math.isfinite(scores.sum().item())
+
+
+@pytest.mark.parametrize("feature", ["brand", {"kind": "number", "column": "price"}])
+def test_features_of_one_kind_alone(feature: str | dict[str, str]) -> None:
+    """No numbers, or no categories."""
+    items = pl.DataFrame({"item_id": [1, 2, 3], "brand": ["x", "y", "x"], "price": [1, 2, 3]})
+    config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})
+    encoders = Encoders(FeatureEncoder.fit("item", config.item_features, items))
+    model = Catalogue.read(3, encoders, items).new_model(config, np.array([0, 1, 1, 0]))
+    table = model.items.table()
+    assert torch.equal(table[:3], model.items.weight[:3])
+    assert not table[3].any()
+    table.square().sum().backward()
+    learns = [weight.grad is not None and weight.grad.any() for weight in model.items.parameters()]
+    assert sum(map(bool, learns)) == 2

@@ -1,0 +1,242 @@
+"""Models of every kind as they are built; the next-item model and the factorisation machine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.config import (
+    DotProduct,
+    FactorisationMachineConfig,
+    HSTUConfig,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TargetAttention,
+    TransformerConfig,
+)
+from recsys.model.attention import MultiHeadAttention
+from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
+from recsys.model.build import build_model
+from recsys.model.dropout import Dropout
+from recsys.model.factorisation import FactorisationMachine
+from recsys.model.model_inputs import Inputs
+from recsys.model.next_item import SequenceRecommender
+from recsys.model.positions import LearnedPositions, SinusoidalPositions
+from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.training.losses import chunked_cross_entropy
+
+Norm = Literal["pre", "post"]
+HEADS: list[DotProduct | TargetAttention] = [
+    DotProduct(),
+    TargetAttention(num_heads=2, head_dim=4),
+    TargetAttention(num_heads=1, head_dim=4, memory="states"),
+]
+
+
+def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> SequenceRecommender:
+    torch.manual_seed(1)
+    config = NextItemConfig(
+        embedding_dim=8, feed_forward_dim=16, max_sequence_length=12, head=head, norm=norm
+    )
+    model = build_model(config, num_items=20).double().eval()
+    for weight in model.parameters():  # past the zero initialisation of the head
+        nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return model
+
+
+def newest_scores(model: SequenceRecommender, items: Tensor, lengths: Tensor) -> Tensor:
+    candidates = model.head.candidate_side(model.items.weight)
+    return model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=15, deadline=None)
+@given(length=st.integers(1, 6), extra=st.integers(1, 6), seed=st.integers(0, 999))
+def test_padding_and_company_change_nothing(
+    head: DotProduct | TargetAttention, length: int, extra: int, seed: int
+) -> None:
+    model = make_model(head)
+    torch.manual_seed(seed)
+    items = torch.randint(1, 21, (1, length))
+    alone = newest_scores(model, items, torch.tensor([length]))
+    padded = F.pad(items, (0, extra))
+    other = torch.randint(1, 21, (1, length + extra))
+    both, lengths = torch.cat([other, padded]), torch.tensor([length + extra, length])
+    together = newest_scores(model, both, lengths)
+    assert torch.allclose(together[1], alone[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("head", HEADS)
+def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: Norm) -> None:
+    model = make_model(head, norm)
+    items = torch.randint(1, 21, (3, 9))
+    lengths = torch.full((3,), 9)
+    candidates = model.head.candidate_side(model.items.weight)
+    before = model.head.logits(model(Inputs(items, lengths)), candidates)
+    changed = items.clone()
+    changed[:, 6:] = torch.randint(1, 21, (3, 3))
+    after = model.head.logits(model(Inputs(changed, lengths)), candidates)
+    assert torch.allclose(before[:, :6], after[:, :6], rtol=0, atol=1e-12)
+    assert not torch.allclose(before[:, 6:], after[:, 6:])
+
+
+def test_dropout_keeps_its_share_and_its_mean() -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(0.25)
+    x = torch.ones(400, 501, requires_grad=True)
+    y = dropout(x)
+    assert (y == 0).double().mean().item() == pytest.approx(0.25, abs=0.005)
+    assert y.mean().item() == pytest.approx(1, abs=0.01)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+    assert dropout.eval()(x) is x
+    with pytest.raises(ValueError, match="dropout"):
+        Dropout(1.0)
+
+
+KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
+    *((NextItemConfig(head=head), SequenceRecommender) for head in HEADS),
+    (NextItemConfig(num_blocks=0, positions="sinusoidal"), SequenceRecommender),
+    (NextItemConfig(norm="gated", activation="swiglu", positions="rotary"), SequenceRecommender),
+    (HSTUConfig(kind="hstu"), SequenceRecommender),
+    (HSTUConfig(kind="hstu", positions="none", head=TargetAttention()), SequenceRecommender),
+    (SequenceToSequenceConfig(kind="sequence_to_sequence"), SequenceToSequence),
+    (
+        SequenceToSequenceConfig(
+            kind="sequence_to_sequence",
+            norm="post",
+            activation="relu",
+            positions="sinusoidal",
+            wide_heads=True,
+            num_encoder_blocks=0,
+        ),
+        SequenceToSequence,
+    ),
+    (FactorisationMachineConfig(kind="factorisation_machine"), FactorisationMachine),
+]
+
+
+@pytest.mark.parametrize(("config", "kind"), KINDS)
+def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
+    config: ModelConfig, kind: type[nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    model = build_model(config, num_items=100)
+    assert type(model) is kind
+    assert model.num_items == 100
+    assert not model.items.weight[0].any()
+    items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
+    history, _ = model.teacher_forced(Inputs(items, torch.full((16,), 7)), targets)
+    candidates = model.head.candidate_side(model.items.weight)
+    loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
+    assert loss.item() == pytest.approx(math.log(100), abs=0.2)
+    loss.backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize(("config", "kind"), KINDS)
+def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.Module]) -> None:
+    weights = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(seed)
+        weights.append(build_model(config, num_items=9).items.weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [NextItemConfig(num_blocks=3), SequenceToSequenceConfig(kind="sequence_to_sequence")],
+)
+@pytest.mark.parametrize("old", [False, True])
+def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool) -> None:
+    """As by default, and as published in 2017 (with wide heads)."""
+    changes = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "wide_heads": True}
+    config = config.model_copy(update=changes if old else {})
+    assert isinstance(config, NextItemConfig | SequenceToSequenceConfig)
+    model = build_model(config, num_items=9)
+    parts = [type(part) for part in model.modules()]
+    chosen = [PostNorm, nn.ReLU, SinusoidalPositions]
+    others = [PreNorm, nn.GELU, LearnedPositions]
+    if not old:
+        chosen, others = others, chosen
+    assert set(chosen) <= set(parts)
+    assert not set(others) & set(parts)
+    widths = {part.width for part in model.modules() if isinstance(part, MultiHeadAttention)}
+    assert widths == {64 * 2 if old else 64}
+    counts = parts.count(EncoderBlock), parts.count(DecoderBlock)
+    assert counts == ((3, 0) if isinstance(config, NextItemConfig) else (2, 2))
+    encoder = model.encoder
+    assert isinstance(encoder, nn.Module)
+    assert encoder.causal == isinstance(config, NextItemConfig)
+
+
+def make_factorisation_machine(seed: int) -> FactorisationMachine:
+    torch.manual_seed(seed)
+    model = FactorisationMachine(num_items=8, embedding_dim=3, dropout=0.0).double()
+    for weight in model.parameters():
+        nn.init.normal_(weight)
+        with torch.no_grad():
+            weight[0] = 0
+    return model
+
+
+def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
+    """Σ w_i x_i + Σ_{i<j} (v_i · v_j) x_i x_j over features (x, w, v): equation 1 of Rendle."""
+    total = 0.0
+    for i, (x, weight, vector) in enumerate(features):
+        total += x * weight.item()
+        for other, _, other_vector in features[:i]:
+            total += x * other * (vector @ other_vector).item()
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**16), st.lists(st.integers(1, 8), min_size=1, max_size=6))
+def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
+    """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
+    model = make_factorisation_machine(seed)
+    side = model(Inputs(torch.tensor([history]), torch.tensor([len(history)])))
+    found = model.head.logits(side, model.head.candidate_side(model.items.weight))
+    with torch.no_grad():
+        own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
+        for t in range(len(history)):
+            shared = [(1.0, own[0, history[t]], model.last.weight[history[t]])]
+            for item, count in Counter(history[: t + 1]).items():
+                shared.append((count / math.sqrt(t + 1), own[1, item], model.bag.weight[item]))
+            exact = [
+                degree_two([(1.0, row[-1], row[:-1]), *shared]) for row in model.items.weight[1:]
+            ]
+            differences = [score - exact[0] for score in exact]
+            ours = (found[0, t, 1:] - found[0, t, 1]).tolist()
+            assert ours == pytest.approx(differences, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 4))
+def test_the_factorisation_machine_sees_no_future_and_no_padding(
+    seed: int, length: int, more: int
+) -> None:
+    model = make_factorisation_machine(seed)
+    items = torch.randint(1, 9, (2, length + more))
+    items[1, :length], items[1, length:] = items[0, :length], 0
+    lengths = torch.tensor([length + more, length])
+    (states,) = model(Inputs(items, lengths))
+    (alone,) = model(Inputs(items[:1, :length], lengths[1:]))
+    for row in states[:, :length]:
+        assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
+    assert (states[0, length:] != states[0, length - 1]).any()

@@ -1,0 +1,287 @@
+"""Figures of lists: by hand, against scikit-learn, and what must hold of any list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
+
+from recsys.comparison.significance import paired_test
+from recsys.data.histories import PAD, Histories
+from recsys.data.holdout import Continuations
+from recsys.errors import InputError
+from recsys.evaluation.tables.next_list import ContinuationTable, ListProtocol, list_figures
+from recsys.evaluation.tables.rank import RankTable
+
+NUM_ITEMS = 9
+SETS = ("next_recall", "next_ndcg", "next_f1")
+IN_ORDER = ("next_ordered_recall", "next_ordered_ndcg")
+
+tokens = st.integers(1, NUM_ITEMS)
+targets_of_a_user = st.lists(tokens, min_size=1, max_size=12)
+
+
+@st.composite
+def lists_and_targets(draw: st.DrawFn) -> tuple[NDArray[np.int32], list[list[int]]]:
+    """Lists of n distinct items, some of which end early, for a few users."""
+    n = draw(st.integers(1, NUM_ITEMS))
+    targets = draw(st.lists(targets_of_a_user, min_size=1, max_size=5))
+    rows = []
+    for _ in targets:
+        listed = draw(st.lists(tokens, unique=True, max_size=n))
+        rows.append(listed + [PAD] * (n - len(listed)))
+    return np.array(rows, dtype=np.int32), targets
+
+
+def figures_of(lists: NDArray[np.int32], targets: list[list[int]]) -> dict[str, list[float]]:
+    """By their names without the n."""
+    n = lists.shape[1]
+    figures = list_figures(lists, Histories.from_lists(targets))
+    return {name.removesuffix(f"_at_{n}"): values.tolist() for name, values in figures.items()}
+
+
+def of_one(listed: list[int], bought: list[int]) -> dict[str, float]:
+    figures = figures_of(np.array([listed], dtype=np.int32), [bought])
+    return {name: value for name, (value,) in figures.items()}
+
+
+def test_hand_computed() -> None:
+    lists = np.array([[4, 2, 7], [1, 2, 3], [5, PAD, PAD]], dtype=np.int32)
+    found = figures_of(lists, [[2, 2, 7, 9], [4], [5, 6]])
+    two, three = 1 / log2(3), 1 / log2(4)  # the weight of the second place, and of the third
+    assert found["next_recall"] == pytest.approx([2 / 3, 0, 1 / 2])
+    assert found["next_ndcg"] == pytest.approx(
+        [(two + three) / (1 + two + three), 0, 1 / (1 + two)]
+    )
+    assert found["next_f1"] == pytest.approx([2 * 2 / (3 + 3), 0, 2 * 1 / (1 + 2)])
+    assert found["next_ordered_recall"] == pytest.approx([2 / 3, 0, 1 / 2])
+    assert found["next_ordered_ndcg"] == found["next_ndcg"]
+
+
+def test_names_say_how_long_the_list_is() -> None:
+    names = list(list_figures(np.array([[1, 2]], dtype=np.int32), Histories.from_lists([[1]])))
+    assert names == [f"{name}_at_2" for name in (*SETS, *IN_ORDER)]
+
+
+def test_an_item_listed_again_takes_a_place_and_gains_nothing() -> None:
+    again, once = of_one([3, 3, 5], [3, 5]), of_one([3, 5, PAD], [3, 5])
+    assert again["next_recall"] == once["next_recall"] == 1
+    assert again["next_ndcg"] == pytest.approx((1 + 1 / log2(4)) / (1 + 1 / log2(3)))
+    assert again["next_f1"] == 2 * 2 / (3 + 2)
+    assert once["next_ndcg"] == once["next_f1"] == 1
+
+
+def test_repeat_purchases_are_foretold_in_order() -> None:
+    found = of_one([3, 3, 5], [3, 3, 5])
+    assert (found["next_ordered_recall"], found["next_ordered_ndcg"]) == (1, 1)
+    found = of_one([3, 5, 3], [3, 3, 5])
+    assert found["next_ordered_recall"] == 1 / 3
+
+
+def test_a_place_filled_by_nothing_is_no_hit() -> None:
+    found = of_one([PAD, PAD, PAD], [1, 2])
+    assert set(found.values()) == {0}
+
+
+@pytest.mark.parametrize("targets", [[[1]], [[1], []]])
+def test_every_list_needs_targets(targets: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="2 lists need as many users, each with at least one"):
+        list_figures(np.array([[1], [2]], dtype=np.int32), Histories.from_lists(targets))
+
+
+@given(lists_and_targets())
+def test_parity_with_scikit_learn(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
+    lists, targets = case
+    found = figures_of(lists, targets)
+    n = lists.shape[1]
+    for user, (listed, bought) in enumerate(zip(lists.tolist(), targets, strict=True)):
+        # n more columns, relevant to nobody, take the places that are filled by nothing.
+        relevant, scores = np.zeros((2, NUM_ITEMS + n))
+        relevant[np.array(bought) - 1] = 1
+        for place, item in enumerate(listed):
+            scores[item - 1 if item else NUM_ITEMS + place] = n - place
+        assert found["next_ndcg"][user] == pytest.approx(ndcg_score([relevant], [scores], k=n))
+        in_list = (scores > 0)[:NUM_ITEMS]
+        assert found["next_f1"][user] == pytest.approx(f1_score(relevant[:NUM_ITEMS], in_list))
+
+
+@given(lists_and_targets())
+def test_bounds(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
+    for values in figures_of(*case).values():
+        assert -1e-12 <= min(values) <= max(values) <= 1 + 1e-12
+
+
+@given(st.integers(1, 12), st.lists(targets_of_a_user, min_size=1, max_size=5))
+def test_what_was_bought_is_the_perfect_list(n: int, targets: list[list[int]]) -> None:
+    in_order = Histories.from_lists([bought[:n] for bought in targets]).padded(n)
+    found = figures_of(in_order, targets)
+    assert all(found[name] == pytest.approx([1] * len(targets)) for name in IN_ORDER)
+    distinct = [list(dict.fromkeys(bought)) for bought in targets]
+    as_sets = Histories.from_lists([bought[:n] for bought in distinct]).padded(n)
+    found = figures_of(as_sets, targets)
+    assert found["next_ndcg"] == pytest.approx([1] * len(targets))
+    whole = [len(bought) <= n for bought in distinct]
+    for name in ("next_recall", "next_f1"):
+        assert (np.isclose(found[name], 1)).tolist() == whole
+
+
+@given(lists_and_targets(), st.randoms())
+def test_sets_do_not_know_the_order_of_targets(
+    case: tuple[NDArray[np.int32], list[list[int]]], random: Random
+) -> None:
+    lists, targets = case
+    mixed = [list(bought) for bought in targets]
+    for bought in mixed:
+        random.shuffle(bought)
+    twice = [bought + bought for bought in mixed]
+    expected, found, again = (figures_of(lists, those) for those in (targets, mixed, twice))
+    assert all(found[name] == again[name] == expected[name] for name in SETS)
+
+
+@given(lists_and_targets())
+def test_a_user_does_not_know_the_others(
+    case: tuple[NDArray[np.int32], list[list[int]]],
+) -> None:
+    together = figures_of(*case)
+    for user, (listed, bought) in enumerate(zip(*case, strict=True)):
+        alone = of_one(listed.tolist(), bought)
+        assert {name: values[user] for name, values in together.items()} == pytest.approx(alone)
+
+
+def table_of(
+    lists: list[list[int]], targets: list[list[int]], dropped: int = 0
+) -> ContinuationTable:
+    continuations = Continuations(
+        users=np.arange(len(targets)) * 3,
+        histories=Histories.from_lists([[1]] * len(targets)),
+        targets=Histories.from_lists(targets),
+        dropped=dropped,
+    )
+    return ContinuationTable.of(
+        np.array(lists, dtype=np.int32), continuations, "test", NUM_ITEMS, "allow"
+    )
+
+
+@pytest.fixture
+def table() -> ContinuationTable:
+    return table_of([[4, 2, 7], [1, 2, 3], [5, 0, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
+
+
+def test_one_row_per_user(table: ContinuationTable) -> None:
+    assert table.frame.to_dict(as_series=False) == {
+        "user": [0, 3, 6],
+        "generated": [[4, 2, 7], [1, 2, 3], [5, 0, 0]],
+        "targets": [[2, 2, 7, 9], [4], [5, 6]],
+    }
+    assert table.frame.dtypes == [pl.Int64, pl.List(pl.Int32), pl.List(pl.Int32)]
+    assert table.protocol == ListProtocol("test", NUM_ITEMS, "allow", 3, 8)
+    assert table.values("next_recall_at_3").tolist() == pytest.approx([2 / 3, 0, 1 / 2])
+
+
+def test_summary_has_every_figure_with_its_mean(table: ContinuationTable) -> None:
+    summary = table.summary()
+    assert list(summary) == list(table.figures())
+    for name, interval in summary.items():
+        assert interval.mean == pytest.approx(table.values(name).mean())
+        assert interval.low <= interval.mean <= interval.high
+    assert table.summary() == summary
+
+
+def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
+    generator = np.random.default_rng(0)
+    lists = generator.permuted(np.tile(np.arange(1, NUM_ITEMS + 1), (5_000, 1)), axis=1)[:, :3]
+    targets = [
+        generator.integers(1, NUM_ITEMS, size).tolist() for size in generator.integers(1, 6, 5_000)
+    ]
+    many = table_of(lists.tolist(), targets)
+    for name, interval in many.summary().items():
+        values = many.values(name)
+        half = 1.959964 * values.std() / np.sqrt(len(values))
+        assert interval.low == pytest.approx(values.mean() - half, abs=0.2 * half)
+        assert interval.high == pytest.approx(values.mean() + half, abs=0.2 * half)
+
+
+def test_nobody_to_foretell() -> None:
+    nobody = ContinuationTable.of(
+        np.empty((0, 4), dtype=np.int32),
+        Continuations(np.arange(0), Histories.from_lists([]), Histories.from_lists([]), 0),
+        "valid",
+        NUM_ITEMS,
+        "filter",
+    )
+    assert nobody.values("next_recall_at_4").shape == (0,)
+    with pytest.raises(ValueError, match="no targets"):
+        nobody.summary()
+
+
+def test_unknown_figures_are_named(table: ContinuationTable) -> None:
+    with pytest.raises(
+        InputError, match="metric 'next_recall_at_5': must be one of next_recall_at_3,"
+    ):
+        table.values("next_recall_at_5")
+
+
+def test_save_and_load_keep_everything(table: ContinuationTable, tmp_path: Path) -> None:
+    table.save(tmp_path / "lists.parquet")
+    again = ContinuationTable.load(tmp_path / "lists.parquet")
+    assert again.frame.equals(table.frame)
+    assert again.frame.schema == table.frame.schema
+    assert again.protocol == table.protocol
+    assert [path.name for path in tmp_path.iterdir()] == ["lists.parquet"]
+
+
+def test_load_refuses_other_tables(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    with pytest.raises(InputError, match=r"other\.parquet: cannot read the continuation table"):
+        ContinuationTable.load(path)
+    pl.DataFrame({"user": [1]}).write_parquet(path)
+    with pytest.raises(InputError, match=r"not a continuation table: .*generated, .*targets"):
+        ContinuationTable.load(path)
+    with pytest.raises(InputError, match=r"not a rank table: .*rank"):
+        RankTable.load(path)
+
+
+def test_the_better_lists_are_found() -> None:
+    generator = np.random.default_rng(1)
+    targets = [[1 + item] for item in generator.integers(0, NUM_ITEMS, 2_000)]
+    lists = [[1 + item] for item in generator.integers(0, NUM_ITEMS, 2_000)]
+    better = [
+        bought if lucky else listed
+        for bought, listed, lucky in zip(targets, lists, generator.random(2_000) < 0.1, strict=True)
+    ]
+    a, b = table_of(better, targets), table_of(lists, targets)
+    result = paired_test(a, b, "next_recall_at_1")
+    difference = a.values("next_recall_at_1").mean() - b.values("next_recall_at_1").mean()
+    assert result.difference == pytest.approx(difference)
+    assert 0 < result.low < result.difference < result.high
+    assert result.p_value < 0.001
+    assert paired_test(a, a, "next_f1_at_1") == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_the_p_value_is_that_of_a_sign_test() -> None:
+    """Ten users of whom one table alone serves nine: the signs fall so unevenly in 22 of 1,024."""
+    targets = [[1]] * 10
+    a = table_of([[1]] * 9 + [[2]], targets)
+    b = table_of([[2]] * 9 + [[1]], targets)
+    assert paired_test(a, b, "next_recall_at_1").p_value == pytest.approx(22 / 1024, abs=0.005)
+
+
+def test_only_lists_for_the_same_users_and_purchases_are_compared(table: ContinuationTable) -> None:
+    metric = "next_recall_at_3"
+    shorter = table_of([[4, 2], [1, 2], [5, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
+    with pytest.raises(InputError, match="^continuation tables differ in length: 3 and 2; compare"):
+        paired_test(table, shorter, metric)
+    with pytest.raises(InputError, match="^continuation tables have 3 and 2 users$"):
+        paired_test(table, replace(table, frame=table.frame.head(2)), metric)
+    other = table.frame.with_columns(targets=pl.Series([[2, 2, 7, 9], [4], [6, 5]]))
+    with pytest.raises(InputError, match=r"the targets of row 2: \[5, 6\] and \[6, 5\]$"):
+        paired_test(table, replace(table, frame=other), metric)
