@@ -25,8 +25,7 @@ def fit(
     out: PathLike | None = None,
     fresh: bool = False,
 ) -> training.Run:
-    """Train, evaluate and log, or go on where that was interrupted; see
-    `recsys.experiments.fit.fit`.
+    """Train, evaluate and log, or resume; see `recsys.experiments.fit.fit`.
 
     Args:
         experiment: an `Experiment`, or the path of its YAML.

@@ -57,7 +57,7 @@ def learn(task: Callable[[Tensor], Tensor], steps: int) -> SequenceToSequence:
         items, lengths = draw(128, generator)
         targets = task(items)
         side, _ = model.teacher_forced(Inputs(items, lengths), targets)
-        candidates = model.head.candidate_side(model.items.weight)
+        candidates = model.head.represent_candidates(model.items.weight)
         loss = chunked_cross_entropy(model.head.logits, side, candidates, targets, None)
         optimizer.zero_grad()
         loss.backward()

@@ -165,7 +165,7 @@ def test_items_that_came_later_are_recommended_by_their_features(terminal: Termi
     terminal.json(
         "prepare", "purchases.csv", *columns, "--items", "products.csv", "--out", "data/mine"
     )
-    words = ("train", "small.yaml", "--data", "data/mine", "--set", "evidence={}")
+    words = ("train", "small.yaml", "--data", "data/mine", "--set", "count_ensemble={}")
     features = "model.item_features=[category, {kind: number, column: price}]"
     (trained,) = terminal.json(*words, "--set", features, "--set", "training.refit=true")
     rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")
@@ -206,7 +206,7 @@ def test_what_was_done_and_by_whom_is_read(terminal: Terminal) -> None:
     terminal.json(
         "prepare", "purchases.csv", *columns, "--users", "users.csv", "--out", "data/mine"
     )
-    words = ("train", "small.yaml", "--data", "data/mine", "--set", "evidence={}")
+    words = ("train", "small.yaml", "--data", "data/mine", "--set", "count_ensemble={}")
     reads = "model.interaction_features=[{kind: number, column: rating}]"
     (trained,) = terminal.json(*words, "--set", reads, "--set", "model.user_features=[age]")
     rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")

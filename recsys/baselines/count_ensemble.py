@@ -30,22 +30,22 @@ from recsys.inference.scorer import Scorer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class CountEnsemble:
     """Counts and their weight."""
 
     counts: PCTM
     weight: float
-    own_weight: float = 0.0
+    repeat_weight: float = 0.0
     """Of log(1 + how often the user had the candidate)."""
 
     def beside(self, model: Scorer) -> Scorer:
         """The model's scores plus those of the counts, each times its weight."""
-        own = OwnPurchases(model.num_items)
-        return beside(model, [(own, self.own_weight), (self.counts, self.weight)])
+        own = RepeatCounts(model.num_items)
+        return beside(model, [(own, self.repeat_weight), (self.counts, self.weight)])
 
-    def over(self, num_items: int) -> Evidence:
+    def over(self, num_items: int) -> CountEnsemble:
         """For a catalogue that goes on behind the items counted: nothing followed those."""
-        matrix, popularity = self.counts.evidence, self.counts.log_popularity
+        matrix, popularity = self.counts.log_counts, self.counts.log_popularity
         more = num_items + 1 - len(popularity)
         offsets = np.pad(matrix.indptr, (0, more), mode="edge")
         matrix = csr_array(
@@ -53,7 +53,7 @@ class Evidence:
         )
         popularity = np.append(popularity, np.full(more, popularity.min()))
         return replace(
-            self, counts=replace(self.counts, evidence=matrix, log_popularity=popularity)
+            self, counts=replace(self.counts, log_counts=matrix, log_popularity=popularity)
         )
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
@@ -61,7 +61,7 @@ class Evidence:
         own = items == candidate
         share = math.log1p(own.sum()) / max(own.sum(), 1)
         followed = self.counts.contributions(items, candidate)
-        both: NDArray[np.float64] = self.weight * followed + self.own_weight * share * own
+        both: NDArray[np.float64] = self.weight * followed + self.repeat_weight * share * own
         return both
 
     def items_read(self, model: int) -> int | None:
@@ -69,11 +69,11 @@ class Evidence:
 
         None: all.
         """
-        return None if self.own_weight else max(model, self.counts.settings.history_length)
+        return None if self.repeat_weight else max(model, self.counts.settings.history_length)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file, with the settings as its metadata."""
-        matrix = self.counts.evidence
+        matrix = self.counts.log_counts
         tensors: dict[str, NDArray[Any]] = {
             "offsets": matrix.indptr.astype(np.int64),
             "columns": matrix.indices.astype(np.int32),
@@ -82,21 +82,21 @@ class Evidence:
         }
         facts = {
             "weight": self.weight,
-            "own_weight": self.own_weight,
+            "repeat_weight": self.repeat_weight,
             "settings": asdict(self.counts.settings),
         }
-        save_file(tensors, path, {"evidence": json.dumps(facts, sort_keys=True)})
+        save_file(tensors, path, {"count_ensemble": json.dumps(facts, sort_keys=True)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Evidence:
+    def load(cls, path: str | os.PathLike[str]) -> CountEnsemble:
         """Read what `save` wrote.
 
         Raises:
-            InputError: the file cannot be read, or is no evidence.
+            InputError: the file cannot be read, or is no count ensemble.
         """
         try:
             with safe_open(path, framework="numpy") as file:
-                facts = json.loads(file.metadata()["evidence"])
+                facts = json.loads(file.metadata()["count_ensemble"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             popularity = tensors["log_popularity"]
             matrix = csr_array(
@@ -105,9 +105,11 @@ class Evidence:
             )
             settings = PCTMSettings(**facts["settings"])
             counts = PCTM(matrix, popularity, settings)
-            return cls(counts, float(facts["weight"]), float(facts.get("own_weight", 0)))
+            return cls(counts, float(facts["weight"]), float(facts.get("repeat_weight", 0)))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read as counted evidence: {error}") from error
+            raise InputError(
+                f"{path}: cannot be read as counted count_ensemble: {error}"
+            ) from error
 
 
 def beside(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
@@ -120,7 +122,7 @@ def beside(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPurchases:
+class RepeatCounts:
     """Scores a candidate log(1 + n), n how often the user had it. A `Scorer`."""
 
     num_items: int

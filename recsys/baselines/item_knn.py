@@ -24,20 +24,20 @@ class ItemKNNSettings:
 
     neighbours: int = 100
     """k: the most similar so many items of each item count."""
-    fade: float = 0.8
+    decay: float = 0.8
     """Each item of a history weighs this much of the next newer one. 0: the newest alone counts;
     1: their order is nothing."""
 
     def __post_init__(self) -> None:
         if self.neighbours < 1:
             raise ValueError(f"neighbours must be at least 1, not {self.neighbours}")
-        if not 0 <= self.fade <= 1:
-            raise ValueError(f"fade must be from 0 to 1, not {self.fade}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be from 0 to 1, not {self.decay}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemKNN:
-    """Scores candidate a ``sum_j fade ** (j - 1) cos(a, h_j)`` over its near items h_j. A `Scorer`.
+    """Scores candidate a ``sum_j decay ** (j - 1) cos(a, h_j)`` over near items h_j. A `Scorer`.
 
     h_1 is the newest history item, the cosine is that of the two items' sets of users in the
     training histories, and it counts if a is among the k nearest of h_j. An empty history is scored
@@ -73,7 +73,7 @@ class ItemKNN:
         return give_scores(self._catalogue, self.num_items, histories, candidates)
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        weights = self.settings.fade ** ages(histories).astype(np.float64)
+        weights = self.settings.decay ** ages(histories).astype(np.float64)
         read = weighted_histories(histories, weights, self.num_items)
         scores: NDArray[np.float64] = (read @ self.similarities).toarray()
         scores[histories.lengths == 0] = self.counts

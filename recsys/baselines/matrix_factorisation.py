@@ -21,13 +21,13 @@ from recsys.data.histories import Histories
 class MatrixFactorisationSettings:
     """How the matrix is weighed and cut; chosen on the validation parts of ML-1M and Beauty.
 
-    PureSVD as published is ``fade=1, popularity_power=0, spectrum_power=0`` with a dim that has to
+    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a dim that has to
     be searched for each log.
     """
 
     dim: int = 512
     """D, the width of the embeddings; less where the matrix has a smaller rank."""
-    fade: float = 0.75
+    decay: float = 0.75
     """Each item of a history weighs this much of the next newer one. 1: their order is nothing."""
     popularity_power: float = 0.3
     """The column of an item with n users is scaled by n ** -popularity_power, so that bestsellers
@@ -39,15 +39,15 @@ class MatrixFactorisationSettings:
     def __post_init__(self) -> None:
         if self.dim < 1:
             raise ValueError(f"dim must be at least 1, not {self.dim}")
-        if not 0 < self.fade <= 1:
-            raise ValueError(f"fade must be above 0 and at most 1, not {self.fade}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixFactorisation:
     """Scores candidate c ``(sum_j w(j) v[h_j]) . v[c]``. A `Scorer`.
 
-    h_1 is the newest history item, ``w(j) = fade ** (j - 1)``, and the v are the right singular
+    h_1 is the newest history item, ``w(j) = decay ** (j - 1)``, and the v are the right singular
     vectors of the user-item matrix. Users have no vectors of their own: a history is the sum of its
     items, so one that training never saw is scored like any other. An empty history, for which
     nothing adds up, is scored by popularity.
@@ -83,7 +83,7 @@ class MatrixFactorisation:
         return give_scores(self._catalogue, self.num_items, histories, candidates)
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        weights = self.settings.fade ** ages(histories).astype(np.float64)
+        weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
         scores: NDArray[np.float64] = users @ self.item_vectors.T
         scores[histories.lengths == 0] = self.counts

@@ -78,13 +78,13 @@ PUBLISHED = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AM
 class PCTM:
     """Scores candidate a ``sum_j w(j) E[h_j, a] + lambda log p(a)``. A `Scorer`.
 
-    h_1 is the newest history item, w sums to 1, p is the add-one popularity, and the evidence is
+    h_1 is the newest history item, w sums to 1, p is the add-one popularity, and the log_counts is
     ``E[b, a] = log(1 + C[b, a] / prior)`` with C the distance-weighted counts of a following b:
     the smoothed log P(a | b) less what does not depend on a.
     An empty history, for which nothing votes, is scored by popularity.
     """
 
-    evidence: csr_array
+    log_counts: csr_array
     """E, by item tokens [b, a]."""
     log_popularity: NDArray[np.float64]
     """log p, by item token [I + 1]."""
@@ -97,10 +97,10 @@ class PCTM:
         """Count the successions of the training histories."""
         settings = settings or PCTMSettings()
         distances = np.arange(1, settings.window + 1, dtype=np.float64)
-        evidence = transitions(histories, num_items, distances**-settings.distance_power)
-        evidence.data = np.log1p(evidence.data / settings.prior)
+        log_counts = transitions(histories, num_items, distances**-settings.distance_power)
+        log_counts.data = np.log1p(log_counts.data / settings.prior)
         counts = 1 + item_counts(histories, num_items)
-        return cls(evidence, np.log(counts / counts[1:].sum()), settings)
+        return cls(log_counts, np.log(counts / counts[1:].sum()), settings)
 
     @property
     def num_items(self) -> int:
@@ -117,14 +117,14 @@ class PCTM:
         """What each item of a history [L], oldest first, adds to the score of a candidate [L]."""
         read = Histories.from_lists([items]).newest(self.settings.history_length)
         added = np.zeros(len(items))
-        votes = self.evidence[read.items, [candidate] * len(read.items)]
+        votes = self.log_counts[read.items, [candidate] * len(read.items)]
         added[len(items) - len(read.items) :] = self._weights(read) * votes
         return added
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
         read = histories.newest(self.settings.history_length)
         votes = weighted_histories(read, self._weights(read), self.num_items)
-        scores: NDArray[np.float64] = (votes @ self.evidence).toarray()
+        scores: NDArray[np.float64] = (votes @ self.log_counts).toarray()
         scores += self.settings.popularity * self.log_popularity
         scores[read.lengths == 0] = self.log_popularity
         return scores

@@ -109,14 +109,14 @@ BASELINES: dict[str, Baseline[Any]] = {
     "item_knn": _tuned(
         ItemKNN.fit,
         [
-            ItemKNNSettings(neighbours, fade)
-            for neighbours, fade in product((100, 500), (0.5, 0.8, 1.0))
+            ItemKNNSettings(neighbours, decay)
+            for neighbours, decay in product((100, 500), (0.5, 0.8, 1.0))
         ],
     ),
     "ease": _tuned(EASE.fit, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
     "matrix_factorisation": _tuned(
         MatrixFactorisation.fit,
-        [MatrixFactorisationSettings(fade=fade) for fade in (0.75, 0.9, 0.5)],
+        [MatrixFactorisationSettings(decay=decay) for decay in (0.75, 0.9, 0.5)],
     ),
 }
 """Every baseline by its name, from the simplest on."""

@@ -136,7 +136,7 @@ def train_model(
     experiment = read_experiment(config, overrides, uri)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
-    with processes.one_after_the_other():
+    with processes.rank_zero_first():
         dataset = find_dataset(experiment, data)
     run = fit(experiment, dataset, fresh=fresh)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
@@ -161,7 +161,7 @@ def run_experiment(
     from recsys.training import processes
 
     experiment = read_experiment(config, overrides, uri)
-    with processes.one_after_the_other():
+    with processes.rank_zero_first():
         dataset = find_dataset(experiment, None)
     model = fit(
         experiment, dataset, fresh=fresh

@@ -25,8 +25,8 @@ from recsys.tracking.runs import (
     run_label,
 )
 
-_FITTED_ON = {"train": "the training part alone", "valid": "all but the test targets"}
-"""The last part of the split that a run was fitted on, in words."""
+_FITTED_ON = {"train": "the training part alone", "train, valid": "all but the test targets"}
+"""The parts of the split that a run was fitted on, in words."""
 
 _COSTS = ("fit_seconds", "peak_memory_mib", "parameters")
 """What a run may have logged of its costs."""
@@ -44,8 +44,8 @@ class ComparedRun:
     name: str
     run_id: str
     model: str
-    trained_until: str
-    """The last part of the split it was fitted on: train, or valid after a refit."""
+    trained_on: str
+    """The parts of the split it was fitted on: ``train``, or ``train, valid`` after a refit."""
     seeds: int
     """How many runs it is the mean of: those that differ in their seed alone, or one."""
     figures: Mapping[str, Interval]
@@ -62,7 +62,7 @@ class ComparedRun:
     @property
     def fitted_on(self) -> str:
         """What it was fitted on, in words."""
-        return _FITTED_ON.get(self.trained_until, self.trained_until)
+        return _FITTED_ON.get(self.trained_on, self.trained_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Comparison:
     def frame(self) -> pl.DataFrame:
         """One row per run, one flat column per number; null where there is none.
 
-        Columns: name, run_id, model, trained_until, seeds; for each metric ``M``: ``M, M_low,
+        Columns: name, run_id, model, trained_on, seeds; for each metric ``M``: ``M, M_low,
         M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_d_z,
         M_users_needed, M_spread``;
         fit_seconds, peak_memory_mib, parameters.
@@ -92,7 +92,7 @@ class Comparison:
         for row in self.rows:
             cells: dict[str, object] = {
                 name: getattr(row, name)
-                for name in ("name", "run_id", "model", "trained_until", "seeds")
+                for name in ("name", "run_id", "model", "trained_on", "seeds")
             }
             for metric in self.metrics:
                 numbers = [*row.figures[metric], *row.differences.get(metric, [None] * 4)]
@@ -188,7 +188,7 @@ def _row(
         name=model.first.name,
         run_id=run.info.run_id,
         model=model.first.model,
-        trained_until=run.data.tags.get("trained_until", "unknown"),
+        trained_on=run.data.tags.get("trained_on", "unknown"),
         seeds=len(model.runs),
         figures=figures,
         spreads={metric: spread for metric, spread in spreads.items() if spread is not None},

@@ -105,7 +105,7 @@ def pool_seeds(runs: Sequence[EvaluatedRun]) -> list[ModelRuns]:
         parameters, tags = dict(run.run.data.params), run.run.data.tags
         seed = parameters.pop("seed", run.run.info.run_id)
         parameters.pop("name", None)
-        facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_until")
+        facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_on")
         cut = "interrupted" in tags
         key = (*map(tags.get, facts), cut, run.alone, *sorted(parameters.items()))
         groups.setdefault(key, {})[seed] = run

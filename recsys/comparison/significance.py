@@ -12,10 +12,10 @@ from scipy import stats
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import bootstrap_means, chunks
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
 
-Table = TypeVar("Table", RankTable, ContinuationTable)
+Table = TypeVar("Table", RankTable, NextListTable)
 
 Method = Literal["randomisation", "t"]
 """randomisation: no assumption but that the models are alike; t: Student's paired test, which takes
@@ -130,8 +130,8 @@ def _t_p_value(differences: NDArray[np.float64]) -> float:
 
 
 def refuse_unlike(
-    a: RankTable | ContinuationTable,
-    b: RankTable | ContinuationTable,
+    a: RankTable | NextListTable,
+    b: RankTable | NextListTable,
     *,
     across_protocols: bool = False,
 ) -> None:

@@ -11,7 +11,7 @@ from recsys.config.evaluation import (
 )
 from recsys.config.experiment import (
     WITH_COUNTS,
-    EvidenceConfig,
+    CountEnsembleConfig,
     Experiment,
     TrackingConfig,
     TrainingConfig,
@@ -67,12 +67,12 @@ __all__ = [
     "ChosenTargets",
     "Columns",
     "Cosine",
+    "CountEnsembleConfig",
     "CrossEntropy",
     "DataConfig",
     "DotProduct",
     "DropRows",
     "EvaluationConfig",
-    "EvidenceConfig",
     "Experiment",
     "FactorisationMachineConfig",
     "Feature",

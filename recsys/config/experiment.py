@@ -80,8 +80,8 @@ class TrainingConfig(Section):
         return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
 
 
-class EvidenceConfig(Section):
-    """Counts beside a trained model: what followed what, and what the user had (`Evidence`)."""
+class CountEnsembleConfig(Section):
+    """Counts whose scores are added to a trained model's (`CountEnsemble`)."""
 
     weights: tuple[PositiveFloat, ...] = Field(
         (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), min_length=1
@@ -124,7 +124,7 @@ class Experiment(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
-    evidence: EvidenceConfig | None = None
+    count_ensemble: CountEnsembleConfig | None = None
     """None: the model alone."""
     evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
     tracking: TrackingConfig = TrackingConfig()
@@ -142,11 +142,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _reads_counts(self) -> Experiment:
-        if self.evidence is not None and isinstance(self.model, SequenceToSequenceConfig):
-            raise ValueError("evidence: a model that writes purchases reads no counts")
+        if self.count_ensemble is not None and isinstance(self.model, SequenceToSequenceConfig):
+            raise ValueError("count_ensemble: a model that writes purchases reads no counts")
         return self
 
     @property
     def family(self) -> str:
         """What runs are told apart by."""
-        return self.model.family + ("" if self.evidence is None else WITH_COUNTS)
+        return self.model.family + ("" if self.count_ensemble is None else WITH_COUNTS)

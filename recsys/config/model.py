@@ -27,7 +27,7 @@ class TargetAttention(Section):
     """Attention heads; their contributions add up."""
     head_dim: int = Field(32, ge=1)
     """Width of queries, keys and values in each head."""
-    memory: Literal["items", "states", "both"] = "items"
+    kv_source: Literal["items", "states", "both"] = "items"
     """What keys and values are made of: item embeddings, encoder states or both."""
     pooling: Literal["average", "sum"] = "average"
     """Whether what the purchases say of a candidate is averaged, with weights that sum to 1, or

@@ -21,7 +21,7 @@ class _Fields(Section):
     data: dict[str, Any] = Field(default_factory=dict)
     model: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
-    evidence: dict[str, Any] | None = None
+    count_ensemble: dict[str, Any] | None = None
     """``{}`` for counts beside the models, as usual; None for none."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
 

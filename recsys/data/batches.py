@@ -149,7 +149,7 @@ class MaskedBatches:
             yield SequenceBatch(whole * ~hidden, batch.lengths + 1, targets)
 
 
-class ContinuationBatches:
+class SequenceToSequenceBatches:
     """An epoch of histories cut in two: what was bought, and what was bought after that.
 
     Every epoch cuts each history anew at random places, once for each ``max_sequence_length`` items

@@ -35,7 +35,7 @@ class Histories:
     """Where each history starts and the last one ends [B + 1]."""
     times: NDArray[np.int64] | None = None
     """When each item was had [N], on the scale of the log; None: not known."""
-    asked: NDArray[np.int64] | None = None
+    request_times: NDArray[np.int64] | None = None
     """When each user's next item is asked for [B]; None: the scorer is not told."""
     interaction_features: Features | None = None
     """What is read of each interaction beside its item [N]; None: nothing."""
@@ -64,7 +64,7 @@ class Histories:
         ``times`` are those of the items, ``asked`` those of the histories.
         """
         whole = cls(items, np.array([0, len(items)]), times)
-        return replace(whole.spans(starts, ends), asked=asked)
+        return replace(whole.spans(starts, ends), request_times=asked)
 
     def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
         """``items[starts[b]:ends[b]]`` with all that is known of them, without PAD tokens.
@@ -101,7 +101,7 @@ class Histories:
             self.items[run],
             offsets - offsets[0],
             None if self.times is None else self.times[run],
-            None if self.asked is None else self.asked[users],
+            None if self.request_times is None else self.request_times[users],
             None if features is None else features[run],
             None if people is None else people[users],
         )
@@ -121,7 +121,7 @@ class Histories:
         people = self.user_features
         return replace(
             self.spans(self.offsets[rows], self.offsets[rows + 1]),
-            asked=None if self.asked is None else self.asked[rows],
+            request_times=None if self.request_times is None else self.request_times[rows],
             user_features=None if people is None else people[rows],
         )
 
@@ -137,7 +137,7 @@ class Histories:
     def _between(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
         """A part of each user's history, with what is known of the user."""
         parts = self.spans(starts, ends)
-        return replace(parts, asked=self.asked, user_features=self.user_features)
+        return replace(parts, request_times=self.request_times, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
         """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""
@@ -166,7 +166,9 @@ class Histories:
         grid = np.zeros((len(self), width + 1), dtype=np.int64)
         grid[np.arange(width + 1) < lengths[:, None]] = self.times
         # Before the first place of an empty history is the last of the row: 0, as it should be.
-        grid[users, lengths] = grid[users, lengths - 1] if self.asked is None else self.asked
+        grid[users, lengths] = (
+            grid[users, lengths - 1] if self.request_times is None else self.request_times
+        )
         return grid
 
     def padded_features(

@@ -55,7 +55,7 @@ class Holdout:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuations:
+class NextPurchases:
     """What Q users bought in one part of the split, each with the history before it."""
 
     users: NDArray[np.int64]

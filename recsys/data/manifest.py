@@ -83,7 +83,7 @@ class FolderManifest(Section):
         return manifest
 
     @classmethod
-    def sound(cls, folder: Path) -> Self | None:
+    def load_if_valid(cls, folder: Path) -> Self | None:
         """As `previous`, and None too if what is there is not what was written.
 
         Raises:

@@ -17,7 +17,7 @@ from recsys.data.arrays import INTERACTIONS, count, dataset_fingerprint, encode_
 from recsys.data.features.table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Continuations, Holdout
+from recsys.data.holdout import Holdout, NextPurchases
 from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sessions import split_sessions
@@ -27,8 +27,8 @@ from recsys.data.targets import TargetPlaces, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
-TrainedUntil = Literal["train", "valid"]
-"""The last part of the split that weights were trained on: "valid" after a refit."""
+TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
+"""The parts of the split that weights or counts were fitted on; with "valid" after a refit."""
 
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
@@ -158,7 +158,7 @@ class PreparedDataset:
         features, people = self.interaction_features, self.user_features
         log = Histories(self.items, self.offsets, self.timestamps, interaction_features=features)
         theirs = None if people is None else people[users]
-        return replace(log.spans(starts, ends), asked=asked, user_features=theirs)
+        return replace(log.spans(starts, ends), request_times=asked, user_features=theirs)
 
     def histories(self, before: Part) -> Histories:
         """What is known of every user before a part of the split [U histories]."""
@@ -208,7 +208,7 @@ class PreparedDataset:
             without_history=len(inside.users) - len(told.users),
         )
 
-    def continuations(self, part: Part, request_time: RequestTime = "unknown") -> Continuations:
+    def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
         """All that users with a history did in a part of the split, that of a user together.
 
         Histories end where the part begins, whatever targets and histories the split chooses; with
@@ -220,9 +220,9 @@ class PreparedDataset:
         histories = self.histories(part)
         users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
         asked = self.timestamps[starts[users]] if request_time == "known" else None
-        return Continuations(
+        return NextPurchases(
             users=users,
-            histories=replace(histories.take(users), asked=asked),
+            histories=replace(histories.take(users), request_times=asked),
             targets=targets.take(users),
             dropped=int((ends - starts).sum()) - len(targets.items),
             without_history=int(targets.lengths[histories.lengths == 0].sum()),
@@ -253,7 +253,7 @@ def prepare(
     """
     config = config or DataConfig()
     out = Path(out)
-    previous = Manifest.sound(out)
+    previous = Manifest.load_if_valid(out)
     features: pl.DataFrame | None = None
     people = None if users is None else read_table(users, origin="the user table")
     if isinstance(source, InteractionLog):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
+from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.sequence_batch import SequenceBatch
 
-Batches = TrainingBatches | MaskedBatches | ContinuationBatches
+Batches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
 
 
 class SharedBatches:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.metrics.ranks import Interval
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
@@ -36,7 +36,7 @@ def evaluate_lists(
     part: Part,
     seen: Seen,
     request_time: RequestTime = "unknown",
-) -> ContinuationTable | None:
+) -> NextListTable | None:
     """Make a list for every user with targets in a part of the split, and keep both.
 
     Args:
@@ -55,12 +55,12 @@ def evaluate_lists(
     length = list_length(dataset)
     if length is None:
         return None
-    continuations = dataset.continuations(part, request_time)
+    next_purchases = dataset.next_purchases(part, request_time)
     if isinstance(source, SequenceGenerator):
-        lists, _ = source.generate(continuations.histories, length, seen)
+        lists, _ = source.generate(next_purchases.histories, length, seen)
     else:
-        lists, _ = top_k(source, continuations.histories, length, seen)
-    return ContinuationTable.of(lists, continuations, part, dataset.num_items, seen)
+        lists, _ = top_k(source, next_purchases.histories, length, seen)
+    return NextListTable.of(lists, next_purchases, part, dataset.num_items, seen)
 
 
 def evaluate_model_lists(
@@ -71,7 +71,7 @@ def evaluate_model_lists(
     part: Part,
     seen: Seen,
     request_time: RequestTime = "unknown",
-) -> dict[str, ContinuationTable]:
+) -> dict[str, NextListTable]:
     """The lists of a model, by name; none where one target per user leaves nothing to list.
 
     - ``lists``: what the model writes purchase by purchase; of a model that cannot write, its best
@@ -101,7 +101,7 @@ def evaluate_model_lists(
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def list_summary(tables: Mapping[str, ContinuationTable]) -> dict[str, Interval]:
+def list_summary(tables: Mapping[str, NextListTable]) -> dict[str, Interval]:
     """Figures of what `evaluate_model_lists` returns.
 
     Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` stand

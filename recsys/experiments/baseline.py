@@ -66,7 +66,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     settings = baseline_settings(experiment)
     candidates = choose_candidates(experiment.evaluation, dataset, "test")
     with track(experiment, dataset, name, settings, candidates) as tracker:
-        tracker.tag("trained_until", "valid" if refit else "train")
+        tracker.tag("trained_on", "train, valid" if refit else "train")
         baseline, started = BASELINES[name], time.perf_counter()
         chosen = baseline.choose(dataset, seen)
         if chosen is not None:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.baselines.count_ensemble import Evidence, OwnPurchases, beside
+from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, beside
 from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
-from recsys.config import EvidenceConfig, Experiment
+from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -35,15 +35,15 @@ class Choice(NamedTuple):
     way: PCTMSettings
     weight: float
     """0: the model is better without what followed what."""
-    own_weight: float
+    repeat_weight: float
     """0: ... without what the user had already."""
     ranks: RankTable
     """Of the validation targets, by the model and the counts together."""
 
 
-def weigh_evidence(
-    config: EvidenceConfig, experiment: Experiment, dataset: PreparedDataset, fitted: Fitted
-) -> tuple[Evidence, RankTable]:
+def weigh_counts(
+    config: CountEnsembleConfig, experiment: Experiment, dataset: PreparedDataset, fitted: Fitted
+) -> tuple[CountEnsemble, RankTable]:
     """Counts to go with a trained model, of what it was trained on.
 
     Way and weight are chosen beside the model of the best epoch, before any refit.
@@ -52,26 +52,26 @@ def weigh_evidence(
         The counts and their weight; and the ranks of the validation targets with them.
     """
     model = fitted.model
-    if fitted.trained_until == "valid":  # the refit has seen the validation targets
+    if "valid" in fitted.trained_on:  # the refit has seen the validation targets
         trained = dataset.histories("valid").items
         interactions = np.bincount(trained, minlength=dataset.num_items + 1)
         with torch.random.fork_rng(devices=[]):
             model = fitted.catalogue.new_model(experiment.model, interactions)
         model.load_state_dict(fitted.curve.best_weights)
         model.to(fitted.model.items.weight.device).eval()
-    choice = choose_evidence(
+    choice = choose_count_ensemble(
         model_scorer(model, experiment),
         dataset.histories("valid"),
         dataset.holdout("valid", experiment.evaluation.request_time),
         experiment.evaluation.seen,
         config.weights,
     )
-    known = dataset.histories("test" if fitted.trained_until == "valid" else "valid")
+    known = dataset.histories("test" if "valid" in fitted.trained_on else "valid")
     counts = PCTM.fit(known, dataset.num_items, choice.way)
-    return Evidence(counts, choice.weight, choice.own_weight), choice.ranks
+    return CountEnsemble(counts, choice.weight, choice.repeat_weight), choice.ranks
 
 
-def choose_evidence(
+def choose_count_ensemble(
     model: Scorer,
     histories: Histories,
     holdout: Holdout,
@@ -92,14 +92,14 @@ def choose_evidence(
         weights: to be tried, each above 0.
         ways: to count.
     """
-    own_weight = 0.0
+    repeat_weight = 0.0
     if seen == "allow":
-        own = OwnPurchases(model.num_items)
-        _, own_weight, _ = _weigh([own], model, weights, holdout, seen)
-        model = beside(model, [(own, own_weight)])
+        own = RepeatCounts(model.num_items)
+        _, repeat_weight, _ = _weigh([own], model, weights, holdout, seen)
+        model = beside(model, [(own, repeat_weight)])
     counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
     place, weight, ranks = _weigh(counts, model, weights, holdout, seen)
-    return Choice(ways[place], weight, own_weight, ranks)
+    return Choice(ways[place], weight, repeat_weight, ranks)
 
 
 def _weigh(
@@ -123,7 +123,7 @@ def _weigh(
     best = int(np.argmax(quality))
     place, weight = tried[best]
     logger.info(
-        "counted evidence: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
+        "counted count_ensemble: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
         *(type(counts[place]).__name__, weight, quality[best], quality[0]),
     )
     return place, weight, tables[best]

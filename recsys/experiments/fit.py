@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rich.progress import Progress
 
-from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import (
     Experiment,
     SequenceToSequenceConfig,
@@ -29,10 +29,10 @@ from recsys.evaluation.held_out import evaluate_held_out, refuse_part
 from recsys.evaluation.metrics.ranks import Interval, metric_names
 from recsys.evaluation.next_lists import evaluate_model_lists, list_length, list_summary
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.evaluation.tables.top_k import TopKTable
-from recsys.experiments.count_weights import weigh_evidence
+from recsys.experiments.count_weights import weigh_counts
 from recsys.experiments.curve import draw_learning_curve
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import Scorer
@@ -156,10 +156,12 @@ def _evaluate_and_write(
     tracker: Tracker,
 ) -> Run:
     length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
-    tracker.tag("trained_until", fitted.trained_until)
+    tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    scorer, evidence, valid_ranks, alone = _with_counts(experiment, dataset, fitted, candidates)
+    scorer, count_ensemble, valid_ranks, alone = _with_counts(
+        experiment, dataset, fitted, candidates
+    )
     test = evaluate_held_out(scorer, dataset, "test", evaluation, candidates)
     lists = evaluate_model_lists(
         fitted.model,
@@ -175,16 +177,16 @@ def _evaluate_and_write(
     best_epoch, _ = fitted.curve.validated()
     costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
     costs |= peak_memory_mib()
-    if evidence is not None:
-        costs["evidence_weight"] = evidence.weight
-        costs["evidence_own_weight"] = evidence.own_weight
-    tables: dict[str, RankTable | ContinuationTable | TopKTable]
+    if count_ensemble is not None:
+        costs["count_ensemble_weight"] = count_ensemble.weight
+        costs["count_ensemble_repeat_weight"] = count_ensemble.repeat_weight
+    tables: dict[str, RankTable | NextListTable | TopKTable]
     tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
     tables |= {f"{name}_test": table for name, table in lists.items()}
     tables |= {
         f"ranks_{part}_model_alone": with_segments(table, dataset) for part, table in alone.items()
     }
-    _write(out, experiment, dataset, fitted, evidence, tables)
+    _write(out, experiment, dataset, fitted, count_ensemble, tables)
     for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
         tracker.log_path(path)
     names = metric_names(experiment.evaluation.cutoffs)
@@ -212,7 +214,7 @@ class _Final(NamedTuple):
     """What a run is judged by, once counts are weighed beside its model."""
 
     scorer: Scorer
-    evidence: Evidence | None
+    count_ensemble: CountEnsemble | None
     valid: RankTable
     """Of the validation targets by the model of the best epoch, with any counts."""
     alone: dict[Part, RankTable]
@@ -227,12 +229,14 @@ def _with_counts(
 ) -> _Final:
     _, valid = fitted.curve.validated()
     scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
-    if experiment.evidence is None:
+    if experiment.count_ensemble is None:
         return _Final(scorer, None, valid, {})
     holdout = dataset.holdout("test", evaluation.request_time)
     test = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
-    evidence, weighed = weigh_evidence(experiment.evidence, experiment, dataset, fitted)
-    return _Final(evidence.beside(scorer), evidence, weighed, {"valid": valid, "test": test})
+    count_ensemble, weighed = weigh_counts(experiment.count_ensemble, experiment, dataset, fitted)
+    return _Final(
+        count_ensemble.beside(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
+    )
 
 
 def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset) -> CheckpointFile:
@@ -250,8 +254,8 @@ def _write(
     experiment: Experiment,
     dataset: PreparedDataset,
     fitted: Fitted,
-    evidence: Evidence | None,
-    tables: Mapping[str, RankTable | ContinuationTable | TopKTable],
+    count_ensemble: CountEnsemble | None,
+    tables: Mapping[str, RankTable | NextListTable | TopKTable],
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(
@@ -259,9 +263,9 @@ def _write(
             fitted.model,
             experiment,
             dataset,
-            fitted.trained_until,
+            fitted.trained_on,
             git_commit(),
-            evidence,
+            count_ensemble,
             fitted.catalogue.encoders,
         )
         for name, table in tables.items():

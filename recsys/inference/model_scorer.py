@@ -15,9 +15,9 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.sequence_batch import FeatureValues
 from recsys.inference.scorer import users_per_batch
 from recsys.model.build import Model
-from recsys.model.heads import CandidateSide, DotProductHead, HistorySide
+from recsys.model.heads import CandidateRepresentation, DotProductHead, HistoryRepresentation
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class ModelScorer:
         lengths = recent.lengths
         if not lengths.all():
             raise ValueError(f"history {lengths.argmin()} is empty: the model needs one item")
-        told = isinstance(self._model, SequenceRecommender) and self._model.times == "request"
-        if told and recent.asked is None:
+        told = isinstance(self._model, NextItemModel) and self._model.times == "request"
+        if told and recent.request_times is None:
             raise ValueError("the model reads when the next item is asked for: give `asked`")
         device = self._model.items.weight.device
         width = self.num_items + 1 if candidates is None else candidates.shape[1]
@@ -86,7 +86,7 @@ class ModelScorer:
         most_rows = users_per_batch(self.num_items)
         with evaluating(self._model):
             whole = candidates is None
-            catalogue = self._head.candidate_side(self._model.items.table()) if whole else ()
+            catalogue = self._head.represent_candidates(self._model.items.table()) if whole else ()
             for rows in like_lengths(lengths, self._step.tokens, most_rows):
                 some, places = recent.take(rows), torch.from_numpy(rows).to(device)
                 if candidates is None:
@@ -98,7 +98,7 @@ class ModelScorer:
         return scores
 
     def _catalogue_scores(
-        self, histories: Histories, catalogue: CandidateSide
+        self, histories: Histories, catalogue: CandidateRepresentation
     ) -> Iterator[tuple[slice, Tensor]]:
         """Scores [B, C] of a few histories, some items at a time: which, and their scores."""
         history, lengths = self._read(histories)
@@ -108,7 +108,7 @@ class ModelScorer:
             chunk = tuple(part[..., columns, :] for part in catalogue)
             yield columns, self._head.newest(history, chunk, lengths)
 
-    def _read(self, histories: Histories) -> tuple[HistorySide, Tensor]:
+    def _read(self, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
         """What decides the scores of a few histories, and its lengths."""
         inputs = model_inputs(self._model, histories)
         return self._head.recent(self._model.newest(inputs), inputs.lengths)
@@ -122,12 +122,14 @@ class ModelScorer:
         step = max(1, self._step.elements // held)
         scores = torch.empty(tokens.shape, device=tokens.device)
         for start in range(0, tokens.shape[1], step):
-            chunk = self._head.candidate_side(self._model.items(tokens[:, start : start + step]))
+            chunk = self._head.represent_candidates(
+                self._model.items(tokens[:, start : start + step])
+            )
             scores[:, start : start + step] = self._head.newest(history, chunk, lengths)
         return scores.masked_fill_(tokens == PAD, -torch.inf)
 
 
-def read_histories(model: Model, histories: Histories) -> tuple[HistorySide, Tensor]:
+def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
     """What the head needs of a few histories, with all that the model reads of them; lengths [B].
 
     Raises:

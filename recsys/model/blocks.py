@@ -179,8 +179,8 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.attention_norm = settings.residual()
         self.attention = settings.attention()
-        self.memory_norm = settings.residual()
-        self.memory_attention = settings.attention()
+        self.cross_norm = settings.residual()
+        self.cross_attention = settings.attention()
         self.feed_forward_norm = settings.residual()
         self.feed_forward = settings.feed_forward()
 
@@ -193,12 +193,12 @@ class DecoderBlock(nn.Module):
             memory_mask: which of them may be seen, broadcastable to [B, H, n, S].
         """
         x = self.attention_norm(x, lambda x: self.attention(x, causal=True))
-        x = self.memory_norm(x, lambda x: self.memory_attention(x, memory, memory_mask))
+        x = self.cross_norm(x, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
     def start(self, memory: Tensor) -> BlockCache:
         """The cache before the first token, one hypothesis for each user; memory [B, S, D]."""
-        keys, values = self.memory_attention.keys_values(memory)
+        keys, values = self.cross_attention.keys_values(memory)
         nothing = keys[:, None, :, :0]
         return BlockCache((keys, values), (nothing, nothing))
 
@@ -213,8 +213,8 @@ class DecoderBlock(nn.Module):
             return self.attention.join(attended).view_as(x)
 
         def memory(x: Tensor) -> Tensor:  # which all hypotheses share
-            attended = attend(self.memory_attention.queries(x), *cache.memory, memory_mask)
-            return self.memory_attention.join(attended)
+            attended = attend(self.cross_attention.queries(x), *cache.memory, memory_mask)
+            return self.cross_attention.join(attended)
 
-        x = self.memory_norm(self.attention_norm(x, written), memory)
+        x = self.cross_norm(self.attention_norm(x, written), memory)
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]

@@ -34,8 +34,8 @@ from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
-from recsys.model.masked_item import MaskedRecommender
-from recsys.model.next_item import Head, SequenceRecommender
+from recsys.model.masked_item import MaskedItemModel
+from recsys.model.next_item import Head, NextItemModel
 from recsys.model.positions import (
     LearnedPositions,
     NoPositions,
@@ -45,7 +45,7 @@ from recsys.model.positions import (
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 
-Model = SequenceRecommender | MaskedRecommender | SequenceToSequence | FactorisationMachine
+Model = NextItemModel | MaskedItemModel | SequenceToSequence | FactorisationMachine
 """What can be trained. All have item embeddings and a head, turn histories into what the head needs
 (`forward`; `newest` for scores at the last item alone), and targets too where they are known
 (`teacher_forced`)."""
@@ -57,9 +57,9 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
-) -> SequenceRecommender: ...
+) -> NextItemModel: ...
 @overload
-def build_model(config: MaskedItemConfig, num_items: int) -> MaskedRecommender: ...
+def build_model(config: MaskedItemConfig, num_items: int) -> MaskedItemModel: ...
 @overload
 def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToSequence: ...
 @overload
@@ -99,13 +99,13 @@ def build_model(
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
     if isinstance(config, MaskedItemConfig):
         encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
-        return MaskedRecommender(num_items, dim, encoder)
+        return MaskedItemModel(num_items, dim, encoder)
     stack: Encoder | HSTUEncoder
     if isinstance(config, HSTUConfig):
         stack = _hstu_encoder(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
-    return SequenceRecommender(num_items, dim, stack, _head(config), features, inputs)
+    return NextItemModel(num_items, dim, stack, _head(config), features, inputs)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
@@ -169,7 +169,7 @@ def _head(config: NextItemConfig | HSTUConfig) -> Head:
         dim,
         head.head_dim,
         half_lives,
-        memory=head.memory,
+        kv_source=head.kv_source,
         pooling=head.pooling,
         dropout=config.dropout,
     )

@@ -159,27 +159,27 @@ class _Average(torch.autograd.Function):
         dtype = torch.result_type(keys, queries)
         ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length, dtype))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
-        evidence = uses @ values.flatten(0, 1).T
+        value_scores = uses @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
-        attended: Tensor = ctx.sums.past(weights * evidence).div_(total)
-        ctx.save_for_backward(keys, values, queries, uses, weights, evidence, total, attended)
+        attended: Tensor = ctx.sums.past(weights * value_scores).div_(total)
+        ctx.save_for_backward(keys, values, queries, uses, weights, value_scores, total, attended)
         return attended
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, uses, weights, evidence, total, attended = ctx.saved_tensors
+        keys, values, queries, uses, weights, value_scores, total, attended = ctx.saved_tensors
         share = upstream[0] / total
-        of_evidence = ctx.sums.future(share)
-        # The weights stand in both sums: products × evidence - total is their gradient. Its
+        of_value_scores = ctx.sums.future(share)
+        # The weights stand in both sums: products × value_scores - total is their gradient. Its
         # negative here: the sign is cheaper to turn in the narrow results.
         of_logits = ctx.sums.future(share.mul_(attended))
-        of_logits.addcmul_(of_evidence, evidence, value=-1).mul_(weights)
-        of_evidence.mul_(weights)
+        of_logits.addcmul_(of_value_scores, value_scores, value=-1).mul_(weights)
+        of_value_scores.mul_(weights)
         return (
             (of_logits.T @ queries).neg_().view(keys.shape),
-            (of_evidence.T @ uses).view(values.shape),
+            (of_value_scores.T @ uses).view(values.shape),
             (of_logits @ keys.flatten(0, 1)).neg_(),
-            of_evidence @ values.flatten(0, 1),
+            of_value_scores @ values.flatten(0, 1),
             None,
         )
 
@@ -205,11 +205,11 @@ class _Sum(torch.autograd.Function):
         of_attended = upstream[0].reshape(-1, len(recencies))
         of_weighted = (of_attended @ recencies.T).view(weighted.shape)
         of_logits = weighted * of_weighted
-        of_evidence = of_weighted.mul_(weights)
+        of_value_scores = of_weighted.mul_(weights)
         return (
             (of_logits.T @ queries).view(keys.shape),
-            (of_evidence.T @ uses).view(values.shape),
+            (of_value_scores.T @ uses).view(values.shape),
             of_logits @ keys.flatten(0, 1),
-            of_evidence @ values.flatten(0, 1),
+            of_value_scores @ values.flatten(0, 1),
             None,
         )

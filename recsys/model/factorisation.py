@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
-from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import Inputs
 
@@ -39,7 +39,7 @@ class FactorisationMachine(nn.Module):
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 
-    def forward(self, inputs: Inputs) -> HistorySide:
+    def forward(self, inputs: Inputs) -> HistoryRepresentation:
         """What the candidates' vectors are multiplied with, [B, L, D + 1]."""
         items = inputs.items
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
@@ -50,6 +50,8 @@ class FactorisationMachine(nn.Module):
 
     newest = forward
 
-    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
-        """See `SequenceRecommender`."""
+    def teacher_forced(
+        self, inputs: Inputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
+        """See `NextItemModel`."""
         return self(inputs), inputs.items

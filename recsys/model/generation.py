@@ -200,7 +200,7 @@ def _next_log_probabilities(
     model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
 ) -> Tensor:
     """Float32 [B, W, I + 1] of the next token, from states [B, W, D] and tokens [B, W, t]."""
-    candidates = model.head.candidate_side(model.items.table())
+    candidates = model.head.represent_candidates(model.items.table())
     scores = model.head.logits((state,), candidates).float()
     scores.masked_fill_(~allowed[:, None], -math.inf)
     if not repeats:

@@ -1,8 +1,9 @@
 """Heads: how hidden states and candidates become scores.
 
-A head sees the two sides apart. `history_side` and `candidate_side` are made once for a batch;
-`logits` joins them for every position, chunk by chunk in training, and `newest` for the last
-position alone, which is all that scoring needs. Target attention has a file of its own.
+Histories and candidates are represented apart, once per batch (`represent_history`,
+`represent_candidates`). `logits` joins the two for every position, chunk by chunk in training, and
+`newest` for the last position alone, which is all that scoring needs. Target attention has a file
+of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 
-HistorySide = tuple[Tensor, ...]
+HistoryRepresentation = tuple[Tensor, ...]
 """Tensors whose first dimension is B, second-last L."""
-CandidateSide = tuple[Tensor, ...]
+CandidateRepresentation = tuple[Tensor, ...]
 """Tensors whose second-last dimension is the number of candidates: those of all histories, or with
 a first dimension B, of each history its own."""
 
@@ -31,31 +32,35 @@ class DotProductHead(nn.Module):
     reads_older_states = False
     """A position's scores need the hidden states of those before it."""
 
-    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+    def represent_history(self, states: Tensor, memory: Tensor) -> HistoryRepresentation:
         """From hidden states [B, L, D] and input item embeddings [B, L, D]."""
         return (states,)
 
-    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """From embeddings of candidates for all histories [C, D], or for each its own [B, C, D]."""
         return (embeddings,)
 
-    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, L, C] of every candidate at every position, from the items up to there."""
         return history[0] @ candidates[0].T
 
-    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def paired(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, L] of one candidate at each position, from embeddings [B, L, D]."""
         return (history[0] * candidates[0]).sum(dim=-1)
 
-    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+    def newest(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Tensor:
         """Scores [B, C] at each history's last item; lengths [B] ≥ 1."""
         return dot_products(history, candidates, lengths)
 
-    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+    def recent(
+        self, history: HistoryRepresentation, lengths: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """The end of the histories, which decides what `newest` says, and its lengths."""
         return _last_alone(history[:1], lengths)
 
-    def rows_at_once(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int) -> int:
         """Sequences of some length that training best makes `logits` of at once."""
         return max(1, _LOGITS_AT_ONCE // (length * candidates))
 
@@ -75,11 +80,11 @@ class CosineHead(DotProductHead):
         super().__init__()
         self._temperature = temperature
 
-    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+    def represent_history(self, states: Tensor, memory: Tensor) -> HistoryRepresentation:
         """See `DotProductHead`."""
         return (directions(states) / self._temperature,)
 
-    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """See `DotProductHead`."""
         return (directions(embeddings),)
 
@@ -116,39 +121,43 @@ class MixtureOfLogitsHead(nn.Module):
         self.history_gate = nn.Linear(embedding_dim, pairs)
         self.candidate_gate = nn.Linear(embedding_dim, 2 * pairs)
 
-    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+    def represent_history(self, states: Tensor, memory: Tensor) -> HistoryRepresentation:
         """See `DotProductHead`; the P vectors one after the other [B, L, P · d], A [B, L, P²]."""
         vectors = self._ways(self.of_history(states)) / self.temperature
         return vectors.flatten(-2), self.history_gate(states)
 
-    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """See `DotProductHead`; [C, P · d], and B with W [C, 2 P²]; or with a first dimension."""
         vectors = self._ways(self.of_candidate(embeddings))
         return vectors.flatten(-2), self.candidate_gate(embeddings)
 
-    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `DotProductHead`."""
         vectors, gates = (side.flatten(0, 1) for side in history)
         scores: Tensor = self._mixed((vectors, gates), candidates)
         return scores.view(*history[0].shape[:2], -1)
 
-    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def paired(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `DotProductHead`."""
         one = tuple(side[..., None, :] for side in history)
         return self._mixed(one, tuple(side[..., None, :] for side in candidates))[..., 0, 0]
 
-    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+    def newest(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Tensor:
         """See `DotProductHead`."""
         last = tuple(last_states(side, lengths) for side in history)
         if candidates[0].dim() == 2:
             return self._mixed(last, candidates)
         return self._mixed(tuple(side[:, None] for side in last), candidates)[:, 0]
 
-    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+    def recent(
+        self, history: HistoryRepresentation, lengths: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """See `DotProductHead`."""
         return _last_alone(history, lengths)
 
-    def rows_at_once(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int) -> int:
         """See `DotProductHead`."""
         return max(1, _LOGITS_AT_ONCE // (length * candidates * self.components**2))
 
@@ -156,7 +165,7 @@ class MixtureOfLogitsHead(nn.Module):
         """See `DotProductHead`."""
         return rows * self.components**2
 
-    def _mixed(self, history: tuple[Tensor, ...], candidates: CandidateSide) -> Tensor:
+    def _mixed(self, history: tuple[Tensor, ...], candidates: CandidateRepresentation) -> Tensor:
         """Scores [..., N, C] of sides [..., N, P · d] and [..., C, P · d] and their gates."""
         ways = [side.chunk(self.components, dim=-1) for side in (history[0], candidates[0])]
         cosines = torch.stack([one @ other.mT for one in ways[0] for other in ways[1]])
@@ -174,13 +183,17 @@ def directions(x: Tensor) -> Tensor:
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
-def dot_products(history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+def dot_products(
+    history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+) -> Tensor:
     """Scores [B, C] of h · e at each history's last item."""
     scores: Tensor = last_states(history[0], lengths)[:, None] @ candidates[0].mT
     return scores[:, 0]
 
 
-def _last_alone(history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+def _last_alone(
+    history: HistoryRepresentation, lengths: Tensor
+) -> tuple[HistoryRepresentation, Tensor]:
     """Each history's last position as a history of one."""
     last = tuple(last_states(side, lengths)[:, None] for side in history)
     return last, torch.ones_like(lengths)

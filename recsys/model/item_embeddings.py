@@ -43,7 +43,7 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
 class ItemEmbeddings(nn.Embedding):
     """e_i of items 1 to I: a row of a table and, where there are features, what they add (f_i).
 
-    Row 0 is PAD. Features of interactions and of users are read elsewhere (`SequenceRecommender`):
+    Row 0 is PAD. Features of interactions and of users are read elsewhere (`NextItemModel`):
     they do not belong to the item, and so not to a candidate.
 
     Args:

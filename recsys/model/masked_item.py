@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.encoder import Encoder
-from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import Inputs
 
 
-class MaskedRecommender(nn.Module):
+class MaskedItemModel(nn.Module):
     """BERT4Rec: item tokens in, some hidden; the states of the hidden ones out.
 
     A token 0 (PAD) inside a sequence is a hidden item: the encoder, which looks both ways, reads
@@ -41,7 +41,7 @@ class MaskedRecommender(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(self, inputs: Inputs) -> HistorySide:
+    def forward(self, inputs: Inputs) -> HistoryRepresentation:
         """The state of a hidden item behind each history.
 
         It is given for every position, [B, L, D], so that the head finds it at the last one.
@@ -50,12 +50,14 @@ class MaskedRecommender(nn.Module):
         states = last_states(self.encoder(embedded, lengths), lengths)
         return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
 
-    def newest(self, inputs: Inputs) -> HistorySide:
+    def newest(self, inputs: Inputs) -> HistoryRepresentation:
         """What `forward` gives, and cheaper."""
         states = self.encoder.newest(*self._with_one_behind(inputs))
         return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
 
-    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(
+        self, inputs: Inputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
 
         Returns:

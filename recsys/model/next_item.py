@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recsys.model.encoder import Encoder
 from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.heads import DotProductHead, HistorySide, MixtureOfLogitsHead
+from recsys.model.heads import DotProductHead, HistoryRepresentation, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUEncoder, TimesRead
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.model_inputs import Inputs
@@ -18,7 +18,7 @@ from recsys.model.target_attention import TargetAttentionHead
 Head = DotProductHead | MixtureOfLogitsHead | TargetAttentionHead
 
 
-class SequenceRecommender(nn.Module):
+class NextItemModel(nn.Module):
     """Item tokens in; what the head needs to score candidates out.
 
     Row 0 of the item embedding is PAD: it stays zero and is never a candidate worth scoring.
@@ -60,7 +60,7 @@ class SequenceRecommender(nn.Module):
         """What the encoder reads of times."""
         return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
 
-    def forward(self, inputs: Inputs) -> HistorySide:
+    def forward(self, inputs: Inputs) -> HistoryRepresentation:
         """The history side of the head.
 
         Raises:
@@ -68,17 +68,19 @@ class SequenceRecommender(nn.Module):
         """
         embedded = self._embed(inputs)
         states = self.encoder(embedded, inputs.lengths, inputs.times)
-        return self.head.history_side(states, embedded)
+        return self.head.represent_history(states, embedded)
 
-    def newest(self, inputs: Inputs) -> HistorySide:
+    def newest(self, inputs: Inputs) -> HistoryRepresentation:
         """`forward`, right for scores at the last item of each history alone, and cheaper."""
         if self.head.reads_older_states:
             return self.forward(inputs)
         embedded = self._embed(inputs)
         newest = self.encoder.newest(embedded, inputs.lengths, inputs.times)
-        return self.head.history_side(newest[:, None].expand_as(embedded), embedded)
+        return self.head.represent_history(newest[:, None].expand_as(embedded), embedded)
 
-    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(
+        self, inputs: Inputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """What is foretold of the targets [B, L] that follow each of the items [B, L].
 
         Features, too, are of the items: nothing is read of a target.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recsys.model.decoder import Decoder, DecoderCache, Memory
 from recsys.model.encoder import Encoder
-from recsys.model.heads import DotProductHead, HistorySide
+from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import Inputs
 
@@ -52,7 +52,7 @@ class SequenceToSequence(nn.Module):
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
         return Memory(self.encoder(self.embed(items), lengths), lengths)
 
-    def forward(self, inputs: Inputs) -> HistorySide:
+    def forward(self, inputs: Inputs) -> HistoryRepresentation:
         """The decoder's state before its first token: what scoring the next item needs.
 
         It is given for every position, [B, S, D], so that the head finds it at the last one.
@@ -63,7 +63,9 @@ class SequenceToSequence(nn.Module):
 
     newest = forward
 
-    def teacher_forced(self, inputs: Inputs, targets: Tensor) -> tuple[HistorySide, Tensor]:
+    def teacher_forced(
+        self, inputs: Inputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """What is foretold of the targets [B, n] when each is written after the true ones before.
 
         Returns:

@@ -17,7 +17,12 @@ from recsys.model.decayed_attention import (
     sums_at_all_positions,
 )
 from recsys.model.dropout import Dropout
-from recsys.model.heads import CandidateSide, HistorySide, directions, dot_products
+from recsys.model.heads import (
+    CandidateRepresentation,
+    HistoryRepresentation,
+    directions,
+    dot_products,
+)
 
 
 class TargetAttentionHead(nn.Module):
@@ -38,11 +43,11 @@ class TargetAttentionHead(nn.Module):
     sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
     The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
     starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978, over the encoder's
-    memory; the running-sum form is this project's.
+    kv_source; the running-sum form is this project's.
 
     Args:
         half_lives: purchases after which attention halves, one per head: λ = ln 2 / half-life.
-        memory: what keys and values are made of, item embeddings, encoder states or both.
+        kv_source: what keys and values are made of, item embeddings, encoder states or both.
         pooling: whether what the purchases say is averaged or summed up.
         dropout: of the features of keys' and values' source.
     """
@@ -57,23 +62,23 @@ class TargetAttentionHead(nn.Module):
         head_dim: int,
         half_lives: list[float],
         *,
-        memory: Literal["items", "states", "both"],
+        kv_source: Literal["items", "states", "both"],
         pooling: Literal["average", "sum"],
         dropout: float,
     ) -> None:
         super().__init__()
         self.num_heads = len(half_lives)
-        self.memory = memory
+        self.kv_source = kv_source
         self.pooling = pooling
         width = self.num_heads * head_dim
-        memory_dim = embedding_dim * (2 if memory == "both" else 1)
-        self.memory_norm = nn.LayerNorm(memory_dim)
+        kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
+        self.memory_norm = nn.LayerNorm(kv_dim)
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(embedding_dim, width, bias=False)
-        self.key = nn.Linear(memory_dim, width, bias=False)
-        self.value = nn.Linear(memory_dim, width, bias=False)
-        self.use = nn.Linear(embedding_dim, width, bias=False)
-        nn.init.zeros_(self.use.weight)
+        self.key = nn.Linear(kv_dim, width, bias=False)
+        self.value = nn.Linear(kv_dim, width, bias=False)
+        self.value_query = nn.Linear(embedding_dim, width, bias=False)
+        nn.init.zeros_(self.value_query.weight)
         self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
         decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
         self.register_buffer("decays", decays)
@@ -81,58 +86,64 @@ class TargetAttentionHead(nn.Module):
     @property
     def reads_older_states(self) -> bool:
         """See `DotProductHead`."""
-        return self.memory != "items"
+        return self.kv_source != "items"
 
-    def history_side(self, states: Tensor, memory: Tensor) -> HistorySide:
+    def represent_history(self, states: Tensor, kv_source: Tensor) -> HistoryRepresentation:
         """See `DotProductHead`; keys and values are [B, H, L, d]."""
-        source = states if self.memory == "states" else memory
-        if self.memory == "both":
-            source = torch.cat([memory, states], dim=-1)
+        source = states if self.kv_source == "states" else kv_source
+        if self.kv_source == "both":
+            source = torch.cat([kv_source, states], dim=-1)
         source = self.dropout(self.memory_norm(source))
         keys = directions(self._split(self.key(source)))
         return states, keys, self._split(self.value(source))
 
-    def candidate_side(self, embeddings: Tensor) -> CandidateSide:
-        """See `DotProductHead`; queries and uses are [H, C, d] or [B, H, C, d]."""
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
+        """See `DotProductHead`; queries and value_queries are [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
-        return embeddings, queries, self._split(self.use(embeddings))
+        return embeddings, queries, self._split(self.value_query(embeddings))
 
-    def logits(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `DotProductHead`."""
         states, keys, values = history
-        embeddings, queries, uses = candidates
+        embeddings, queries, value_queries = candidates
         scores = embeddings @ states.flatten(0, 1).T
         averages = self.pooling == "average"
         attend = averages_at_all_positions if averages else sums_at_all_positions
         for head, decay in enumerate(self.decays):
-            scores += attend(keys[:, head], values[:, head], queries[head], uses[head], decay)
+            scores += attend(
+                keys[:, head], values[:, head], queries[head], value_queries[head], decay
+            )
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
-    def paired(self, history: HistorySide, candidates: CandidateSide) -> Tensor:
+    def paired(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
         states, keys, values = history
-        embeddings, queries, uses = candidates
+        embeddings, queries, value_queries = candidates
         steps = torch.arange(states.shape[1], device=states.device)
         age = steps[:, None] - steps
-        fade = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
-        logits = queries @ keys.mT + fade
+        decay = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
+        logits = queries @ keys.mT + decay
         weights = logits.exp()
-        wholes = (weights if self.pooling == "average" else fade.exp()).sum(dim=-1, keepdim=True)
+        wholes = (weights if self.pooling == "average" else decay.exp()).sum(dim=-1, keepdim=True)
         weights = weights / wholes
-        attended = (weights * (uses @ values.mT)).sum(dim=(1, 3))
+        attended = (weights * (value_queries @ values.mT)).sum(dim=(1, 3))
         return (states * embeddings).sum(dim=-1) + attended
 
-    def newest(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+    def newest(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Tensor:
         """See `DotProductHead`."""
         scores = dot_products(history, candidates, lengths)
-        for fade, weights, evidence in self._attention(history, candidates, lengths):
-            attended = fade @ (weights * evidence) / self._whole(fade, weights)
+        for decay, weights, value_scores in self._attention(history, candidates, lengths):
+            attended = decay @ (weights * value_scores) / self._whole(decay, weights)
             scores = scores + attended.squeeze(1)
         return scores
 
-    def recent(self, history: HistorySide, lengths: Tensor) -> tuple[HistorySide, Tensor]:
+    def recent(
+        self, history: HistoryRepresentation, lengths: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
         """See `DotProductHead`.
 
         What is older than the purchases kept changes, taken together, no score but in its rounding.
@@ -140,7 +151,7 @@ class TargetAttentionHead(nn.Module):
         passed = max(0, int(lengths.min()) - self._reach(history[0].dtype))
         return tuple(side[..., passed:, :] for side in history), lengths - passed
 
-    def rows_at_once(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int) -> int:
         """See `DotProductHead`."""
         return sequences_together(length)
 
@@ -149,48 +160,50 @@ class TargetAttentionHead(nn.Module):
         return rows * positions
 
     def contributions(
-        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Tensor:
         """What each purchase adds to each candidate's score at the last item, [B, L, C].
 
         Their sum over L is the attended part of `newest`: the rest is the dot product.
         """
         parts = [
-            fade.mT * weights * evidence / self._whole(fade, weights)
-            for fade, weights, evidence in self._attention(history, candidates, lengths)
+            decay.mT * weights * value_scores / self._whole(decay, weights)
+            for decay, weights, value_scores in self._attention(history, candidates, lengths)
         ]
         return torch.stack(parts).sum(dim=0)
 
-    def weights(self, history: HistorySide, candidates: CandidateSide, lengths: Tensor) -> Tensor:
+    def weights(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Tensor:
         """How each head spreads a candidate's attention over the purchases, at the last item.
 
         [B, H, L, C]; they sum to 1 over L, and are 0 on padding. Of heads that sum up, these are
         the shares.
         """
         parts = [
-            fade.mT * weights / (fade @ weights)
-            for fade, weights, _ in self._attention(history, candidates, lengths)
+            decay.mT * weights / (decay @ weights)
+            for decay, weights, _ in self._attention(history, candidates, lengths)
         ]
         return torch.stack(parts, dim=1)
 
     def _attention(
-        self, history: HistorySide, candidates: CandidateSide, lengths: Tensor
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Per head, as seen from the last item.
 
         The decay of each purchase [B, 1, L], 0 on padding; its unnormalised attention weights
-        without the decay, and its evidence [B, L, C].
+        without the decay, and its value_scores [B, L, C].
         """
         _, keys, values = history
-        _, queries, uses = candidates
+        _, queries, value_queries = candidates
         width = keys.shape[2]
         age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
         present = padding_mask(lengths, width)
-        for head, decay in enumerate(self.decays):
-            fade = torch.exp(-decay * age.clamp(min=0)) * present
-            query, use = queries[..., head, :, :], uses[..., head, :, :]
+        for head, rate in enumerate(self.decays):
+            decay = torch.exp(-rate * age.clamp(min=0)) * present
+            query, value_query = queries[..., head, :, :], value_queries[..., head, :, :]
             weights = (keys[:, head] @ query.mT).exp()
-            yield fade[:, None].to(weights.dtype), weights, values[:, head] @ use.mT
+            yield decay[:, None].to(weights.dtype), weights, values[:, head] @ value_query.mT
 
     def _reach(self, dtype: torch.dtype) -> int:
         """How many of the newest purchases decide a score, to the rounding of the dtype.
@@ -205,9 +218,9 @@ class TargetAttentionHead(nn.Module):
         share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-slowest))
         return math.ceil((2 * temperature - share) / slowest)
 
-    def _whole(self, fade: Tensor, weights: Tensor) -> Tensor:
+    def _whole(self, decay: Tensor, weights: Tensor) -> Tensor:
         """What the sum over a history is divided by, [B, 1, C] or [B, 1, 1]; see `_attention`."""
-        return fade @ weights if self.pooling == "average" else fade.sum(dim=-1, keepdim=True)
+        return decay @ weights if self.pooling == "average" else decay.sum(dim=-1, keepdim=True)
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d]."""

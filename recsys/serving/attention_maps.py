@@ -22,8 +22,8 @@ from recsys.inference.model_scorer import read_histories
 from recsys.inference.ranking import top_k
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.factorisation import FactorisationMachine
-from recsys.model.masked_item import MaskedRecommender
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.masked_item import MaskedItemModel
+from recsys.model.next_item import NextItemModel
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
@@ -37,7 +37,7 @@ purchases; candidates at the purchases."""
 _LAYERS: dict[str, Kind] = {
     "encoder attention": "encoder",
     "decoder attention": "decoder",
-    "decoder memory_attention": "cross",
+    "decoder cross_attention": "cross",
 }
 """Attention layers by the stack they are in and their name in a block."""
 
@@ -136,7 +136,7 @@ def inspect(
         maps = _written(bundle, model, known, purchases, 5 if n is None else n)
     elif isinstance(model, FactorisationMachine):
         maps = []
-    elif isinstance(model, MaskedRecommender):
+    elif isinstance(model, MaskedItemModel):
         maps = _scored(bundle, model, known, [*purchases, "the next one"], candidates)
     else:
         maps = _scored(bundle, model, known, purchases, candidates)
@@ -175,7 +175,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 @torch.inference_mode()
 def _scored(
     bundle: ModelBundle,
-    model: SequenceRecommender | MaskedRecommender,
+    model: NextItemModel | MaskedItemModel,
     known: Histories,
     purchases: list[str],
     candidates: NDArray[np.int32] | None,
@@ -192,7 +192,9 @@ def _scored(
             best, _ = top_k(bundle.scorer, known, k, bundle.manifest.protocol.seen)
             candidates = _some(best[0], "recommend")
         rows = _labels(bundle, candidates, np.arange(1, len(candidates) + 1))
-        side = head.candidate_side(model.items(torch.from_numpy(candidates).to(lengths.device)))
+        side = head.represent_candidates(
+            model.items(torch.from_numpy(candidates).to(lengths.device))
+        )
         weights = head.weights(history, side, lengths)[0].mT.cpu().numpy()
         half_lives = [math.log(2) / decay for decay in head.decays.tolist()]
         heads = [

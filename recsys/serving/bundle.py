@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
-from recsys.data.prepared import Part, PreparedDataset, TrainedUntil
+from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -28,12 +28,12 @@ from recsys.inference.scorer import Scorer
 from recsys.model.build import Model
 from recsys.model.heads import DotProductHead
 from recsys.model.hstu import TimesRead
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.inputs import RawHistories, UserHistories
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_EVIDENCE = "evidence.safetensors"
+_COUNT_ENSEMBLE = "count_ensemble.safetensors"
 
 
 class ServingProtocol(Section):
@@ -43,7 +43,7 @@ class ServingProtocol(Section):
     """As the splits of `recsys.config` name themselves."""
     seen: Literal["filter", "allow"]
     """Whether items of a user's history are left out of recommendations."""
-    trained_until: TrainedUntil
+    trained_on: TrainedOn
 
 
 class BundleManifest(FolderManifest):
@@ -76,7 +76,7 @@ class ModelBundle:
     item_table: pl.DataFrame
     """item_id, the features of the items, and count: how many interactions of the item the model
     was trained on [I rows]; row i is item token i + 1."""
-    evidence: Evidence | None = None
+    count_ensemble: CountEnsemble | None = None
     """Counts whose scores are added to the model's."""
     encoders: Encoders = NO_ENCODERS
     """Of the features that the model reads."""
@@ -88,9 +88,9 @@ class ModelBundle:
         model: Model,
         experiment: Experiment,
         dataset: PreparedDataset,
-        trained_until: TrainedUntil,
+        trained_on: TrainedOn,
         git_commit: str | None = None,
-        evidence: Evidence | None = None,
+        count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
     ) -> ModelBundle:
         """Write a bundle folder, whole or not at all, and open it.
@@ -102,9 +102,9 @@ class ModelBundle:
             model: the trained weights; it is left as it is.
             experiment: all settings.
             dataset: what the model was trained on; a feature of its items named count gives way.
-            trained_until: "valid" if the weights were refitted with the validation targets.
+            trained_on: the parts of the split that the weights were trained on.
             git_commit: of the code that trained it.
-            evidence: counted on the same part, to be added to the scores.
+            count_ensemble: counted on the same part, to be added to the scores.
             encoders: of the features that the model reads.
 
         Raises:
@@ -112,7 +112,7 @@ class ModelBundle:
         """
         path = Path(path)
         BundleManifest.previous(path)
-        log = dataset.histories("valid" if trained_until == "train" else "test")
+        log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
         with new_folder(path) as folder:
             weights = {
@@ -120,8 +120,8 @@ class ModelBundle:
                 for name, weight in model.state_dict().items()
             }
             save_file(weights, folder / _WEIGHTS)
-            if evidence is not None:
-                evidence.save(folder / _EVIDENCE)
+            if count_ensemble is not None:
+                count_ensemble.save(folder / _COUNT_ENSEMBLE)
             encoders.save(folder)
             (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
             dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
@@ -131,7 +131,7 @@ class ModelBundle:
                 protocol=ServingProtocol(
                     split=str(experiment.data.split),
                     seen=experiment.evaluation.seen,
-                    trained_until=trained_until,
+                    trained_on=trained_on,
                 ),
                 git_commit=git_commit,
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
@@ -161,13 +161,17 @@ class ModelBundle:
         encoders = Encoders.load(path, experiment.model)
         model = empty_model(experiment, item_table, manifest.num_items, encoders)
         _load_weights(model, path / _WEIGHTS)
-        evidence = Evidence.load(path / _EVIDENCE) if _EVIDENCE in manifest.files else None
-        return cls(path, manifest, experiment, model, item_table, evidence, encoders)
+        count_ensemble = (
+            CountEnsemble.load(path / _COUNT_ENSEMBLE)
+            if _COUNT_ENSEMBLE in manifest.files
+            else None
+        )
+        return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders)
 
     @property
     def scorer(self) -> Scorer:
-        """The model, its counted evidence with it, on the device where the model is."""
-        return model_scorer(self.model, self.experiment, self.evidence)
+        """The model, its a count ensemble with it, on the device where the model is."""
+        return model_scorer(self.model, self.experiment, self.count_ensemble)
 
     @property
     def retriever(self) -> Scorer:
@@ -181,7 +185,7 @@ class ModelBundle:
                 f"{self.path}: two stages are for target attention: {self.experiment.family} "
                 "scores by dot products alone, which leaves nothing to rank anew"
             )
-        return model_scorer(self.model, self.experiment, self.evidence, DotProductHead())
+        return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
 
     @property
     def num_items(self) -> int:
@@ -191,7 +195,7 @@ class ModelBundle:
     @property
     def times(self) -> TimesRead:
         """What the model reads of times."""
-        return self.model.times if isinstance(self.model, SequenceRecommender) else "none"
+        return self.model.times if isinstance(self.model, NextItemModel) else "none"
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
         """Histories in raw ids as the model reads them: see `UserHistories.from_raw`."""
@@ -205,7 +209,7 @@ class ModelBundle:
         Raises:
             InputError: it was trained on the targets, or on another dataset.
         """
-        if part == "valid" and self.manifest.protocol.trained_until == "valid":
+        if part == "valid" and "valid" in self.manifest.protocol.trained_on:
             raise InputError(f"{self.path}: was trained on the validation targets too (a refit)")
         if dataset.fingerprint != self.manifest.dataset_fingerprint:
             raise InputError(
@@ -233,12 +237,12 @@ class ModelBundle:
 def model_scorer(
     model: Model,
     experiment: Experiment,
-    evidence: Evidence | None = None,
+    count_ensemble: CountEnsemble | None = None,
     head: DotProductHead | None = None,
 ) -> Scorer:
-    """The scores of a model, or of another head on it, those of the counted evidence added."""
+    """The scores of a model, or of another head on it, those of the a count ensemble added."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
-    return scorer if evidence is None else evidence.beside(scorer)
+    return scorer if count_ensemble is None else count_ensemble.beside(scorer)
 
 
 def _load_weights(model: Model, path: Path) -> None:

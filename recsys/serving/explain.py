@@ -14,7 +14,7 @@ from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.attention import last_states
 from recsys.model.build import Model
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.inputs import Moment, known_tokens
@@ -27,11 +27,11 @@ def explain(
     """What each purchase of a history adds to the score of an item.
 
     Target attention adds to the dot product one term per purchase (the sum over its heads), and so
-    does counted evidence: these terms are the contributions. The dot product itself, of the whole
+    does the count ensemble: these terms are the contributions. The dot product itself, of the whole
     history's hidden state and the item, has no parts.
 
     Args:
-        bundle: a model with the target-attention head, or with counted evidence.
+        bundle: a model with the target-attention head, or with a count ensemble.
         history: item ids, oldest first, or a log of one user, with the columns of all that the
             model reads; items outside the catalogue are skipped.
         item: the id of the item to explain.
@@ -48,17 +48,17 @@ def explain(
         InputError: the model has neither; the item is not in the catalogue; no item of the history
             is; see `one_history`.
     """
-    model, evidence, vocabulary = bundle.model, bundle.evidence, bundle.vocabulary
+    model, count_ensemble, vocabulary = bundle.model, bundle.count_ensemble, bundle.vocabulary
     head = _target_attention(model)
-    if head is None and evidence is None:
+    if head is None and count_ensemble is None:
         raise InputError(
-            f"{bundle.path}: only the scores of target attention and of counted evidence have "
+            f"{bundle.path}: only the scores of target attention and of a count ensemble have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
     asked = one_history(bundle, history, at)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
-    longest = read if evidence is None else evidence.items_read(read)
+    longest = read if count_ensemble is None else count_ensemble.items_read(read)
     newest = slice(0 if longest is None else -longest, None)
     tokens, positions = asked.histories.items[newest], asked.places[newest]
     if not len(tokens):
@@ -69,8 +69,8 @@ def explain(
         contributions[-len(recent.items) :], rest = _parts(model, head, recent, candidate)
     else:
         rest = float(ModelScorer(model, read).score(recent)[0, candidate])
-    if evidence is not None:
-        contributions += evidence.contributions(tokens, candidate.item()).astype(np.float32)
+    if count_ensemble is not None:
+        contributions += count_ensemble.contributions(tokens, candidate.item()).astype(np.float32)
     size = np.abs(contributions).sum()
     return (
         bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
@@ -86,7 +86,7 @@ def explain(
 def _target_attention(model: Model) -> TargetAttentionHead | None:
     """The head that gives each purchase a part of the score."""
     head = model.head
-    if isinstance(model, SequenceRecommender) and isinstance(head, TargetAttentionHead):
+    if isinstance(model, NextItemModel) and isinstance(head, TargetAttentionHead):
         return head
     return None
 
@@ -102,5 +102,5 @@ def _parts(
     embedding = model.items(torch.from_numpy(candidate).to(model.items.weight.device))
     history, lengths = read_histories(model, histories)
     dot_product = float(last_states(history[0], lengths) @ embedding.T)
-    contributions = head.contributions(history, head.candidate_side(embedding), lengths)
+    contributions = head.contributions(history, head.represent_candidates(embedding), lengths)
     return contributions[0, :, 0].cpu().numpy(), dot_product

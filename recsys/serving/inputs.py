@@ -99,13 +99,13 @@ class UserHistories:
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
         places = span_places(starts, ends)
-        features, people = dataset.interaction_features, dataset.user_features
+        features, user_features = dataset.interaction_features, dataset.user_features
         whole = Histories(
             ours[dataset.items[places]],
             np.concatenate([[0], np.cumsum(ends - starts)]),
             dataset.timestamps[places],
             interaction_features=None if features is None else features[places],
-            user_features=None if people is None else people[rows],
+            user_features=None if user_features is None else user_features[rows],
         )
         return _known(dataset.user_ids.gather(rows), whole)
 
@@ -141,7 +141,7 @@ class UserHistories:
                 f"at={at!r}: must not be before the newest item of user {user!r}, at {newest[late]}"
             )
         asked = np.full(len(lengths), moment, dtype=np.int64)
-        return replace(self, histories=replace(self.histories, asked=asked))
+        return replace(self, histories=replace(self.histories, request_times=asked))
 
 
 def id_series(values: Iterable[Any], place: str) -> pl.Series:
@@ -211,12 +211,12 @@ def _from_log(
         interaction_features=encoders.read_interactions(log),
     )
     if encoders.users is not None:
-        people = encoders.read_users(_people(log, encoders.users.columns, origin))
-        whole = replace(whole, user_features=people)
+        user_features = encoders.read_users(_user_table(log, encoders.users.columns, origin))
+        whole = replace(whole, user_features=user_features)
     return _known(users["value"].rename("user_id"), whole)
 
 
-def _people(log: pl.DataFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
+def _user_table(log: pl.DataFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
     """user_id and the columns of users, of which each user's rows say the same or nothing."""
     rows = log.group_by("user_id", maintain_order=True)
     for name in columns:

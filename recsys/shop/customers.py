@@ -67,7 +67,7 @@ class _Purchases:
         )
 
 
-def live(
+def simulate_purchases(
     num_customers: int, stock: pl.DataFrame, rules: Sequence[Rule], rng: np.random.Generator
 ) -> Bought:
     """Let customers buy from the stock (item_id, category, season, consumable).

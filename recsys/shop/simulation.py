@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import InputError
-from recsys.shop.customers import live
+from recsys.shop.customers import simulate_purchases
 from recsys.shop.products import PLANTED, Rule, list_products
 
 OPENED = datetime(2023, 1, 1)  # noqa: DTZ001 (the timestamps of the log are naive)
@@ -54,7 +54,7 @@ def make_shop(seed: int = 0, num_customers: int = 10_000, num_products: int = 1_
         replace(rule, causes=tuple(named[c] for c in rule.causes), effect=named[rule.effect])
         for rule in PLANTED
     )
-    bought = live(num_customers, stock, rules, rng)
+    bought = simulate_purchases(num_customers, stock, rules, rng)
     # Whole seconds, one more for each earlier purchase: no two at the same time.
     seconds = np.floor(bought.times).astype(np.int64) + bought.positions
     history = pl.DataFrame(

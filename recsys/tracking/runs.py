@@ -21,8 +21,21 @@ from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
+
+__all__ = [
+    "EvaluatedRun",
+    "Run",
+    "audit_of",
+    "differing_tags",
+    "find_runs",
+    "is_of_lists",
+    "keep_report",
+    "learning_curves",
+    "run_label",
+    "store_lock",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +48,7 @@ class EvaluatedRun:
 
     run: Run
     ranks: RankTable
-    lists: ContinuationTable | None
+    lists: NextListTable | None
     alone: bool = False
     """Are these the ranks by its model without the counts that stand beside it?"""
 
@@ -51,7 +64,7 @@ class EvaluatedRun:
         family: str = self.run.data.tags.get("model", "unknown")
         return family.removesuffix(WITH_COUNTS) if self.alone else family
 
-    def table(self, metric: str) -> RankTable | ContinuationTable:
+    def table(self, metric: str) -> RankTable | NextListTable:
         """The table that a metric is of.
 
         Raises:
@@ -99,7 +112,7 @@ def find_runs(
         newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
         chosen = [_find(wanted, there, newest) for wanted in runs]
         if not runs:
-            chosen = [*newest.values()] if across_protocols else _alike(newest.values())
+            chosen = [*newest.values()] if across_protocols else comparable_runs(newest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
@@ -167,7 +180,7 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
     return client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first)[::-1]
 
 
-def _alike(runs: Collection[Run]) -> list[Run]:
+def comparable_runs(runs: Collection[Run]) -> list[Run]:
     """Those that can be compared with the newest of them."""
     if not runs:
         return []
@@ -226,7 +239,7 @@ def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> list[
         try:
             ranks = RankTable.load(fetch(name))
             if listed and lists in there:
-                return [EvaluatedRun(run, ranks, ContinuationTable.load(fetch(lists)))]
+                return [EvaluatedRun(run, ranks, NextListTable.load(fetch(lists)))]
             found = [EvaluatedRun(run, ranks, None)]
             if alone in there:
                 ranks = RankTable.load(fetch(alone))

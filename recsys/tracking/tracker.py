@@ -50,12 +50,12 @@ class Tracker:
 
     def tag(self, name: str, value: str) -> None:
         """A fact of the run that is no number."""
-        with self._survive():
+        with self.log_store_errors():
             self.client.set_tag(self.run_id, name, value)
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         """Dotted names and values that decided the result."""
-        with self._survive():
+        with self.log_store_errors():
             self.client.log_batch(self.run_id, params=_params(settings))
 
     def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
@@ -66,7 +66,7 @@ class Tracker:
             for name, value in figures.items()
             if (name, step) not in self.logged
         ]
-        with self._survive():
+        with self.log_store_errors():
             self.client.log_batch(self.run_id, metrics=metrics)
 
     def log_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
@@ -85,12 +85,12 @@ class Tracker:
     def log_audit(self, findings: Sequence[Finding]) -> None:
         """What the audit of the dataset found, as the artifact audit.json."""
         text = json.dumps([asdict(finding) for finding in findings], indent=2)
-        with self._survive():
+        with self.log_store_errors():
             self.client.log_text(self.run_id, text, AUDIT)
 
     def log_path(self, path: Path) -> None:
         """A file, or a folder under its own name, as artifact."""
-        with self._survive():
+        with self.log_store_errors():
             if path.is_dir():
                 self.client.log_artifacts(self.run_id, str(path), path.name)
             else:
@@ -98,11 +98,12 @@ class Tracker:
 
     def end(self, status: str) -> None:
         """Close the run."""
-        with self._survive():
+        with self.log_store_errors():
             self.client.set_terminated(self.run_id, status)
 
     @contextmanager
-    def _survive(self) -> Iterator[None]:
+    def log_store_errors(self) -> Iterator[None]:
+        """Log what the store refuses, so that it costs no training."""
         try:
             yield
         except (MlflowException, OSError) as error:
@@ -234,7 +235,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location = None
-    _knock(config.uri)
+    check_server(config.uri)
     try:
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +250,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
 
 
-def _knock(uri: str) -> None:
+def check_server(uri: str) -> None:
     """Is there a server at all? MLflow itself would go on asking for minutes."""
     if not uri.startswith(("http://", "https://")):
         return

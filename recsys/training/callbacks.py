@@ -19,7 +19,7 @@ from recsys.training.precision import working_dtype
 from recsys.training.state import (
     MONITOR,
     Curve,
-    EarlyFall,
+    EarlyDecay,
     EpochSoFar,
     TrainingState,
     random_state,
@@ -71,13 +71,13 @@ class EpochRecorder(pl.Callback):
         self._steps_before = 0 if start is None else start.step
         self._seconds_before = 0.0 if start is None else start.epoch.seconds
         self._started = 0.0
-        if self.curve.early_fall is not None:
-            self._let_fall(self.curve.early_fall)
+        if self.curve.early_decay is not None:
+            self._let_fall(self.curve.early_decay)
 
     @property
-    def over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether there are no more epochs, or patience is at its end."""
-        return len(self.curve.epochs) >= self._last_epoch or self._impatient
+        return len(self.curve.epochs) >= self._last_epoch or self.patience_exhausted
 
     @property
     def total_steps(self) -> int:
@@ -93,7 +93,7 @@ class EpochRecorder(pl.Callback):
     @property
     def _held(self) -> int:
         """Epochs before the learning rate falls."""
-        fall = self.curve.early_fall
+        fall = self.curve.early_decay
         return self._epochs - self._falling if fall is None else fall.epoch
 
     @property
@@ -101,7 +101,7 @@ class EpochRecorder(pl.Callback):
         return self._held + self._falling
 
     @property
-    def _impatient(self) -> bool:
+    def patience_exhausted(self) -> bool:
         """Validation has just said that it long gained nothing, though the rate falls if it can."""
         done, since = len(self.curve.epochs), self.curve.best_epoch
         if since is None or MONITOR not in self.curve.epochs[-1]:
@@ -110,10 +110,10 @@ class EpochRecorder(pl.Callback):
             since = max(since, self._held)
         return done - since >= self._config.patience
 
-    def _let_fall(self, fall: EarlyFall) -> None:
+    def _let_fall(self, fall: EarlyDecay) -> None:
         """From there on, over as many epochs as it would have later."""
         steps = self._falling * fall.step // fall.epoch
-        self.curve.early_fall = fall
+        self.curve.early_decay = fall
         self._module.schedule = self._module.schedule.falling(fall.step, steps)
 
     @property
@@ -142,7 +142,7 @@ class EpochRecorder(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validate, compare with the best so far, report."""
         seconds = self.seconds
-        loss, targets = processes.total(self._module.sums).tolist()
+        loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
         self._module.sums.zero_()
         self._seconds_before = 0.0
         figures = {"train/loss": loss / targets, **self._cost(seconds)}
@@ -151,12 +151,12 @@ class EpochRecorder(pl.Callback):
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self._last_epoch:
             self._keep(epoch, figures)
-        if self._impatient and self._falling and epoch < self._held:
-            self._let_fall(EarlyFall(epoch, self._steps_before + trainer.global_step))
+        if self.patience_exhausted and self._falling and epoch < self._held:
+            self._let_fall(EarlyDecay(epoch, self._steps_before + trainer.global_step))
             logger.info(
                 "validation gains no more: the learning rate falls, over %d epochs", self._falling
             )
-        trainer.should_stop = self.over
+        trainer.should_stop = self.should_stop
         self._report(epoch, figures)
 
     def _cost(self, seconds: float) -> dict[str, float]:
@@ -231,7 +231,7 @@ class StateKeeper(pl.Callback):
         self._step += 1
         self._batches += 1
         due = time.monotonic() - self._last >= self._seconds
-        if not trainer.is_last_batch and processes.first_says(due):
+        if not trainer.is_last_batch and processes.broadcast_from_rank0(due):
             self._hand_on(self._recorder.seconds)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -251,8 +251,8 @@ class StateKeeper(pl.Callback):
 
     def _hand_on(self, seconds: float) -> None:
         module = self._module
-        loss, targets = processes.total(module.sums).tolist()
-        random = processes.stacked(random_state())
+        loss, targets = processes.all_reduce_sum(module.sums).tolist()
+        random = processes.all_gather(random_state())
         if processes.is_first():
             self._keep(
                 TrainingState(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import Protocol, RankTable
-from recsys.training.state import Curve, EarlyFall, EpochSoFar, TrainingState
+from recsys.training.state import Curve, EarlyDecay, EpochSoFar, TrainingState
 
 _HEADER = "recsys.checkpoint"
 
@@ -123,7 +123,7 @@ def _dismantle(curve: Curve | None) -> tuple[dict[str, Any] | None, dict[str, Te
         return None, {}
     tree: dict[str, Any] = {
         "epochs": curve.epochs,
-        "early_fall": curve.early_fall,
+        "early_decay": curve.early_decay,
         "best_epoch": curve.best_epoch,
         "protocol": None,
     }
@@ -143,8 +143,8 @@ def _assemble(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curve:
         order = ["user", "target", "rank", "history_length"]
         frame = pl.DataFrame({name: columns[name] for name in order})
         ranks = RankTable(frame, Protocol(**tree["protocol"]))
-    early = tree.get("early_fall")  # checkpoints of before there was one
-    fall = None if early is None else EarlyFall(*early)
+    early = tree.get("early_decay")  # checkpoints of before there was one
+    fall = None if early is None else EarlyDecay(*early)
     return Curve(tree["epochs"], fall, tree["best_epoch"], _without("best/", tensors), ranks)
 
 

@@ -19,7 +19,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
-from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
+from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.shared_batches import Batches, SharedBatches
@@ -95,7 +95,7 @@ def train(
         if processes.is_first():
             steps = 0 if start is None else start.step
             callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
-        if not (recorder.over or (start is not None and start.ended)):
+        if not (recorder.should_stop or (start is not None and start.ended)):
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
@@ -151,7 +151,7 @@ def _epochs_of(experiment: Experiment, histories: Histories) -> Batches:
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):
-        return ContinuationBatches(histories, length, model.max_generated, tokens, seed)
+        return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
     sequences = TrainingBatches(histories, length, tokens, seed, training.windows)
     if isinstance(model, MaskedItemConfig):
         return MaskedBatches(sequences, model.mask_probability, seed)

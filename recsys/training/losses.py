@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from recsys.data.histories import PAD
 from recsys.training.chunks import LogitsFunction, chunked_sum
-from recsys.training.negatives import Negatives, left_out
+from recsys.training.negatives import Negatives, negative_mask
 
 
 def cross_entropy(
@@ -229,7 +229,7 @@ def chunked_sampled(
 
     def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        out = left_out(negatives.items, targets[rows], None if had is None else had[rows])
+        out = negative_mask(negatives.items, targets[rows], None if had is None else had[rows])
         if negatives.log_expected is not None:
             exact[..., 1:] -= negatives.log_expected
         exact[..., 1:].masked_fill_(out, -torch.inf)

@@ -15,11 +15,11 @@ from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.model.build import Model
-from recsys.model.heads import HistorySide
+from recsys.model.heads import HistoryRepresentation
 from recsys.model.model_inputs import Inputs
 from recsys.training import processes
 from recsys.training.cost import StepMeter
-from recsys.training.objective import SampledObjective, build_objective, read_rows_alone
+from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import inverse_square_root, warmup_hold_decay
 from recsys.training.state import TrainingState, restore_random
@@ -78,7 +78,7 @@ class TrainingModule(pl.LightningModule):
         self.model = model
         self.objective = build_objective(config, interactions)
         if isinstance(self.objective, SampledObjective):
-            read_rows_alone(model)
+            use_sparse_gradients(model)
         self._config = config
         self.schedule = schedule
         """Read at every step."""
@@ -142,14 +142,14 @@ class TrainingModule(pl.LightningModule):
         if processes.count() == 1:
             return loss
         # Lightning takes the mean of the processes' gradients, but some have more targets.
-        return loss * (targets * processes.count() / processes.total(targets))
+        return loss * (targets * processes.count() / processes.all_reduce_sum(targets))
 
-    def teacher_forced(self, batch: SequenceBatch) -> tuple[HistorySide, Tensor]:
-        """See `SequenceRecommender`."""
+    def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
+        """See `NextItemModel`."""
         inputs = Inputs(batch.items, batch.lengths, batch.times, batch.features)
         return self.model.teacher_forced(inputs, batch.targets)
 
-    def loss(self, history: HistorySide, targets: Tensor, had: Tensor) -> Tensor:
+    def loss(self, history: HistoryRepresentation, targets: Tensor, had: Tensor) -> Tensor:
         """Of what the model's `teacher_forced` gives for targets [B, L]: the mean over them."""
         value: Tensor = self.objective(
             self.model, history, targets, had if self._exclude_seen else None

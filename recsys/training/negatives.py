@@ -104,7 +104,7 @@ def _shares(interactions: Tensor) -> Tensor:
     return shares / shares.sum()
 
 
-def left_out(items: Tensor, targets: Tensor, had: Tensor | None) -> Tensor:
+def negative_mask(items: Tensor, targets: Tensor, had: Tensor | None) -> Tensor:
     """Which items a position is not held against: its own target, and what was had before it.
 
     Args:
@@ -116,7 +116,7 @@ def left_out(items: Tensor, targets: Tensor, had: Tensor | None) -> Tensor:
     Returns:
         bool [B, L, C].
 
-    >>> left_out(torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])).int()
+    >>> negative_mask(torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])).int()
     tensor([[[1, 1, 0],
              [1, 1, 1]]], dtype=torch.int32)
     """

@@ -19,7 +19,7 @@ from recsys.config import (
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
 from recsys.model.build import Model
-from recsys.model.heads import HistorySide
+from recsys.model.heads import HistoryRepresentation
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
@@ -39,7 +39,7 @@ class CatalogueObjective(nn.Module):
         self._label_smoothing = label_smoothing
 
     def forward(
-        self, model: Model, history: HistorySide, targets: Tensor, had: Tensor | None
+        self, model: Model, history: HistoryRepresentation, targets: Tensor, had: Tensor | None
     ) -> Tensor:
         """Mean over the targets [B, L]; what was had [B, N] before each is left out.
 
@@ -47,15 +47,15 @@ class CatalogueObjective(nn.Module):
         """
         head, table = model.head, model.items.table()
         if head.reads_one_position:
-            rows = head.rows_at_once(1, len(table))
-            history, targets, had = _targets_alone(history, targets, had, rows)
+            rows = head.chunk_rows(1, len(table))
+            history, targets, had = drop_padding(history, targets, had, rows)
         return chunked_cross_entropy(
             head.logits,
             history,
-            head.candidate_side(table),
+            head.represent_candidates(table),
             targets,
             had,
-            chunk_rows=head.rows_at_once(targets.shape[1], len(table)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
             label_smoothing=self._label_smoothing,
         )
 
@@ -88,7 +88,7 @@ class SampledObjective(nn.Module):
             self._loss = partial(binary_cross_entropy, target_weight=weight)
 
     def forward(
-        self, model: Model, history: HistorySide, targets: Tensor, had: Tensor | None
+        self, model: Model, history: HistoryRepresentation, targets: Tensor, had: Tensor | None
     ) -> Tensor:
         """As `CatalogueObjective`; see `chunked_sampled`."""
         head, negatives = model.head, self.negatives(targets)
@@ -98,18 +98,18 @@ class SampledObjective(nn.Module):
             self._loss,
             head.logits,
             history,
-            head.candidate_side(model.items(negatives.items)),
-            head.paired(history, head.candidate_side(model.items(targets))),
+            head.represent_candidates(model.items(negatives.items)),
+            head.paired(history, head.represent_candidates(model.items(targets))),
             targets,
             negatives,
             had,
-            chunk_rows=head.rows_at_once(targets.shape[1], len(negatives.items)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items)),
         )
 
 
-def _targets_alone(
-    history: HistorySide, targets: Tensor, had: Tensor | None, chunk_rows: int
-) -> tuple[HistorySide, Tensor, Tensor | None]:
+def drop_padding(
+    history: HistoryRepresentation, targets: Tensor, had: Tensor | None, chunk_rows: int
+) -> tuple[HistoryRepresentation, Tensor, Tensor | None]:
     """The M positions with a target, as sequences of one: [M, 1, D], [M, 1], [M, N].
 
     Where most positions have none, as in filling in hidden items, no logits are made for those.
@@ -148,7 +148,7 @@ def build_objective(
     return SampledObjective(config.loss, interactions)
 
 
-def read_rows_alone(model: Model) -> None:
+def use_sparse_gradients(model: Model) -> None:
     """Let the gradients of tables that have a row per item be sparse: they are read row by row."""
     for table in model.modules():
         if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:

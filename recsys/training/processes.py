@@ -42,7 +42,7 @@ def is_first() -> bool:
     return index() == 0
 
 
-def total(values: Tensor) -> Tensor:
+def all_reduce_sum(values: Tensor) -> Tensor:
     """The sum of the processes' tensors of equal shape."""
     if count() == 1:
         return values
@@ -51,7 +51,7 @@ def total(values: Tensor) -> Tensor:
     return whole
 
 
-def stacked(values: Tensor) -> Tensor:
+def all_gather(values: Tensor) -> Tensor:
     """The processes' tensors of equal shape, [P, ...]."""
     if count() == 1:
         return values[None]
@@ -60,7 +60,7 @@ def stacked(values: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
-def first_says(value: bool) -> bool:
+def broadcast_from_rank0(value: bool) -> bool:
     """What the first process says."""
     if count() == 1:
         return value
@@ -70,7 +70,7 @@ def first_says(value: bool) -> bool:
 
 
 @contextmanager
-def one_after_the_other() -> Iterator[None]:
+def rank_zero_first() -> Iterator[None]:
     """The first process goes through the block alone, then the others do."""
     join()
     if not is_first():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.progress import Progress
 
 from recsys.config import Experiment
-from recsys.data.prepared import PreparedDataset, TrainedUntil
+from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import Model
 from recsys.training import processes
@@ -29,7 +29,7 @@ class Fitted:
     """A trained model."""
 
     model: Model
-    trained_until: TrainedUntil
+    trained_on: TrainedOn
     curve: Curve
     """Of the training that chose the epoch."""
     interrupted: bool
@@ -74,7 +74,7 @@ def train_and_refit(
         lambda state: keep(state, None),
     )
     if not experiment.training.refit or curve.interrupted:
-        return Fitted(model, "train", curve, curve.interrupted, catalogue)
+        return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
     logger.info("refit on all but the test targets, %d epochs", epochs)
     try:
@@ -93,8 +93,8 @@ def train_and_refit(
         if processes.count() > 1:
             raise
         logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
-        return Fitted(model, "train", curve, True, catalogue)
-    return Fitted(model, "valid", curve, False, catalogue)
+        return Fitted(model, ("train",), curve, True, catalogue)
+    return Fitted(model, ("train", "valid"), curve, False, catalogue)
 
 
 def _starts(

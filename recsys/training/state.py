@@ -14,7 +14,7 @@ MONITOR = "epoch/valid_ndcg_at_10"
 """What the best epoch is chosen by."""
 
 
-class EarlyFall(NamedTuple):
+class EarlyDecay(NamedTuple):
     """Where patience ended, and the learning rate began to fall before its time."""
 
     epoch: int
@@ -29,7 +29,7 @@ class Curve:
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Per epoch: train/loss, train/… of what it cost, and where it was validated epoch/…"""
-    early_fall: EarlyFall | None = None
+    early_decay: EarlyDecay | None = None
     """None: the learning rate falls when it was to, if it does."""
     best_epoch: int | None = None
     """Number of epochs after which validation was best (1 = after the first)."""

@@ -22,4 +22,6 @@ def rank_together(
         return table
     ranks = torch.zeros(len(holdout.targets), dtype=torch.int64)
     ranks[some] = torch.from_numpy(table.ranks.copy())
-    return rank_table(processes.total(ranks).numpy(), holdout, "valid", model.num_items, seen)
+    return rank_table(
+        processes.all_reduce_sum(ranks).numpy(), holdout, "valid", model.num_items, seen
+    )

@@ -12,7 +12,7 @@ from torch import nn
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 
 PURCHASES = {
@@ -53,7 +53,7 @@ def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
     )
 
 
-def tiny_model(experiment: Experiment, num_items: int) -> SequenceRecommender:
+def tiny_model(experiment: Experiment, num_items: int) -> NextItemModel:
     torch.manual_seed(3)
     assert isinstance(experiment.model, NextItemConfig)
     model = build_model(experiment.model, num_items)
@@ -69,7 +69,7 @@ def write_tiny_bundle(
 ) -> ModelBundle:
     experiment = tiny_experiment(head)
     model = tiny_model(experiment, dataset.num_items)
-    return ModelBundle.write(path, model, experiment, dataset, "train", git_commit="c0ffee")
+    return ModelBundle.write(path, model, experiment, dataset, ("train",), git_commit="c0ffee")
 
 
 @pytest.fixture(scope="session")

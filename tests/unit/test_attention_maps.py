@@ -18,7 +18,7 @@ from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.build import build_model
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.attention_maps import AttentionMap, inspect, record_attention
@@ -56,7 +56,7 @@ def write_bundle(
         nn.init.normal_(weight, std=0.5)
     with torch.no_grad():
         model.items.weight[0] = 0
-    return ModelBundle.write(path, model, Experiment(model=config), dataset, "train")
+    return ModelBundle.write(path, model, Experiment(model=config), dataset, ("train",))
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def softmax(scores: Tensor) -> Tensor:
 
 def test_an_encoder_map_is_the_formula(tiny_bundle: ModelBundle) -> None:
     model = tiny_bundle.model
-    assert isinstance(model, SequenceRecommender)
+    assert isinstance(model, NextItemModel)
     attention, _ = inspect(tiny_bundle, ["hat", "boots", "hat"])
     assert (attention.name, attention.causal) == ("encoder-block-1", True)
     assert attention.rows == attention.columns == ["1 Top hat", "2 Snow boots", "3 Top hat"]
@@ -137,19 +137,19 @@ def test_the_map_of_target_attention_is_the_formula(tiny_bundle: ModelBundle) ->
 def test_weights_are_those_that_contributions_are_made_with() -> None:
     torch.manual_seed(0)
     head = TargetAttentionHead(
-        8, 4, [2.0, 9.0], memory="items", pooling="average", dropout=0.0
+        8, 4, [2.0, 9.0], kv_source="items", pooling="average", dropout=0.0
     ).double()
-    nn.init.normal_(head.use.weight)
+    nn.init.normal_(head.value_query.weight)
     memory, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
-    history = head.history_side(memory, memory)
-    candidates = head.candidate_side(torch.randn(6, 8, dtype=torch.float64))
+    history = head.represent_history(memory, memory)
+    candidates = head.represent_candidates(torch.randn(6, 8, dtype=torch.float64))
     weights = head.weights(history, candidates, lengths)
     assert weights.shape == (3, 2, 5, 6)
     assert torch.allclose(weights.sum(dim=2), torch.ones(3, 2, 6).double())
     assert not weights[1, :, 1:].any()
     assert not weights[2, :, 3:].any()
-    evidence = history[2] @ candidates[2].mT  # [B, H, L, C]
-    expected = (weights * evidence).sum(dim=1)
+    value_scores = history[2] @ candidates[2].mT  # [B, H, L, C]
+    expected = (weights * value_scores).sum(dim=1)
     assert torch.allclose(head.contributions(history, candidates, lengths), expected)
 
 

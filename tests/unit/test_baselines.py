@@ -247,12 +247,12 @@ def test_rules_of_rare_items_weigh_more() -> None:
 def test_item_knn_by_hand() -> None:
     # Users of 1: a, b; of 2: a, b, d; of 3: a, c, d. cos(1, 2) = 2/√6, (1, 3) = 1/√6, (2, 3) = 2/3.
     train = Histories.from_lists([[1, 2, 3], [1, 2, 2], [3], [2, 3]])
-    settings = ItemKNNSettings(neighbours=4, fade=0.5)
+    settings = ItemKNNSettings(neighbours=4, decay=0.5)
     scores = ItemKNN.fit(train, 4, settings).score(Histories.from_lists([[3, 1], [2]]))
     a, b, c = 2 / np.sqrt(6), 1 / np.sqrt(6), 2 / 3
     expected = np.array([[0.5 * b, a + 0.5 * c, b, 0], [a, 0, c, 0]])
     np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6, atol=1e-7)
-    nearest = ItemKNN.fit(train, 4, ItemKNNSettings(neighbours=1, fade=0.0))
+    nearest = ItemKNN.fit(train, 4, ItemKNNSettings(neighbours=1, decay=0.0))
     expected = np.array([[0, a, 0, 0], [a, 0, 0, 0]])
     answer = nearest.score(Histories.from_lists([[3, 1], [2]]))
     np.testing.assert_allclose(answer[:, 1:], expected, rtol=1e-6, atol=1e-7)
@@ -287,7 +287,7 @@ def test_ease_refuses_a_catalogue_whose_square_would_not_fit() -> None:
         lambda: SequentialRulesSettings(window=0),
         lambda: SequentialRulesSettings(best=0),
         lambda: ItemKNNSettings(neighbours=0),
-        lambda: ItemKNNSettings(fade=1.5),
+        lambda: ItemKNNSettings(decay=1.5),
         lambda: EASESettings(0.0),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import ContinuationBatches, MaskedBatches, TrainingBatches
+from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.shared_batches import Batches, SharedBatches
@@ -113,7 +113,7 @@ def kinds(histories: Histories) -> list[Batches]:
     return [
         TrainingBatches(histories, 8, 60, seed=3),
         MaskedBatches(TrainingBatches(histories, 8, 60, seed=3), 0.3, seed=3),
-        ContinuationBatches(histories, 8, 4, 60, seed=3),
+        SequenceToSequenceBatches(histories, 8, 4, 60, seed=3),
     ]
 
 
@@ -175,7 +175,7 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
 ) -> None:
     """Inputs end right before the targets; as long as the history and the limits let them be."""
     histories = numbered(lengths)
-    batches = ContinuationBatches(histories, width, most, budget, seed)
+    batches = SequenceToSequenceBatches(histories, width, most, budget, seed)
     tokens, planned = batches.num_tokens, len(batches)
     epoch = list(batches)
     assert len(epoch) == planned
@@ -200,7 +200,7 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
 
 def test_every_cut_is_as_likely_and_other_epochs_cut_elsewhere() -> None:
     """A history of five can be cut in four places; 500 of them 8 times: each 1000 ± 27."""
-    batches = ContinuationBatches(numbered([5] * 500), 10, 2, 1_000, seed=0)
+    batches = SequenceToSequenceBatches(numbered([5] * 500), 10, 2, 1_000, seed=0)
     epochs = [[pair for batch in batches for pair in cuts(batch)] for _ in range(8)]
     places = Counter((targets[0] - 1) % 5 for epoch in epochs for _, targets in epoch)
     assert sorted(places) == [1, 2, 3, 4]
@@ -211,7 +211,7 @@ def test_every_cut_is_as_likely_and_other_epochs_cut_elsewhere() -> None:
 
 def test_an_epoch_of_continuations_reads_about_all_there_is() -> None:
     """As many inputs as purchases, but for the cuts that fall early: at 1 to 19 of 201 here."""
-    batches = ContinuationBatches(numbered([201] * 300), 20, 5, 1_000, seed=0)
+    batches = SequenceToSequenceBatches(numbered([201] * 300), 20, 5, 1_000, seed=0)
     inputs = sum(int(batch.lengths.sum()) for batch in batches)
     expected = 300 * 10 * (20 - sum(20 - cut for cut in range(1, 20)) / 200)
     assert inputs == pytest.approx(expected, rel=0.01)
@@ -220,20 +220,20 @@ def test_an_epoch_of_continuations_reads_about_all_there_is() -> None:
 
 def test_continuations_repeat_with_their_seed() -> None:
     histories = numbered(np.random.default_rng(0).integers(2, 30, size=200).tolist())
-    one, two, other = (ContinuationBatches(histories, 8, 4, 200, seed) for seed in (3, 3, 4))
+    one, two, other = (SequenceToSequenceBatches(histories, 8, 4, 200, seed) for seed in (3, 3, 4))
     for _ in range(2):
         ours, theirs = list(one), list(two)
         assert len(ours) == len(theirs)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.equal(a.items, b.items)
             assert torch.equal(a.targets, b.targets)
-    first = ContinuationBatches(histories, 8, 4, 200, seed=3)
+    first = SequenceToSequenceBatches(histories, 8, 4, 200, seed=3)
     assert {str(cuts(batch)) for batch in first} != {str(cuts(batch)) for batch in other}
 
 
 def test_like_lengths_of_continuations_meet() -> None:
     lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
-    batches = ContinuationBatches(numbered(lengths.tolist()), 50, 5, 2_000, seed=0)
+    batches = SequenceToSequenceBatches(numbered(lengths.tolist()), 50, 5, 2_000, seed=0)
     tokens = batches.num_tokens
     computed = sum(batch.items.numel() + batch.targets.numel() for batch in batches)
     assert tokens / computed > 0.85

@@ -25,7 +25,7 @@ from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
 from recsys.model.build import build_model
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.positions import NoPositions, RotaryPositions
 
 
@@ -67,7 +67,7 @@ def differences(config: NextItemConfig | HSTUConfig) -> str:
 
 
 @cache
-def make(config: NextItemConfig | HSTUConfig) -> SequenceRecommender:
+def make(config: NextItemConfig | HSTUConfig) -> NextItemModel:
     """In float64, with weights large enough that nothing hides in rounding."""
     torch.manual_seed(1)
     model = build_model(config, num_items=20).double().eval()

@@ -39,7 +39,7 @@ def test_what_goes_in_comes_out(tiny_bundle: ModelBundle, tiny_dataset: Prepared
     assert opened.manifest.protocol.model_dump() == {
         "split": "leave_last_out",
         "seen": "filter",
-        "trained_until": "train",
+        "trained_on": ("train",),
     }
     assert opened.vocabulary.ids.to_list() == ["boots", "gloves", "hat", "jacket", "socks"]
     assert opened.num_items == 5
@@ -54,7 +54,11 @@ def test_popularity_counts_what_the_model_was_trained_on(
 ) -> None:
     assert tiny_bundle.popularity.tolist() == [2, 2, 2, 1, 1]
     refitted = ModelBundle.write(
-        tmp_path / "refitted", tiny_bundle.model, tiny_bundle.experiment, tiny_dataset, "valid"
+        tmp_path / "refitted",
+        tiny_bundle.model,
+        tiny_bundle.experiment,
+        tiny_dataset,
+        ("train", "valid"),
     )
     assert refitted.popularity.tolist() == [5, 3, 3, 1, 1]
     assert refitted.manifest.git_commit is None
@@ -68,7 +72,7 @@ def test_no_pickle_and_the_same_bytes_twice(
         tiny_bundle.model,
         tiny_bundle.experiment,
         tiny_dataset,
-        "train",
+        ("train",),
         "c0ffee",
     )
     names = {"weights.safetensors", "config.yaml", "items.parquet", "manifest.json"}
@@ -158,15 +162,15 @@ def test_a_bundle_is_replaced_and_nothing_else_is(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, folder: Path, tmp_path: Path
 ) -> None:
     model, experiment = tiny_bundle.model, tiny_bundle.experiment
-    replaced = ModelBundle.write(folder, model, experiment, tiny_dataset, "valid")
-    assert replaced.manifest.protocol.trained_until == "valid"
+    replaced = ModelBundle.write(folder, model, experiment, tiny_dataset, ("train", "valid"))
+    assert replaced.manifest.protocol.trained_on == ("train", "valid")
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="left alone: notes.txt is not part of a model bundle"):
-        ModelBundle.write(folder, model, experiment, tiny_dataset, "train")
+        ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="exists and is left alone: .* not a model bundle"):
-        ModelBundle.write(precious, model, experiment, tiny_dataset, "train")
+        ModelBundle.write(precious, model, experiment, tiny_dataset, ("train",))
     assert {file.name for file in precious.iterdir()} == {"thesis.txt"}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bundle", "precious"]

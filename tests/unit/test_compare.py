@@ -18,9 +18,9 @@ from recsys.comparison.significance import PairedResult, holm, paired_test
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
 from recsys.data.histories import Histories
-from recsys.data.holdout import Continuations
+from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import Protocol, RankTable
 
 TAGS = {
@@ -46,16 +46,16 @@ def ranked(ranks: Sequence[int], **protocol: object) -> RankTable:
     return RankTable(frame, Protocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
 
 
-def listed(lists: Sequence[Sequence[int]]) -> ContinuationTable:
+def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
     """Lists for users who all bought items 1 and 2."""
-    continuations = Continuations(
+    next_purchases = NextPurchases(
         users=np.arange(len(lists)),
         histories=Histories.from_lists([[9]] * len(lists)),
         targets=Histories.from_lists([[1, 2]] * len(lists)),
         dropped=0,
     )
-    return ContinuationTable.of(
-        np.array(lists, dtype=np.int32), continuations, "test", 2_000, "filter"
+    return NextListTable.of(
+        np.array(lists, dtype=np.int32), next_purchases, "test", 2_000, "filter"
     )
 
 
@@ -87,7 +87,7 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
     def write(
         name: str,
         table: RankTable | None,
-        lists: ContinuationTable | None = None,
+        lists: NextListTable | None = None,
         *,
         status: str = "FINISHED",
         costs: dict[str, float] | None = None,
@@ -230,7 +230,7 @@ def test_frame_is_flat(tracking: TrackingConfig, three: tuple[str, str, str]) ->
             "name",
             "run_id",
             "model",
-            "trained_until",
+            "trained_on",
             "seeds",
             "ndcg_at_10",
             "ndcg_at_10_low",

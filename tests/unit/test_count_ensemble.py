@@ -11,7 +11,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.comparison.compare import compare
 from recsys.config import DotProduct, Experiment, TargetAttention, parse_experiment
@@ -20,7 +20,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankTable, evaluate
-from recsys.experiments.count_weights import choose_evidence
+from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
@@ -55,14 +55,14 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
     return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
 
 
-def evidence(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.0) -> Evidence:
-    return Evidence(PCTM.fit(HISTORIES, 5, way), weight, own)
+def count_ensemble(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.0) -> CountEnsemble:
+    return CountEnsemble(PCTM.fit(HISTORIES, 5, way), weight, own)
 
 
 def test_scores_are_the_models_plus_the_weighed_counts() -> None:
     # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    scores = evidence().beside(model).score(Histories.from_lists([[1]]))[0]
+    scores = count_ensemble().beside(model).score(Histories.from_lists([[1]]))[0]
     assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
     assert scores[4].item() == pytest.approx(0.4)
     assert scores[0].item() == -math.inf
@@ -71,8 +71,8 @@ def test_scores_are_the_models_plus_the_weighed_counts() -> None:
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_what_the_user_had_counts_by_itself(weight: float) -> None:
     model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
-    without = evidence(weight).beside(model).score(history)[0]
-    both = evidence(weight, own=3.0)
+    without = count_ensemble(weight).beside(model).score(history)[0]
+    both = count_ensemble(weight, own=3.0)
     scores = both.beside(model).score(history)[0]
     expected = [0, 3 * math.log(2), 0, 0, 3 * math.log(3), 0]
     assert (scores - without)[1:].tolist() == pytest.approx(expected[1:], abs=1e-6)
@@ -84,16 +84,19 @@ def test_what_the_user_had_counts_by_itself(weight: float) -> None:
 def test_what_the_user_had_is_weighed_only_where_it_may_be_ranked() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     again = holdout([[1, 1, 4], [4, 4]], [1, 4])
-    choice = choose_evidence(model, HISTORIES, again, "allow", [0.01, 8.0], [WAY])
-    assert choice.own_weight == 8
+    choice = choose_count_ensemble(model, HISTORIES, again, "allow", [0.01, 8.0], [WAY])
+    assert choice.repeat_weight == 8
     assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
     new = holdout([[1], [4, 1]], [2, 2])
-    assert choose_evidence(model, HISTORIES, new, "filter", [0.01, 8.0], [WAY]).own_weight == 0
+    assert (
+        choose_count_ensemble(model, HISTORIES, new, "filter", [0.01, 8.0], [WAY]).repeat_weight
+        == 0
+    )
 
 
 def test_the_contributions_add_up_to_the_counts_score() -> None:
     items = np.array([4, 1, 2], dtype=np.int32)
-    given = evidence(way=PCTMSettings(history_length=2))
+    given = count_ensemble(way=PCTMSettings(history_length=2))
     whole = given.weight * given.counts.score(Histories.from_lists([items]))[0]
     for candidate in range(1, 6):
         parts = given.contributions(items, candidate)
@@ -104,10 +107,10 @@ def test_the_contributions_add_up_to_the_counts_score() -> None:
 def test_validation_chooses_the_weight_and_asks_the_model_once() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     asked = holdout([[1], [4, 1]], [2, 2])
-    choice = choose_evidence(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
+    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
     assert (choice.way, choice.weight) == (WAY, 1.0)  # log 7 outweighs .9; a hundredth does not
     assert model.asked == 2
-    best = Evidence(PCTM.fit(HISTORIES, 5, WAY), 1.0).beside(model)
+    best = CountEnsemble(PCTM.fit(HISTORIES, 5, WAY), 1.0).beside(model)
     expected = evaluate(best, asked, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
     assert choice.ranks.protocol == expected.protocol
@@ -116,7 +119,7 @@ def test_validation_chooses_the_weight_and_asks_the_model_once() -> None:
 def test_a_model_that_counts_only_harm_stays_alone() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     asked = holdout([[1], [4, 1]], [5, 5])
-    choice = choose_evidence(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
+    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
     assert choice.weight == 0
     assert choice.ranks.frame.equals(evaluate(model, asked, "valid", "filter").frame)
 
@@ -126,12 +129,14 @@ def test_counts_of_no_weight_leave_the_model_as_it_is(
 ) -> None:
     """Their scores of padding are -inf, and nothing times that is not a number."""
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert evidence(weight=0).beside(model) is model
+    assert count_ensemble(weight=0).beside(model) is model
     experiment = tiny_experiment(DotProduct())
     net = tiny_model(experiment, tiny_dataset.num_items)
-    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
+    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
     both, alone = (
-        ModelBundle.write(tmp_path / name, net, experiment, tiny_dataset, "train", evidence=given)
+        ModelBundle.write(
+            tmp_path / name, net, experiment, tiny_dataset, ("train",), count_ensemble=given
+        )
         for name, given in (("both", counts), ("alone", None))
     )
     mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
@@ -145,26 +150,26 @@ def test_several_targets_of_one_history() -> None:
     rows = np.array([0, 0, 1])
     targets = np.array([2, 3, 2], dtype=np.int32)
     asked = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
-    choice = choose_evidence(model, HISTORIES, asked, "filter", [1.0], [WAY])
-    best = evidence(choice.weight).beside(model)
+    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [1.0], [WAY])
+    best = count_ensemble(choice.weight).beside(model)
     assert choice.ranks.frame.equals(evaluate(best, asked, "valid", "filter").frame)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    given, file = evidence(own=0.5), tmp_path / "evidence.safetensors"
+    given, file = count_ensemble(own=0.5), tmp_path / "count_ensemble.safetensors"
     given.save(file)
-    loaded = Evidence.load(file)
-    assert (loaded.weight, loaded.own_weight) == (given.weight, given.own_weight)
+    loaded = CountEnsemble.load(file)
+    assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
     assert loaded.counts.settings == given.counts.settings
     assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors here, and long enough to be read"])
 def test_a_file_that_is_no_evidence_is_named(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "evidence.safetensors"
+    file = tmp_path / "count_ensemble.safetensors"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"evidence\.safetensors: cannot be read as counted"):
-        Evidence.load(file)
+    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as counted"):
+        CountEnsemble.load(file)
 
 
 @pytest.mark.parametrize("kind", ["masked_item", "factorisation_machine", "hstu"])
@@ -172,13 +177,16 @@ def test_counts_beside_any_model_that_ranks_are_explained(
     kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     experiment = parse_experiment(
-        {"model": {"kind": kind, "embedding_dim": 8, "max_sequence_length": 3}, "evidence": {}}
+        {
+            "model": {"kind": kind, "embedding_dim": 8, "max_sequence_length": 3},
+            "count_ensemble": {},
+        }
     )
     torch.manual_seed(0)
     model = build_model(experiment.model, tiny_dataset.num_items)
-    counts = Evidence(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 2.0)
+    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 2.0)
     bundle = ModelBundle.write(
-        tmp_path / "bundle", model, experiment, tiny_dataset, "train", evidence=counts
+        tmp_path / "bundle", model, experiment, tiny_dataset, ("train",), count_ensemble=counts
     )
     history = ["hat", "boots", "gloves", "boots", "jacket"]
     parts = explain(bundle, history, "gloves")
@@ -195,10 +203,10 @@ def test_a_bundle_scores_and_explains_with_its_evidence(
     experiment = tiny_experiment(head)
     model = tiny_model(experiment, tiny_dataset.num_items)
     counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, WAY)
-    alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, "train")
-    given = Evidence(counts, 2.0)
+    alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, ("train",))
+    given = CountEnsemble(counts, 2.0)
     bundle = ModelBundle.write(
-        tmp_path / "both", model, experiment, tiny_dataset, "train", evidence=given
+        tmp_path / "both", model, experiment, tiny_dataset, ("train",), count_ensemble=given
     )
     history = ["hat", "boots", "gloves", "boots", "jacket"]  # the model reads the newest three
     tokens = bundle.vocabulary.encode(pl.Series(history))
@@ -221,19 +229,19 @@ def test_a_run_keeps_the_evidence_and_the_figures_without_it(
         {
             "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
             "training": {"max_epochs": 1, "refit": True},
-            "evidence": {"weights": [1.0]},
+            "count_ensemble": {"weights": [1.0]},
             "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
         }
     )
     run = fit(experiment, tiny_dataset, tmp_path / "out")
     bundle = ModelBundle.open(run.bundle)
     logged = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data
-    assert bundle.evidence is not None
-    assert logged.metrics["evidence_weight"] == bundle.evidence.weight
+    assert bundle.count_ensemble is not None
+    assert logged.metrics["count_ensemble_weight"] == bundle.count_ensemble.weight
     assert logged.tags["model"] == "target_attention + counts"
     # Counted, like the refit, on all but the test targets.
-    expected = PCTM.fit(tiny_dataset.histories("test"), 5, bundle.evidence.counts.settings)
-    assert abs(bundle.evidence.counts.evidence - expected.evidence).sum() == 0
+    expected = PCTM.fit(tiny_dataset.histories("test"), 5, bundle.count_ensemble.counts.settings)
+    assert abs(bundle.count_ensemble.counts.log_counts - expected.log_counts).sum() == 0
     alone = RankTable.load(tmp_path / "out" / "ranks_test_model_alone.parquet")
     assert logged.metrics["test/model_alone_ndcg_at_10"] == alone.values("ndcg_at_10").mean()
     assert {"valid/model_alone_ndcg_at_10", "test/ndcg_at_10"} <= set(logged.metrics)
@@ -247,10 +255,10 @@ def test_a_run_keeps_the_evidence_and_the_figures_without_it(
 
 
 def test_a_model_that_writes_reads_no_counts() -> None:
-    with pytest.raises(InputError, match="evidence: a model that writes purchases reads no"):
-        parse_experiment({"model": {"kind": "sequence_to_sequence"}, "evidence": {}})
+    with pytest.raises(InputError, match="count_ensemble: a model that writes purchases reads no"):
+        parse_experiment({"model": {"kind": "sequence_to_sequence"}, "count_ensemble": {}})
 
 
 def test_the_family_tells_runs_with_counts_apart() -> None:
     assert Experiment().family == "target_attention"
-    assert parse_experiment({"evidence": {}}).family == "target_attention + counts"
+    assert parse_experiment({"count_ensemble": {}}).family == "target_attention + counts"

@@ -43,7 +43,7 @@ def test_one_purchase_attends_to_itself_alone(tiny_bundle: ModelBundle) -> None:
     parts = explain(tiny_bundle, ["boots"], "hat")
     with torch.inference_mode():
         memory = head.memory_norm(model.items.weight[1] * 8**0.5)
-        expected = head.use(model.items.weight[3]) @ head.value(memory)
+        expected = head.value_query(model.items.weight[3]) @ head.value(memory)
     assert parts["contribution"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert abs(parts["share"].item()) == 1
 
@@ -58,7 +58,7 @@ def test_names_come_with_the_items(tiny_bundle: ModelBundle) -> None:
 def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
     bundle = ModelBundle.open(tiny_bundle.path)
     assert isinstance(bundle.model.head, TargetAttentionHead)
-    torch.nn.init.zeros_(bundle.model.head.use.weight)
+    torch.nn.init.zeros_(bundle.model.head.value_query.weight)
     parts = explain(bundle, ["boots", "hat"], "socks")
     assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_explained_is_refused(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
 ) -> None:
     with pytest.raises(
-        InputError, match="only the scores of target attention and of counted evidence have"
+        InputError, match="only the scores of target attention and of a count ensemble have"
     ):
         explain(tiny_dot_bundle, ["boots"], "hat")
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):

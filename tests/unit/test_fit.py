@@ -57,7 +57,7 @@ def test_the_run_and_the_bundle_say_what_made_them(
     logged = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data
     assert logged.params["data.duplicates"] == "drop_exact"  # the dataset's, not the experiment's
     assert logged.tags["dataset_fingerprint"] == dataset.fingerprint
-    assert logged.tags["trained_until"] == "valid"
+    assert logged.tags["trained_on"] == "train, valid"
     assert logged.tags["protocol.seen"] == "allow"
     assert logged.metrics["test/ndcg_at_10"] == run.test["ndcg_at_10"].mean
     assert {"train/loss", "train/padding_share", "peak_memory_mib"} <= set(logged.metrics)
@@ -70,7 +70,7 @@ def test_the_run_and_the_bundle_say_what_made_them(
     assert 0 < logged.metrics["train/share_of_matrix_peak"] < 1
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
-    assert bundle.manifest.protocol.trained_until == "valid"
+    assert bundle.manifest.protocol.trained_on == ("train", "valid")
     assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -92,12 +92,12 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
     monkeypatch.setattr(refit_module, "train", interrupted)
     run = fit(experiment, dataset, tmp_path / "out")
     bundle = ModelBundle.open(run.bundle)
-    assert bundle.manifest.protocol.trained_until == "train"
+    assert bundle.manifest.protocol.trained_on == ("train",)
     weights = bundle.model.state_dict()
     assert all(torch.equal(weights[name].cpu(), weight.cpu()) for name, weight in kept[0].items())
     tags = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data.tags
     assert tags["interrupted"] == "true"
-    assert tags["trained_until"] == "train"
+    assert tags["trained_on"] == "train"
 
 
 def test_a_failing_store_does_not_cost_the_model(

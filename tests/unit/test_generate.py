@@ -42,7 +42,7 @@ def writer(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFacto
         model.items.weight[0] = 0
     folder = tmp_path_factory.mktemp("writer") / "bundle"
     experiment = Experiment(model=config)
-    ModelBundle.write(folder, model, experiment, tiny_dataset, "train")
+    ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
     return recsys.load(folder, tiny_dataset)
 
 

@@ -32,11 +32,13 @@ shapes = st.fixed_dictionaries(
 )
 
 
-def make_head(heads: int, memory: Any, pooling: Any, seed: int) -> TargetAttentionHead:
+def make_head(heads: int, kv_source: Any, pooling: Any, seed: int) -> TargetAttentionHead:
     torch.manual_seed(seed)
     half_lives = [0.5 * 4**head for head in range(heads)]
-    head = TargetAttentionHead(DIM, 4, half_lives, memory=memory, pooling=pooling, dropout=0.0)
-    torch.nn.init.normal_(head.use.weight)  # zero at the start: nothing would be tested
+    head = TargetAttentionHead(
+        DIM, 4, half_lives, kv_source=kv_source, pooling=pooling, dropout=0.0
+    )
+    torch.nn.init.normal_(head.value_query.weight)  # zero at the start: nothing would be tested
     torch.nn.init.normal_(head.log_temperature)
     return head.double()
 
@@ -49,7 +51,7 @@ def plain_definition(
     Nothing is shared with the code under test but the weights.
     """
     sources = {"items": memory, "states": states, "both": torch.cat([memory, states], dim=-1)}
-    source = sources[head.memory]
+    source = sources[head.kv_source]
     mean = source.mean(-1, keepdim=True)
     spread = source.var(-1, keepdim=True, unbiased=False)
     normed = (source - mean) / (spread + 1e-5).sqrt()
@@ -62,7 +64,7 @@ def plain_definition(
                 for h in range(head.num_heads):
                     part = slice(4 * h, 4 * h + 4)
                     query = head.query.weight[part] @ embeddings[c]
-                    use = head.use.weight[part] @ embeddings[c]
+                    use = head.value_query.weight[part] @ embeddings[c]
                     keys = normed[sequence, : t + 1] @ head.key.weight[part].T
                     values = normed[sequence, : t + 1] @ head.value.weight[part].T
                     cosine = torch.cosine_similarity(query[None], keys, dim=-1, eps=1e-12)
@@ -97,7 +99,9 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
     """However many sequences are worked on together."""
     head, (states, memory, embeddings) = make_case(shape)
     with patch.multiple(decayed_attention, _SIDE_BY_SIDE=group, _SIDE_BY_SIDE_FLOAT32=group):
-        fast = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+        fast = head.logits(
+            head.represent_history(states, memory), head.represent_candidates(embeddings)
+        )
     plain = plain_definition(head, states, memory, embeddings)
     assert torch.allclose(fast, plain, rtol=0, atol=1e-9)
 
@@ -123,11 +127,13 @@ def test_working_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> 
     10% where purchases are summed up: an average divides out half of what exp makes of rounding.
     """
     head, (states, memory, embeddings) = make_case(shape)
-    exact = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    exact = head.logits(
+        head.represent_history(states, memory), head.represent_candidates(embeddings)
+    )
     low = head.float()
     sides = (
-        low.history_side(states.float(), memory.float()),
-        low.candidate_side(embeddings.float()),
+        low.represent_history(states.float(), memory.float()),
+        low.represent_candidates(embeddings.float()),
     )
     scale = exact.detach().abs().max().item() + 1
     assert torch.allclose(low.logits(*sides).double(), exact, rtol=0, atol=1e-4 * scale)
@@ -144,7 +150,10 @@ def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, 
     head, (states, memory, embeddings) = make_case(shape)
     batch, length = shape["batch"], shape["length"]
     lengths = torch.randint(1, length + 1, (batch,))
-    history, candidates = head.history_side(states, memory), head.candidate_side(embeddings)
+    history, candidates = (
+        head.represent_history(states, memory),
+        head.represent_candidates(embeddings),
+    )
     newest = head.newest(history, candidates, lengths)
     every = head.logits(history, candidates)
     assert torch.allclose(newest, last_states(every, lengths), rtol=0, atol=1e-9)
@@ -163,8 +172,8 @@ def test_purchases_beyond_reach_decide_nothing(shape: dict[str, Any], dtype: tor
     shape = {**shape, "heads": 1, "length": 200}
     head, (states, memory, embeddings) = make_case(shape)
     head = head.to(dtype)
-    history = head.history_side(states.to(dtype), memory.to(dtype))
-    candidates = head.candidate_side(embeddings.to(dtype))
+    history = head.represent_history(states.to(dtype), memory.to(dtype))
+    candidates = head.represent_candidates(embeddings.to(dtype))
     lengths = torch.randint(150, 201, (shape["batch"],))
     kept, left = head.recent(history, lengths)
     assert kept[0].shape[1] < 120
@@ -176,17 +185,23 @@ def test_purchases_beyond_reach_decide_nothing(shape: dict[str, Any], dtype: tor
 
 def test_training_starts_from_the_dot_product() -> None:
     torch.manual_seed(0)
-    head = TargetAttentionHead(DIM, 4, [2.0], memory="items", pooling="average", dropout=0.0)
+    head = TargetAttentionHead(DIM, 4, [2.0], kv_source="items", pooling="average", dropout=0.0)
     states, memory, embeddings = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM), torch.randn(7, DIM)
     dot = DotProductHead()
-    expected = dot.logits(dot.history_side(states, memory), dot.candidate_side(embeddings))
-    found = head.logits(head.history_side(states, memory), head.candidate_side(embeddings))
+    expected = dot.logits(
+        dot.represent_history(states, memory), dot.represent_candidates(embeddings)
+    )
+    found = head.logits(
+        head.represent_history(states, memory), head.represent_candidates(embeddings)
+    )
     assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_the_candidate_decides_which_purchase_counts() -> None:
     """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
-    head = TargetAttentionHead(2, 2, [1e9], memory="items", pooling="average", dropout=0.0).double()
+    head = TargetAttentionHead(
+        2, 2, [1e9], kv_source="items", pooling="average", dropout=0.0
+    ).double()
     candidates = (
         torch.zeros(1, 2, dtype=torch.float64),
         torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),  # the jacket asks for winter
@@ -257,7 +272,7 @@ def test_a_mixture_of_logits_is_its_definition_everywhere(
     head = MixtureOfLogitsHead(DIM, components, 4, temperature=0.3).double()
     states = torch.randn(batch, length, DIM, dtype=torch.float64)
     embeddings = torch.randn(5, DIM, dtype=torch.float64)
-    history, shared = head.history_side(states, states), head.candidate_side(embeddings)
+    history, shared = head.represent_history(states, states), head.represent_candidates(embeddings)
     every = head.logits(history, shared)
     for row in range(batch):
         for t in range(length):
@@ -265,19 +280,22 @@ def test_a_mixture_of_logits_is_its_definition_everywhere(
             assert torch.allclose(every[row, t], torch.stack(plain), atol=1e-12)
 
     lengths = torch.randint(1, length + 1, (batch,))
-    own = head.candidate_side(embeddings.expand(batch, -1, -1))
+    own = head.represent_candidates(embeddings.expand(batch, -1, -1))
     for candidates in (shared, own):
         newest = head.newest(history, candidates, lengths)
         assert torch.allclose(newest, last_states(every, lengths), atol=1e-12)
     chosen = torch.randint(0, 5, (batch, length))
-    paired = head.paired(history, head.candidate_side(embeddings[chosen]))
+    paired = head.paired(history, head.represent_candidates(embeddings[chosen]))
     assert torch.allclose(paired, every.gather(2, chosen[..., None])[..., 0], atol=1e-12)
 
 
 def test_cosine_scores_forget_lengths() -> None:
     head = CosineHead(temperature=0.05)
     states, embeddings = torch.randn(2, 3, DIM), torch.randn(4, DIM)
-    history, candidates = head.history_side(3 * states, states), head.candidate_side(embeddings / 7)
+    history, candidates = (
+        head.represent_history(3 * states, states),
+        head.represent_candidates(embeddings / 7),
+    )
     expected = torch.cosine_similarity(states[:, :, None], embeddings, dim=-1) / 0.05
     assert torch.allclose(head.logits(history, candidates), expected, atol=1e-4)
     newest = head.newest(history, candidates, torch.tensor([3, 1]))

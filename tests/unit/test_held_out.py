@@ -27,12 +27,12 @@ class Remembers:
     num_items = 5
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.request_times = 0
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        self.asked += len(histories)
+        self.request_times += len(histories)
         last = torch.from_numpy(histories.items[histories.offsets[1:] - 1].astype(np.int64))
         scores = torch.sin(last[:, None] * torch.arange(6.0))
         scores[:, 0] = -torch.inf
@@ -48,7 +48,7 @@ def test_one_pass_gives_what_two_give(
     scorer, config = Remembers(), EvaluationConfig(cutoffs=(1, 3))
     found = evaluate_held_out(scorer, tiny_dataset, "test", config, None)
     holdout = tiny_dataset.holdout("test")
-    assert scorer.asked == len(holdout.histories)
+    assert scorer.request_times == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
     assert found.ranks.ranks.tolist() == expected.ranks.tolist()
     assert found.ranks.protocol == expected.protocol

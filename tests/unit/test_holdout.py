@@ -39,7 +39,7 @@ def test_continuations_are_the_last_baskets_of_users(tmp_path: Path) -> None:
     dataset = prepare(BASKETS, config, tmp_path / "out")
     assert dataset.item_table["item_id"].to_list() == [3, 5, 7]
     assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [1, 1, 2]]
-    valid, test = dataset.continuations("valid"), dataset.continuations("test")
+    valid, test = dataset.next_purchases("valid"), dataset.next_purchases("test")
     assert valid.users.tolist() == [0]
     assert (lists(valid.histories), lists(valid.targets)) == ([[2]], [[1, 2]])
     assert test.users.tolist() == [0, 1]  # all that d bought is outside the catalogue
@@ -74,7 +74,7 @@ def test_parts_partition_the_log(
     assert catalogue == set(range(1, dataset.num_items + 1))
     targets: dict[Part, dict[int, list[int]]] = {}
     for part in PARTS:
-        together, single = dataset.continuations(part), dataset.holdout(part)
+        together, single = dataset.next_purchases(part), dataset.holdout(part)
         assert len(together.targets.items) + together.dropped == dataset.manifest.counts[part]
         targets[part] = dict(zip(together.users.tolist(), lists(together.targets), strict=True))
         each = [(user, item) for user, items in targets[part].items() for item in items]

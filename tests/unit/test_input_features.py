@@ -22,7 +22,7 @@ from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
@@ -69,11 +69,11 @@ def make_experiment(**model: Any) -> Experiment:
     return parse_experiment(tree)
 
 
-def learnt(experiment: Experiment, catalogue: Catalogue) -> SequenceRecommender:
+def learnt(experiment: Experiment, catalogue: Catalogue) -> NextItemModel:
     """With weights past the zeros that features start from."""
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, np.ones(catalogue.num_items + 1, dtype=np.int64))
-    assert isinstance(model, SequenceRecommender)
+    assert isinstance(model, NextItemModel)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
     with torch.no_grad():
@@ -92,7 +92,9 @@ def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -
     catalogue = Catalogue.of(experiment.model, dataset)
     model = learnt(experiment, catalogue)
     path = tmp_path_factory.mktemp("bundle") / "b"
-    return ModelBundle.write(path, model, experiment, dataset, "train", encoders=catalogue.encoders)
+    return ModelBundle.write(
+        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
+    )
 
 
 def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: Path) -> None:
@@ -294,12 +296,14 @@ def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -
 
 def write(
     path: Path,
-    model: SequenceRecommender,
+    model: NextItemModel,
     experiment: Experiment,
     dataset: PreparedDataset,
     catalogue: Catalogue,
 ) -> ModelBundle:
-    return ModelBundle.write(path, model, experiment, dataset, "train", encoders=catalogue.encoders)
+    return ModelBundle.write(
+        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
+    )
 
 
 def test_a_bundle_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:

@@ -24,8 +24,8 @@ from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
-from recsys.training.objective import CatalogueObjective, build_objective, read_rows_alone
+from recsys.model.next_item import NextItemModel
+from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -50,7 +50,7 @@ def features(dim: int = 8) -> ItemFeatureEmbeddings:
     )
 
 
-def learnt(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> SequenceRecommender:
+def learnt(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> NextItemModel:
     torch.manual_seed(1)
     model = build_model(config, 4, features())
     for weight in model.parameters():
@@ -130,7 +130,7 @@ def test_features_of_inputs_and_candidates_are_learnt(
     tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
     objective = of_loss(loss)
     if loss != "cross_entropy":
-        read_rows_alone(model)
+        use_sparse_gradients(model)
     history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
     objective(model, history, targets, None).backward()
     found = model.items.features
@@ -184,7 +184,7 @@ def test_more_items_than_rows() -> None:
     assert model.num_items == model.items.num_items == 4
     assert model.items.weight.shape == (3, 8)
     assert model.items.table().shape == (5, 8)
-    side = model.head.candidate_side(model.items.table())
+    side = model.head.represent_candidates(model.items.table())
     lengths = torch.tensor([2])
     scores = model.head.newest(model(Inputs(torch.tensor([[3, 4]]), lengths)), side, lengths)
     assert scores.shape == (1, 5)

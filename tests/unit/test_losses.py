@@ -134,16 +134,16 @@ def test_chunks_change_nothing(
     head: DotProductHead | TargetAttentionHead = DotProductHead()
     if kind == "target attention":
         head = TargetAttentionHead(
-            dim, 4, [2.0, 9.0], memory="items", pooling="average", dropout=0.0
+            dim, 4, [2.0, 9.0], kv_source="items", pooling="average", dropout=0.0
         )
-        torch.nn.init.normal_(head.use.weight)
+        torch.nn.init.normal_(head.value_query.weight)
     head = head.double()
     states = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     table = torch.randn(items + 1, dim, dtype=torch.float64, requires_grad=True)
     had = torch.randint(1, items + 1, (batch, before + length))
     targets = torch.randint(0, items + 1, (batch, length))
-    sides = head.history_side(states, memory), head.candidate_side(table)
+    sides = head.represent_history(states, memory), head.represent_candidates(table)
     count = int((targets > 0).sum())
     logits = head.logits(*sides)
     whole = cross_entropy(logits, targets, seen_items(had, length), smoothing) / count

@@ -17,7 +17,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
-from recsys.model.masked_item import MaskedRecommender
+from recsys.model.masked_item import MaskedItemModel
 from recsys.model.model_inputs import Inputs
 from recsys.training.loop import train
 from recsys.training.losses import seen_items
@@ -26,7 +26,7 @@ ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
 
 
-def make_model(positions: str = "learned") -> MaskedRecommender:
+def make_model(positions: str = "learned") -> MaskedItemModel:
     torch.manual_seed(1)
     config = MaskedItemConfig.model_validate(
         {
@@ -126,7 +126,7 @@ def test_scoring_asks_for_the_item_behind_the_last() -> None:
     """It is the state that training knows of a sequence whose last item alone is hidden."""
     model = make_model()
     items, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
-    candidates = model.head.candidate_side(model.items.weight)
+    candidates = model.head.represent_candidates(model.items.weight)
     scores = model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
     hidden = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
     (states,), _ = model.teacher_forced(Inputs(hidden, lengths + 1), torch.tensor([[1], [1]]))

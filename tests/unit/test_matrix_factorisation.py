@@ -14,7 +14,7 @@ from recsys.baselines.matrix_factorisation import (
 )
 from recsys.data.histories import Histories
 
-PURE_SVD = MatrixFactorisationSettings(dim=2, fade=1, popularity_power=0, spectrum_power=0)
+PURE_SVD = MatrixFactorisationSettings(dim=2, decay=1, popularity_power=0, spectrum_power=0)
 LISTS = [[1, 2, 2], [2, 3, 1], [3, 4], [5], [1, 2, 4], [4, 5, 1]]
 LOG = Histories.from_lists(LISTS)
 logs = st.lists(st.lists(st.integers(1, 5), max_size=6), min_size=1, max_size=8)
@@ -42,7 +42,7 @@ def test_two_worlds_by_hand() -> None:
     expected = np.array([[0.5, 0.5, 0, 0], [0, 0, 1, 1], [0.5, 0.5, 0.5, 0.5]])
     np.testing.assert_allclose(scores_of(pure, [[1], [3, 4], [4, 2]]), expected, atol=1e-7)
 
-    fading = MatrixFactorisationSettings(dim=2, fade=0.5, popularity_power=0.5, spectrum_power=1)
+    fading = MatrixFactorisationSettings(dim=2, decay=0.5, popularity_power=0.5, spectrum_power=1)
     model = MatrixFactorisation.fit(train, 4, fading)
     # Columns divided by sqrt 3 and sqrt 2: both singular values are sqrt 2; the older counts half.
     expected = np.array([[1, 1, 0, 0], [0, 0, 1.5, 1.5], [1, 1, 0.5, 0.5]])
@@ -65,7 +65,7 @@ def test_equals_the_decomposition_of_numpy(dim: int, power: float, spectrum: flo
 @given(logs)
 def test_with_all_dimensions_the_log_comes_back(lists: list[list[int]]) -> None:
     """V V' projects onto the rows of the matrix, whatever its rank: no noise is left in."""
-    full = MatrixFactorisationSettings(dim=5, fade=1, popularity_power=0, spectrum_power=0)
+    full = MatrixFactorisationSettings(dim=5, decay=1, popularity_power=0, spectrum_power=0)
     model = MatrixFactorisation.fit(Histories.from_lists(lists), 5, full)
     once = [sorted(set(items)) for items in lists if items]
     np.testing.assert_allclose(scores_of(model, once), who_has_what(once, 5), atol=1e-5)

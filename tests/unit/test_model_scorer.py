@@ -17,7 +17,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4
@@ -30,7 +30,7 @@ HISTORIES = st.lists(
 )
 
 
-def make_model(head: DotProduct | TargetAttention) -> SequenceRecommender:
+def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
     torch.manual_seed(5)
     config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head
@@ -56,7 +56,7 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
     for row, items in zip(scores, lists, strict=True):
         newest = torch.tensor([items[-LENGTH:]])
         lengths = torch.tensor([newest.shape[1]])
-        candidates = model.head.candidate_side(model.items.weight)
+        candidates = model.head.represent_candidates(model.items.weight)
         expected = model.head.newest(model(Inputs(newest, lengths)), candidates, lengths)[0]
         assert row[0] == -torch.inf
         torch.testing.assert_close(row[1:], expected[1:], rtol=0, atol=1e-5)
@@ -95,7 +95,7 @@ def test_another_head_scores_in_place_of_the_models_own() -> None:
     retriever, whole = ModelScorer(model, LENGTH, DotProductHead()), ModelScorer(model, LENGTH)
     assert not torch.allclose(retriever.score(histories)[:, 1:], whole.score(histories)[:, 1:])
     assert isinstance(model.head, TargetAttentionHead)
-    torch.nn.init.zeros_(model.head.use.weight)  # target attention adds nothing
+    torch.nn.init.zeros_(model.head.value_query.weight)  # target attention adds nothing
     torch.testing.assert_close(retriever.score(histories), whole.score(histories))
 
 

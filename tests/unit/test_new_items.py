@@ -12,7 +12,7 @@ import torch
 from polars.testing import assert_frame_equal
 from torch import nn
 
-from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.pctm import PCTM
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
@@ -61,9 +61,15 @@ def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> Model
         nn.init.normal_(weight, std=0.5)
     with torch.no_grad():
         model.items.weight[0] = 0
-    counts = Evidence(PCTM.fit(dataset.histories("valid"), 5), 2.0)
+    counts = CountEnsemble(PCTM.fit(dataset.histories("valid"), 5), 2.0)
     return ModelBundle.write(
-        path, model, experiment, dataset, "train", evidence=counts, encoders=catalogue.encoders
+        path,
+        model,
+        experiment,
+        dataset,
+        ("train",),
+        count_ensemble=counts,
+        encoders=catalogue.encoders,
     )
 
 

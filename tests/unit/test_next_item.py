@@ -29,7 +29,7 @@ from recsys.model.build import build_model
 from recsys.model.dropout import Dropout
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.model.positions import LearnedPositions, SinusoidalPositions
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
@@ -38,11 +38,11 @@ Norm = Literal["pre", "post"]
 HEADS: list[DotProduct | TargetAttention] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4),
-    TargetAttention(num_heads=1, head_dim=4, memory="states"),
+    TargetAttention(num_heads=1, head_dim=4, kv_source="states"),
 ]
 
 
-def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> SequenceRecommender:
+def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> NextItemModel:
     torch.manual_seed(1)
     config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=12, head=head, norm=norm
@@ -55,8 +55,8 @@ def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> Sequen
     return model
 
 
-def newest_scores(model: SequenceRecommender, items: Tensor, lengths: Tensor) -> Tensor:
-    candidates = model.head.candidate_side(model.items.weight)
+def newest_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
+    candidates = model.head.represent_candidates(model.items.weight)
     return model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
 
 
@@ -83,7 +83,7 @@ def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: No
     model = make_model(head, norm)
     items = torch.randint(1, 21, (3, 9))
     lengths = torch.full((3,), 9)
-    candidates = model.head.candidate_side(model.items.weight)
+    candidates = model.head.represent_candidates(model.items.weight)
     before = model.head.logits(model(Inputs(items, lengths)), candidates)
     changed = items.clone()
     changed[:, 6:] = torch.randint(1, 21, (3, 3))
@@ -107,11 +107,11 @@ def test_dropout_keeps_its_share_and_its_mean() -> None:
 
 
 KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
-    *((NextItemConfig(head=head), SequenceRecommender) for head in HEADS),
-    (NextItemConfig(num_blocks=0, positions="sinusoidal"), SequenceRecommender),
-    (NextItemConfig(norm="gated", activation="swiglu", positions="rotary"), SequenceRecommender),
-    (HSTUConfig(kind="hstu"), SequenceRecommender),
-    (HSTUConfig(kind="hstu", positions="none", head=TargetAttention()), SequenceRecommender),
+    *((NextItemConfig(head=head), NextItemModel) for head in HEADS),
+    (NextItemConfig(num_blocks=0, positions="sinusoidal"), NextItemModel),
+    (NextItemConfig(norm="gated", activation="swiglu", positions="rotary"), NextItemModel),
+    (HSTUConfig(kind="hstu"), NextItemModel),
+    (HSTUConfig(kind="hstu", positions="none", head=TargetAttention()), NextItemModel),
     (SequenceToSequenceConfig(kind="sequence_to_sequence"), SequenceToSequence),
     (
         SequenceToSequenceConfig(
@@ -139,7 +139,7 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
     assert not model.items.weight[0].any()
     items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
     history, _ = model.teacher_forced(Inputs(items, torch.full((16,), 7)), targets)
-    candidates = model.head.candidate_side(model.items.weight)
+    candidates = model.head.represent_candidates(model.items.weight)
     loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
     assert loss.item() == pytest.approx(math.log(100), abs=0.2)
     loss.backward()
@@ -211,7 +211,7 @@ def test_the_factorisation_machine_written_out(seed: int, history: list[int]) ->
     """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
     model = make_factorisation_machine(seed)
     side = model(Inputs(torch.tensor([history]), torch.tensor([len(history)])))
-    found = model.head.logits(side, model.head.candidate_side(model.items.weight))
+    found = model.head.logits(side, model.head.represent_candidates(model.items.weight))
     with torch.no_grad():
         own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
         for t in range(len(history)):

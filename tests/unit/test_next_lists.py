@@ -22,7 +22,7 @@ from recsys.config import (
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.next_lists import evaluate_lists, list_length
-from recsys.evaluation.tables.next_list import ContinuationTable
+from recsys.evaluation.tables.next_list import NextListTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.inference.generator import SequenceGenerator
@@ -99,7 +99,7 @@ def test_a_baseline_logs_its_lists(split: Split, tmp_path: Path) -> None:
     dataset, experiment = dataset_of(tmp_path, split), experiment_of(tmp_path, TINY)
     run_id = fit_baseline("markov", experiment, dataset)
     client = MlflowClient(experiment.tracking.absolute_uri)
-    table = ContinuationTable.load(client.download_artifacts(run_id, "lists_test.parquet"))
+    table = NextListTable.load(client.download_artifacts(run_id, "lists_test.parquet"))
     metrics = logged(experiment, run_id)
     for name, figure in table.summary().items():
         assert (metrics[f"test/{name}"], metrics[f"test/{name}_high"]) == (figure.mean, figure.high)
@@ -111,7 +111,7 @@ def test_a_model_of_the_next_item_lists_its_best_items(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
     experiment = experiment_of(tmp_path, TINY)
     run = fit(experiment, dataset, tmp_path / "out")
-    table = ContinuationTable.load(tmp_path / "out" / "lists_test.parquet")
+    table = NextListTable.load(tmp_path / "out" / "lists_test.parquet")
     assert table.protocol.length == 2
     assert table.frame["user"].to_list() == list(range(12))
     assert {name: run.test[name] for name in NEXT_TWO}.items() <= table.summary().items()
@@ -127,15 +127,15 @@ def test_a_model_that_writes_is_judged_by_what_it_writes(tmp_path: Path) -> None
         tmp_path, {**TINY, "kind": "sequence_to_sequence", "max_generated": 3}
     )
     run = fit(experiment, dataset, tmp_path / "out")
-    table = ContinuationTable.load(tmp_path / "out" / "lists_test.parquet")
+    table = NextListTable.load(tmp_path / "out" / "lists_test.parquet")
     model = ModelBundle.open(run.bundle).model
     assert isinstance(model, SequenceToSequence)
-    histories = dataset.continuations("test").histories
+    histories = dataset.next_purchases("test").histories
     written, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
     assert table.frame["generated"].to_list() == written.tolist()
     assert run.test["next_recall_at_2"] == table.summary()["next_recall_at_2"]
     # Beside it stands the list that there is without writing.
-    best = ContinuationTable.load(tmp_path / "out" / "lists_best_test.parquet")
+    best = NextListTable.load(tmp_path / "out" / "lists_best_test.parquet")
     items, _ = top_k(ModelScorer(model, 6), histories, 2, "allow")
     assert best.frame["generated"].to_list() == items.tolist()
     metrics = logged(experiment, run.run_id)

@@ -17,9 +17,9 @@ from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
 
 from recsys.comparison.significance import paired_test
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Continuations
+from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import ContinuationTable, ListProtocol, list_figures
+from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable, list_figures
 from recsys.evaluation.tables.rank import RankTable
 
 NUM_ITEMS = 9
@@ -157,37 +157,35 @@ def test_a_user_does_not_know_the_others(
         assert {name: values[user] for name, values in together.items()} == pytest.approx(alone)
 
 
-def table_of(
-    lists: list[list[int]], targets: list[list[int]], dropped: int = 0
-) -> ContinuationTable:
-    continuations = Continuations(
+def table_of(lists: list[list[int]], targets: list[list[int]], dropped: int = 0) -> NextListTable:
+    next_purchases = NextPurchases(
         users=np.arange(len(targets)) * 3,
         histories=Histories.from_lists([[1]] * len(targets)),
         targets=Histories.from_lists(targets),
         dropped=dropped,
     )
-    return ContinuationTable.of(
-        np.array(lists, dtype=np.int32), continuations, "test", NUM_ITEMS, "allow"
+    return NextListTable.of(
+        np.array(lists, dtype=np.int32), next_purchases, "test", NUM_ITEMS, "allow"
     )
 
 
 @pytest.fixture
-def table() -> ContinuationTable:
+def table() -> NextListTable:
     return table_of([[4, 2, 7], [1, 2, 3], [5, 0, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
 
 
-def test_one_row_per_user(table: ContinuationTable) -> None:
+def test_one_row_per_user(table: NextListTable) -> None:
     assert table.frame.to_dict(as_series=False) == {
         "user": [0, 3, 6],
         "generated": [[4, 2, 7], [1, 2, 3], [5, 0, 0]],
         "targets": [[2, 2, 7, 9], [4], [5, 6]],
     }
     assert table.frame.dtypes == [pl.Int64, pl.List(pl.Int32), pl.List(pl.Int32)]
-    assert table.protocol == ListProtocol("test", NUM_ITEMS, "allow", 3, 8)
+    assert table.protocol == NextListProtocol("test", NUM_ITEMS, "allow", 3, 8)
     assert table.values("next_recall_at_3").tolist() == pytest.approx([2 / 3, 0, 1 / 2])
 
 
-def test_summary_has_every_figure_with_its_mean(table: ContinuationTable) -> None:
+def test_summary_has_every_figure_with_its_mean(table: NextListTable) -> None:
     summary = table.summary()
     assert list(summary) == list(table.figures())
     for name, interval in summary.items():
@@ -211,9 +209,9 @@ def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
 
 
 def test_nobody_to_foretell() -> None:
-    nobody = ContinuationTable.of(
+    nobody = NextListTable.of(
         np.empty((0, 4), dtype=np.int32),
-        Continuations(np.arange(0), Histories.from_lists([]), Histories.from_lists([]), 0),
+        NextPurchases(np.arange(0), Histories.from_lists([]), Histories.from_lists([]), 0),
         "valid",
         NUM_ITEMS,
         "filter",
@@ -223,16 +221,16 @@ def test_nobody_to_foretell() -> None:
         nobody.summary()
 
 
-def test_unknown_figures_are_named(table: ContinuationTable) -> None:
+def test_unknown_figures_are_named(table: NextListTable) -> None:
     with pytest.raises(
         InputError, match="metric 'next_recall_at_5': must be one of next_recall_at_3,"
     ):
         table.values("next_recall_at_5")
 
 
-def test_save_and_load_keep_everything(table: ContinuationTable, tmp_path: Path) -> None:
+def test_save_and_load_keep_everything(table: NextListTable, tmp_path: Path) -> None:
     table.save(tmp_path / "lists.parquet")
-    again = ContinuationTable.load(tmp_path / "lists.parquet")
+    again = NextListTable.load(tmp_path / "lists.parquet")
     assert again.frame.equals(table.frame)
     assert again.frame.schema == table.frame.schema
     assert again.protocol == table.protocol
@@ -242,10 +240,10 @@ def test_save_and_load_keep_everything(table: ContinuationTable, tmp_path: Path)
 def test_load_refuses_other_tables(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     with pytest.raises(InputError, match=r"other\.parquet: cannot read the continuation table"):
-        ContinuationTable.load(path)
+        NextListTable.load(path)
     pl.DataFrame({"user": [1]}).write_parquet(path)
     with pytest.raises(InputError, match=r"not a continuation table: .*generated, .*targets"):
-        ContinuationTable.load(path)
+        NextListTable.load(path)
     with pytest.raises(InputError, match=r"not a rank table: .*rank"):
         RankTable.load(path)
 
@@ -275,7 +273,7 @@ def test_the_p_value_is_that_of_a_sign_test() -> None:
     assert paired_test(a, b, "next_recall_at_1").p_value == pytest.approx(22 / 1024, abs=0.005)
 
 
-def test_only_lists_for_the_same_users_and_purchases_are_compared(table: ContinuationTable) -> None:
+def test_only_lists_for_the_same_users_and_purchases_are_compared(table: NextListTable) -> None:
     metric = "next_recall_at_3"
     shorter = table_of([[4, 2], [1, 2], [5, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
     with pytest.raises(InputError, match="^continuation tables differ in length: 3 and 2; compare"):

@@ -35,7 +35,7 @@ def model_scores(recommender: Recommender, history: list[str]) -> dict[str, floa
     tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])
     model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():
-        candidates = model.head.candidate_side(model.items.weight)
+        candidates = model.head.represent_candidates(model.items.weight)
         scores = model.head.newest(model(Inputs(tokens, lengths)), candidates, lengths)
     return dict(zip(ITEMS, scores[0, 1:].tolist(), strict=True))
 

@@ -181,7 +181,7 @@ def test_killed_while_the_learning_rate_falls_before_its_time(
     killed(lambda: fit(experiment, dataset, cut), steps - 2)
     with safe_open(f"{cut}.checkpoint", framework="numpy") as file:
         header = json.loads(file.metadata()["recsys.checkpoint"])
-    assert header["curve"]["early_fall"][0] <= len(header["curve"]["epochs"]) < 20
+    assert header["curve"]["early_decay"][0] <= len(header["curve"]["epochs"]) < 20
     assert_same(fit(experiment, dataset, cut), expected)
 
 

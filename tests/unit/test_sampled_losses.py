@@ -20,21 +20,26 @@ from recsys.config import (
 )
 from recsys.model.build import build_model
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.training import objective as objectives
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
     sampled_softmax,
 )
-from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives, left_out
-from recsys.training.objective import CatalogueObjective, SampledObjective, read_rows_alone
+from recsys.training.negatives import (
+    InBatchNegatives,
+    PopularNegatives,
+    UniformNegatives,
+    negative_mask,
+)
+from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
 
 ITEMS = 11
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 
 
-def make_model(head: DotProduct | TargetAttention) -> SequenceRecommender:
+def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
     torch.manual_seed(5)
     config = NextItemConfig(embedding_dim=8, feed_forward_dim=16, head=head, dropout=0)
     model = build_model(config, ITEMS)
@@ -119,8 +124,8 @@ def test_the_last_chunk_has_few_sizes() -> None:
 def test_paired_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
     history = model(Inputs(items, lengths))
-    every = model.head.logits(history, model.head.candidate_side(model.items.weight))
-    paired = model.head.paired(history, model.head.candidate_side(model.items(targets)))
+    every = model.head.logits(history, model.head.represent_candidates(model.items.weight))
+    paired = model.head.paired(history, model.head.represent_candidates(model.items(targets)))
     torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
 
 
@@ -145,7 +150,7 @@ def test_the_plain_formula_position_by_position(
     found = objective(model, history, targets, had)
     torch.manual_seed(1)
     drawn = objective.negatives(targets)
-    scores = model.head.logits(history, model.head.candidate_side(model.items.weight))
+    scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
         for t in range(int(lengths[b])):
@@ -194,19 +199,19 @@ def test_popular_and_in_batch_draws_come_as_often_as_they_say() -> None:
         torch.testing.assert_close(counts / 400, expected, rtol=0.1, atol=0)
 
 
-def test_what_is_left_out_with_repeated_candidates_and_more_had_than_positions() -> None:
+def test_what_is_negative_mask_with_repeated_candidates_and_more_had_than_positions() -> None:
     candidates = torch.tensor([5, 9, 5, 1])
     targets = torch.tensor([[9, 2]])
     had = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
     expected = [[[True, True, True, False], [True, False, True, True]]]
-    assert left_out(candidates, targets, had).tolist() == expected
+    assert negative_mask(candidates, targets, had).tolist() == expected
     alone = [[[False, True, False, False], [False, False, False, False]]]
-    assert left_out(candidates, targets, None).tolist() == alone
+    assert negative_mask(candidates, targets, None).tolist() == alone
 
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:
     model, (items, lengths, targets) = make_model(HEADS[0]), make_batch()
-    read_rows_alone(model)
+    use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
     objective = SampledObjective(config, torch.ones(ITEMS + 1))
     history, had = model.teacher_forced(Inputs(items[:1], lengths[:1]), targets[:1])

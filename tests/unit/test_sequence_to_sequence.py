@@ -163,7 +163,7 @@ def test_reading_and_writing_share_one_table() -> None:
     model = make_model(0)
     tables = [weight for weight in model.parameters() if weight.shape[0] == ITEMS + 1]
     assert len(tables) == 1
-    (candidates,) = model.head.candidate_side(model.items.weight)
+    (candidates,) = model.head.represent_candidates(model.items.weight)
     assert candidates is tables[0]
     items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
     (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from recsys.cli import app
 from recsys.comparison.compare import compare
-from recsys.config import EvidenceConfig, Experiment, Suite, load_suite
+from recsys.config import CountEnsembleConfig, Experiment, Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import suite as suite_module
@@ -70,16 +70,19 @@ def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
 
 
 def test_counts_stand_beside_the_models_that_are_given_them(tmp_path: Path) -> None:
-    models = [{"name": "plain", "evidence": None}, {"name": "counts", "evidence": {"weights": [3]}}]
+    models = [
+        {"name": "plain", "count_ensemble": None},
+        {"name": "counts", "count_ensemble": {"weights": [3]}},
+    ]
     suite = make_suite(tmp_path, models=models)
     whole = suite.datasets[0]
-    weights = [suite.experiment(whole, model, 0).evidence for model in suite.models]
-    assert weights == [None, EvidenceConfig(weights=(3.0,))]
-    suite = make_suite(tmp_path, models=models, evidence={"weights": [1]})
-    plain, counts = (suite.experiment(whole, model, 0).evidence for model in suite.models)
+    weights = [suite.experiment(whole, model, 0).count_ensemble for model in suite.models]
+    assert weights == [None, CountEnsembleConfig(weights=(3.0,))]
+    suite = make_suite(tmp_path, models=models, count_ensemble={"weights": [1]})
+    plain, counts = (suite.experiment(whole, model, 0).count_ensemble for model in suite.models)
     assert plain is None
-    assert counts == EvidenceConfig(weights=(3.0,))
-    assert suite.protocol(whole).evidence == EvidenceConfig(weights=(1.0,))
+    assert counts == CountEnsembleConfig(weights=(3.0,))
+    assert suite.protocol(whole).count_ensemble == CountEnsembleConfig(weights=(1.0,))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_unknown_items_are_no_history(tmp_path: Path) -> None:
 
 def test_lists_are_of_everything_and_start_from_the_cut(tmp_path: Path) -> None:
     split = GlobalTime(valid_from=4, test_from=6, targets="last", history="advancing")
-    together = prepare(LOG, DataConfig(split=split), tmp_path / "out").continuations("test")
+    together = prepare(LOG, DataConfig(split=split), tmp_path / "out").next_purchases("test")
     assert together.users.tolist() == [0]
     assert together.targets.items.tolist() == [1, 2, 3]
     assert together.histories.items.tolist() == [1, 2, 3]

@@ -37,7 +37,7 @@ from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
 from recsys.model.hstu import TimesRead
 from recsys.model.model_inputs import Inputs
-from recsys.model.next_item import SequenceRecommender
+from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
@@ -84,8 +84,8 @@ def test_times_go_where_their_items_go(rows: Timed, data: st.DataObject) -> None
         (taken, [asked[row] for row in some]),
         (histories[start:], asked[start:]),
     ):
-        assert part.asked is not None
-        assert part.asked.tolist() == numbers
+        assert part.request_times is not None
+        assert part.request_times.tolist() == numbers
     assert as_lists(histories[start:]) == kept[start:]
 
 
@@ -127,19 +127,19 @@ def dataset(tmp_path: Path) -> PreparedDataset:
 
 def test_targets_of_one_history_are_asked_for_each_at_its_time(dataset: PreparedDataset) -> None:
     usual, told = dataset.holdout("test"), dataset.holdout("test", "known")
-    assert usual.histories.asked is None
+    assert usual.histories.request_times is None
     assert told.targets.tolist() == usual.targets.tolist() == [2, 2, 2, 1]
     assert (usual.rows.tolist(), told.rows.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 2])
-    assert told.histories.asked is not None
-    assert told.histories.asked.tolist() == [41, 9, 50]
+    assert told.histories.request_times is not None
+    assert told.histories.request_times.tolist() == [41, 9, 50]
     assert as_lists(told.histories) == [
         [(2, 10), (1, 20), (2, 30), (1, 40)],
         *[[(1, 7), (2, 8), (1, 9)]] * 2,
     ]
-    lists = dataset.continuations("test", "known").histories
-    assert lists.asked is not None
-    assert lists.asked.tolist() == [41, 9]
-    assert dataset.continuations("test").histories.asked is None
+    lists = dataset.next_purchases("test", "known").histories
+    assert lists.request_times is not None
+    assert lists.request_times.tolist() == [41, 9]
+    assert dataset.next_purchases("test").histories.request_times is None
 
 
 def experiment(times: TimesRead, *changes: str) -> Experiment:
@@ -200,10 +200,10 @@ def test_what_only_times_tell_is_learnt_by_who_may_read_them(
     assert found > 0.95 if learnt else 0.35 < found < 0.65
 
 
-def make(times: TimesRead, num_items: int = 8) -> SequenceRecommender:
+def make(times: TimesRead, num_items: int = 8) -> NextItemModel:
     torch.manual_seed(5)
     model = build_model(experiment(times).model, num_items)
-    assert isinstance(model, SequenceRecommender)
+    assert isinstance(model, NextItemModel)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
     return model.eval()
@@ -254,7 +254,7 @@ def write_bundle(
     model = build_model(whole.model, dataset.num_items)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
-    return ModelBundle.write(path, model, whole, dataset, "train")
+    return ModelBundle.write(path, model, whole, dataset, ("train",))
 
 
 HISTORIES = pl.DataFrame({"user_id": ["z"] * 3, "item_id": [3, 5, 3], "timestamp": [10, 500, 900]})
@@ -271,7 +271,7 @@ def test_a_model_that_reads_the_time_of_asking(dataset: PreparedDataset, tmp_pat
 
     model = recommender.bundle.model
     items, times = torch.tensor([[1, 2, 1]]), torch.tensor([[10, 500, 900, 86_400]])
-    assert isinstance(model, SequenceRecommender)
+    assert isinstance(model, NextItemModel)
     (states,) = model(Inputs(items, torch.tensor([3]), times))
     expected = (states[0, -1] @ model.items.weight[1:].T).tolist()
     assert scores(86_400) == pytest.approx(expected, abs=1e-5)
@@ -311,7 +311,7 @@ def test_a_model_that_reads_past_times_needs_no_time_of_asking(
 def test_what_is_explained_is_the_score_at_that_time(
     times: TimesRead, dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    head = TargetAttention(num_heads=1, head_dim=4, memory="states")
+    head = TargetAttention(num_heads=1, head_dim=4, kv_source="states")
     recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, times, head), dataset)
     maps = []
     for at in (901, 86_400):

@@ -149,7 +149,7 @@ def test_where_patience_ends_the_learning_rate_falls_and_then_the_training_ends(
 
     monkeypatch.setattr(TrainingModule, "training_step", watched)
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 40, lambda *_: None)
-    fall = curve.early_fall
+    fall = curve.early_decay
     assert fall is not None
     assert fall.epoch < 36
     assert len(curve.epochs) == fall.epoch + 4
@@ -175,7 +175,7 @@ def test_no_training_ends_while_the_learning_rate_is_high(patience: int, every: 
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 10, lambda *_: None)
     assert curve.best_epoch is not None
     assert curve.best_epoch <= every  # a rate of nothing changes nothing
-    held = 6 if curve.early_fall is None else curve.early_fall.epoch
+    held = 6 if curve.early_decay is None else curve.early_decay.epoch
     assert held <= 6
     assert held + min(patience, 4) <= len(curve.epochs) <= held + 4
     assert "epoch/valid_ndcg_at_10" in curve.epochs[-1]

@@ -37,7 +37,7 @@ def torch_name(ours: str) -> str:
     for name, theirs in {
         ".blocks.": ".layers.",
         ".attention.": ".self_attn.",
-        ".memory_attention.": ".multihead_attn.",
+        ".cross_attention.": ".multihead_attn.",
         "query_key_value.": "in_proj_",
         ".output.": ".out_proj.",
         "feed_forward.0": "linear1",

@@ -22,7 +22,7 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
-from recsys.data.holdout import Continuations
+from recsys.data.holdout import NextPurchases
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
@@ -103,18 +103,18 @@ def test_the_test_targets_are_never_looked_at(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Part] = []
-    histories, continuations = PreparedDataset.histories, PreparedDataset.continuations
+    histories, next_purchases = PreparedDataset.histories, PreparedDataset.next_purchases
 
     def noted_histories(self: PreparedDataset, before: Part) -> Histories:
         asked.append(before)
         return histories(self, before)
 
-    def noted_continuations(self: PreparedDataset, part: Part) -> Continuations:
+    def noted_continuations(self: PreparedDataset, part: Part) -> NextPurchases:
         asked.append(part)
-        return continuations(self, part)
+        return next_purchases(self, part)
 
     monkeypatch.setattr(PreparedDataset, "histories", noted_histories)
-    monkeypatch.setattr(PreparedDataset, "continuations", noted_continuations)
+    monkeypatch.setattr(PreparedDataset, "next_purchases", noted_continuations)
     tune(experiment, dataset, make_search(trials=1))
     assert asked
     assert set(asked) == {"valid"}

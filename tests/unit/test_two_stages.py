@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.baselines.count_ensemble import Evidence
+from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.config import TargetAttention
 from recsys.data.histories import Histories
@@ -142,8 +142,8 @@ def counting_bundle(
         tiny_model(experiment, tiny_dataset.num_items),
         experiment,
         tiny_dataset,
-        "train",
-        evidence=Evidence(counts, 20.0),
+        ("train",),
+        count_ensemble=CountEnsemble(counts, 20.0),
     )
 
 
@@ -174,10 +174,10 @@ def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
 
 
 def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
-    model, evidence = counting_bundle.model, counting_bundle.evidence
-    assert evidence is not None
+    model, count_ensemble = counting_bundle.model, counting_bundle.count_ensemble
+    assert count_ensemble is not None
     history = Histories.from_lists([[2, 1]])
-    counted = 20 * evidence.counts.score(history)[0]
+    counted = 20 * count_ensemble.counts.score(history)[0]
     assert len(set(counted.tolist())) > 2, "the counts say something"
     with torch.inference_mode():
         states = model(Inputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Continuations
+from recsys.data.holdout import NextPurchases
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import Interval, bootstrap_means
@@ -85,7 +85,7 @@ def list_figures(lists: NDArray[np.int32], targets: Histories) -> dict[str, NDAr
 
 
 @dataclass(frozen=True, slots=True)
-class ListProtocol:
+class NextListProtocol:
     """What must be equal for two continuation tables to be compared, beside users and targets."""
 
     part: Part
@@ -101,43 +101,43 @@ class ListProtocol:
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuationTable:
+class NextListTable:
     """One row per user: the list made for the user, and what the user bought."""
 
     frame: pl.DataFrame
     """user (row of the user in the dataset), generated (n item tokens, PAD: nothing in this place),
     targets (item tokens, oldest first, at least one)."""
-    protocol: ListProtocol
+    protocol: NextListProtocol
 
     @classmethod
     def of(
         cls,
         lists: NDArray[np.int32],
-        continuations: Continuations,
+        next_purchases: NextPurchases,
         part: Part,
         num_items: int,
         seen: Seen,
-    ) -> ContinuationTable:
+    ) -> NextListTable:
         """The table of one list per user.
 
         Args:
             lists: item tokens [Q, n], PAD: nothing in this place.
-            continuations: what the Q users bought.
+            next_purchases: what the Q users bought.
             part: of the split, that it was bought in.
             num_items: size of the catalogue that was listed from.
             seen: whether items of the user's history were left out of the lists.
         """
-        targets = continuations.targets
+        targets = next_purchases.targets
         rows = pl.DataFrame({"row": targets.users, "item": targets.items})
         frame = pl.DataFrame(
             {
-                "user": continuations.users,
+                "user": next_purchases.users,
                 "generated": pl.Series(lists),
                 "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
             },
             schema=_SCHEMA,
         )
-        protocol = ListProtocol(part, num_items, seen, lists.shape[1], continuations.dropped)
+        protocol = NextListProtocol(part, num_items, seen, lists.shape[1], next_purchases.dropped)
         return cls(frame, protocol)
 
     def figures(self) -> dict[str, NDArray[np.float64]]:
@@ -180,10 +180,10 @@ class ContinuationTable:
         save_table(path, _NOUN, self.frame, self.protocol)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ContinuationTable:
+    def load(cls, path: str | os.PathLike[str]) -> NextListTable:
         """Read what `save` wrote.
 
         Raises:
             InputError: the file cannot be read, or is no continuation table.
         """
-        return cls(*load_table(path, _NOUN, _SCHEMA, ListProtocol))
+        return cls(*load_table(path, _NOUN, _SCHEMA, NextListProtocol))

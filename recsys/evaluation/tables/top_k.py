@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
-from recsys.evaluation.tables.next_list import ListProtocol
+from recsys.evaluation.tables.next_list import NextListProtocol
 from recsys.evaluation.tables.parquet import load_table, save_table
 from recsys.inference.ranking import Seen
 
@@ -33,7 +33,7 @@ class TopKTable:
     frame: pl.DataFrame
     """user (row of the user in the dataset), history_length (items before), items (k item tokens,
     best first; PAD: nothing in this place) and their scores."""
-    protocol: ListProtocol
+    protocol: NextListProtocol
 
     @property
     def items(self) -> NDArray[np.int32]:
@@ -53,7 +53,7 @@ class TopKTable:
         Raises:
             InputError: the file cannot be read, or is no top-k table.
         """
-        return cls(*load_table(path, _NOUN, _SCHEMA, ListProtocol))
+        return cls(*load_table(path, _NOUN, _SCHEMA, NextListProtocol))
 
 
 def list_length(wanted: int, num_items: int) -> int:
@@ -80,5 +80,5 @@ def top_k_table(
         },
         schema=_SCHEMA,
     )
-    protocol = ListProtocol(part, num_items, seen, items.shape[1], holdout.dropped)
+    protocol = NextListProtocol(part, num_items, seen, items.shape[1], holdout.dropped)
     return TopKTable(frame, protocol)
