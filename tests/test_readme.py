@@ -1,60 +1,89 @@
-"""What the README tells a newcomer to type exists."""
+"""The README's commands and its Python run as a newcomer would run them, in the order of the page."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
-import typer.main
 
-import recsys
-from recsys.cli import app
+from recsys.cli import main
+from recsys.shop.simulation import make_shop
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^recsys (.+)$", README, flags=re.MULTILINE)
+CUSTOMERS = 150
 
 
-def test_the_readme_has_commands_and_python() -> None:
-    assert len(COMMANDS) >= 7
-    assert "```python" in README
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's configs and the files that the README names."""
+    folder = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    log = make_shop(seed=0, num_customers=CUSTOMERS).interactions
+    log = log.rename({"user_id": "customer", "item_id": "sku", "timestamp": "bought_at"})
+    log.write_csv(folder / "purchases.csv")
+    some = log.filter(pl.col("customer") <= "C00003")
+    some.write_csv(folder / "histories.csv")
+    some.select(user_id="customer", item_id="sku").write_csv(folder / "candidates.csv")
+    return folder
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_each_command_and_option_exists(line: str) -> None:
-    words = shlex.split(line)
-    if words == ["--help"]:
-        return
-    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
-    options = {name for parameter in command.params for name in parameter.opts}
-    assert {word for word in words[1:] if word.startswith("-")} <= options
-    for config in (word for word in words if word.startswith("configs/")):
-        assert (ROOT / config).is_file()
+def recsys_command(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["recsys", *shlex.split(line)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
 
 
-def test_each_name_of_the_package_in_the_python_exists() -> None:
+def test_the_commands_run_in_the_order_of_the_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(COMMANDS) >= 6
+    monkeypatch.chdir(folder)
+    for line in COMMANDS:
+        status = recsys_command(line, monkeypatch)
+        assert status == 0, f"recsys {line}\n{capsys.readouterr().err}"
+    assert pl.read_parquet("scores.parquet").height > 0
+    assert Path("comparison", "comparison.html").is_file()
+
+
+def test_the_python_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (code,) = re.findall(r"```python\n(.+?)```", README, flags=re.DOTALL)
-    used = {
-        node.attr
-        for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "recsys"
-    }
-    assert used
-    assert all(hasattr(recsys, name) for name in used)
+    assert len(code.splitlines()) <= 15
+    monkeypatch.chdir(folder)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - it is our own page
+    printed = capsys.readouterr().out
+    assert "rank" in printed
+    assert "contribution" in printed
 
 
-def test_each_file_of_the_tree_and_each_link_exists() -> None:
+def test_each_link_and_folder_exists() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / target).exists(), target
-    named = {path.name for path in (ROOT / "recsys").rglob("*.py")}
-    (tree,) = re.findall(r"```\nrecsys/\n(.+?)```", README, flags=re.DOTALL)
-    for name in re.findall(r"\w+\.py", tree.replace("shop*.py", "")):
-        assert name in named, name
+    (tree,) = re.findall(r"```\n(recsys/cli.+?)```", README, flags=re.DOTALL)
+    for line in tree.splitlines():
+        for name in line.split("  " * 4)[0].replace("recsys/", "").split():
+            if re.fullmatch(r"[a-z]+", name):
+                path = ROOT / "recsys" / name
+                assert path.is_dir() or path.with_suffix(".py").is_file(), name
+
+
+def test_each_room_of_the_package_is_in_the_tree() -> None:
+    (tree,) = re.findall(r"```\n(recsys/cli.+?)```", README, flags=re.DOTALL)
+    rooms = {path.name for path in (ROOT / "recsys").iterdir() if (path / "__init__.py").is_file()}
+    assert {room for room in rooms if room not in tree} <= {"report"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 130
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
