@@ -30,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_csv(folder / "purchases.csv")
     some = log.filter(pl.col("customer") <= "C00003")
     some.write_csv(folder / "histories.csv")
-    some.select(user_id="customer", item_id="sku").write_csv(folder / "candidates.csv")
+    popular = log["sku"].value_counts(sort=True)["sku"].head(5).to_frame("item_id")
+    users = some.select(user_id="customer").unique(maintain_order=True)
+    users.join(popular, how="cross").write_csv(folder / "candidates.csv")
     return folder
 
 
