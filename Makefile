@@ -7,22 +7,29 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 SPEC := pyproject.toml constraints.txt
+# One worker per core and one thread per worker: threads of several workers would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format benchmark hooks clean
+.PHONY: help demo test test-slow test-all lint format benchmark hooks clean
 
 help: ## list these commands
 	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "PYTHON=python3.12 picks another interpreter; ARGS='-k shop' goes to pytest."
 
 demo: $(VENV)/.installed ## build the simulated shop, train on it, compare, recommend, explain (about five minutes)
 	$(BIN)/recsys demo
 
-test: $(VENV)/.installed-dev ## run the tests, the docstring examples and the notebooks
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed-dev ## run the fast tests and the docstring examples (about four minutes on two cores)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.installed-dev ## run the slow tests and the notebooks
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: test test-slow ## run both
 
 lint: $(VENV)/.installed-dev ## check style, types, layers and spelling; changes nothing
 	$(BIN)/ruff check

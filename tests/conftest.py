@@ -24,7 +24,13 @@ def mirror() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Benchmarks take long and judge the machine as much as the code: only when asked for."""
+    """Mark notebooks as slow, and skip benchmarks unless the command line names their mark.
+
+    Benchmarks take long and judge the machine as much as the code.
+    """
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("slow")
     if "benchmark" in config.getoption("markexpr"):
         return
     skip = pytest.mark.skip(reason="a benchmark: ask for it with make benchmark")
