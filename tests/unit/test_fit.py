@@ -12,9 +12,11 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
+from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import runs
@@ -72,6 +74,28 @@ def test_the_run_and_the_bundle_say_what_made_them(
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
     assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_refitted_model_is_trained_on_all_but_the_test_targets_for_as_many_epochs(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    """As many as validation chose, and not as many as there were."""
+    tree = experiment.model_dump(mode="json")
+    # Steps too small to change a rank: no epoch is better than the first.
+    tree["training"] |= {"max_epochs": 3, "learning_rate": 1e-7, "precision": "float32"}
+    experiment = parse_experiment(tree)
+    run = fit(experiment, dataset, tmp_path / "out")
+    assert run.best_epoch == 1
+    spans = zip(dataset.offsets[:-1], dataset.cuts[:, 1], strict=True)
+    histories = Histories.from_lists([dataset.items[start:][:end] for start, end in spans])
+    catalogue = Catalogue.of(experiment.model, dataset)
+    once, twice = (
+        train(experiment, catalogue, histories, None, epochs, lambda *_: None)[0].state_dict()
+        for epochs in (1, 2)
+    )
+    weights = ModelBundle.open(run.bundle).model.state_dict()
+    assert all(torch.equal(weights[name], weight.cpu()) for name, weight in once.items())
+    assert not all(torch.equal(weights[name], weight.cpu()) for name, weight in twice.items())
 
 
 def test_an_interrupted_refit_falls_back_to_the_validated_model(

@@ -86,6 +86,18 @@ def test_holdout_test_drops_and_counts_targets_outside_the_catalogue(
     assert test.dropped == 2
 
 
+def test_an_item_that_comes_first_as_a_validation_target_is_in_the_catalogue(
+    tmp_path: Path,
+) -> None:
+    rows = [("a", 5, 1), ("a", 6, 2), ("a", 5, 3), ("b", 5, 1), ("b", 5, 2), ("b", 6, 3)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    dataset = prepare(log, DataConfig(), tmp_path / "out")
+    assert dataset.item_table["item_id"].to_list() == [5, 6]
+    assert dataset.holdout("valid").targets.tolist() == [2, 1]
+    assert dataset.holdout("test").targets.tolist() == [1, 2]
+    assert lists(dataset.histories("test")) == [[1, 2], [1, 1]]
+
+
 def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
     splits: list[Split] = [LeaveLastOut(), LeaveLastOut(targets=2), LeaveLastBasketOut()]
     datasets = [prepare(LOG, DataConfig(split=s), tmp_path / str(s)) for s in splits]

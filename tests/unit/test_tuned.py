@@ -14,6 +14,7 @@ from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.evaluation.tables.top_k import TopKTable
 from recsys.experiments import baseline as baseline_module
 from recsys.experiments.baseline import baselines_of, fit_baseline
 
@@ -76,9 +77,9 @@ def test_every_baseline_is_tuned_and_logged(
     chosen = {key for key in run.data.params if key.startswith("baseline.")}
     expected = {
         "recent_popularity": {"share"},
-        "item_knn": {"neighbours", "fade"},
+        "item_knn": {"neighbours", "decay"},
         "ease": {"l2"},
-        "matrix_factorisation": {"dim", "fade", "popularity_power", "spectrum_power"},
+        "matrix_factorisation": {"dim", "decay", "popularity_power", "spectrum_power"},
     }
     if name in expected:
         assert chosen == {f"baseline.{key}" for key in expected[name]}
@@ -115,3 +116,42 @@ def test_the_latest_interactions_are_those_of_the_newest_times(
     same: Histories = latest_histories(tiny_dataset, "test", 1.0)
     assert same.items.tolist() == whole.items.tolist()
     assert same.offsets.tolist() == whole.offsets.tolist()
+
+
+def popularities(
+    name: str, experiment: Experiment, dataset: PreparedDataset, folder: Path
+) -> dict[str, float]:
+    """What a baseline that ranks alike for everyone thinks of each item."""
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    run_id = fit_baseline(name, experiment, dataset)
+    path = client.download_artifacts(run_id, "topk_test.parquet", str(folder))
+    best = TopKTable.load(path).frame.row(0, named=True)
+    items = dataset.vocabulary.decode(np.array(best["items"], dtype=np.int32))
+    return dict(zip(items.to_list(), best["scores"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "refitted"),
+    [
+        # Before the validation targets: boots, boots, gloves, gloves, hat, hat, jacket, socks.
+        # Those are hat, boots, boots, gloves, boots.
+        ("popularity", [2, 2, 2, 1, 1], [5, 3, 3, 1, 1]),
+        # Before them all are recent; with them, what is as new as they are.
+        ("recent_popularity", [2, 2, 2, 1, 1], [3, 2, 2, 0, 0]),
+    ],
+)
+def test_validation_targets_are_counted_where_the_model_is_refitted_and_only_there(
+    name: str,
+    trained: list[int],
+    refitted: list[int],
+    tiny_dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+) -> None:
+    tree = experiment.model_dump(mode="json")
+    tree["evaluation"]["cutoffs"] = [tiny_dataset.num_items]
+    items = tiny_dataset.item_table["item_id"].to_list()
+    for refit, counts in (("false", trained), ("true", refitted)):
+        changed = parse_experiment(tree, [f"training.refit={refit}"])
+        counted = popularities(name, changed, tiny_dataset, tmp_path)
+        assert counted == dict(zip(items, counts, strict=True))
