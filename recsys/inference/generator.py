@@ -62,7 +62,7 @@ class SequenceGenerator:
                 f"n={length}: this model writes 1 to {self.model.max_generated} purchases "
                 "(model.max_generated of its config)"
             )
-        recent = histories.newest(self.max_sequence_length)
+        recent = histories.latest(self.max_sequence_length)
         if not recent.lengths.all():
             raise ValueError(f"history {recent.lengths.argmin()} is empty: one item is needed")
         lists = np.empty((len(histories), length), dtype=np.int32)

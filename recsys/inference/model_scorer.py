@@ -73,7 +73,7 @@ class ModelScorer:
             ValueError: a history is empty: the model has no opinion then; or the model reads times
                 or features that the histories do not have.
         """
-        recent = histories.newest(self._max_sequence_length)
+        recent = histories.latest(self._max_sequence_length)
         lengths = recent.lengths
         if not lengths.all():
             raise ValueError(f"history {lengths.argmin()} is empty: the model needs one item")

@@ -69,7 +69,7 @@ class AttentionMap:
         """Fit for a file, e.g. encoder-block-1."""
         return self.kind if self.block is None else f"{self.kind}-block-{self.block}"
 
-    def newest(self, count: int) -> AttentionMap:
+    def latest(self, count: int) -> AttentionMap:
         """With the newest ``count`` purchases alone; a first column has the sum of those before.
 
         Rows go on summing to 1. What was written, and candidates, are all kept.
@@ -181,7 +181,7 @@ def _scored(
     candidates: NDArray[np.int32] | None,
 ) -> list[AttentionMap]:
     """The maps of an encoder and, if it is target attention, its head."""
-    recent = known.newest(bundle.experiment.model.max_sequence_length)
+    recent = known.latest(bundle.experiment.model.max_sequence_length)
     with record_attention(model) as recorded:
         history, lengths = read_histories(model, recent)
     maps = _blocks(recorded, {"encoder": (purchases, purchases)}, model.encoder.causal)
@@ -212,7 +212,7 @@ def _written(
     generator = SequenceGenerator(model, bundle.experiment.model.max_sequence_length)
     lists, _ = generator.generate(known, n, bundle.manifest.protocol.seen)
     tokens = _some(lists[0], "write")
-    recent = known.newest(bundle.experiment.model.max_sequence_length)
+    recent = known.latest(bundle.experiment.model.max_sequence_length)
     items, lengths = torch.from_numpy(recent.padded()), torch.from_numpy(recent.lengths)
     device = model.items.weight.device
     with record_attention(model) as recorded:  # one pass over what was written, token by token

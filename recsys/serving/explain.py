@@ -63,7 +63,7 @@ def explain(
     tokens, positions = asked.histories.items[newest], asked.places[newest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
-    recent = asked.histories.newest(read)
+    recent = asked.histories.latest(read)
     contributions = np.zeros(len(tokens), dtype=np.float32)
     if head is not None:
         contributions[-len(recent.items) :], rest = _parts(model, head, recent, candidate)

@@ -220,7 +220,7 @@ def test_older_purchases_are_summed_up(count: int) -> None:
     weights = np.tril(np.random.default_rng(0).random((2, 5, 5)).astype(np.float32))
     weights /= weights.sum(axis=-1, keepdims=True)
     encoder = AttentionMap("encoder", weights, labels, labels, ["head 1", "head 2"], 1, causal=True)
-    short = encoder.newest(count)
+    short = encoder.latest(count)
     if count >= 5:
         assert short is encoder
         return
@@ -229,9 +229,9 @@ def test_older_purchases_are_summed_up(count: int) -> None:
     assert short.weights[..., 1:].tolist() == weights[:, -count:, -count:].tolist()
     assert short.weights.sum(axis=-1) == pytest.approx(1, abs=1e-6)
     cross = AttentionMap("cross", weights, labels, labels, ["head 1", "head 2"], 1)
-    assert cross.newest(count).rows == labels, "what was written is all kept"
+    assert cross.latest(count).rows == labels, "what was written is all kept"
     decoder = AttentionMap("decoder", weights, labels, labels, ["head 1", "head 2"], 1)
-    assert decoder.newest(count) is decoder
+    assert decoder.latest(count) is decoder
 
 
 def test_what_cannot_be_looked_at_is_refused(

@@ -74,13 +74,13 @@ def test_times_go_where_their_items_go(rows: Timed, data: st.DataObject) -> None
     kept = [[pair for pair in row if pair[0]] for row in rows]
     assert as_lists(histories) == kept
     count = data.draw(st.integers(1, 7))
-    assert as_lists(histories.newest(count)) == [row[-count:] for row in kept]
+    assert as_lists(histories.latest(count)) == [row[-count:] for row in kept]
     some = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
     taken = histories.take(np.array(some, dtype=np.int64))
     assert as_lists(taken) == [kept[row] for row in some]
     start = data.draw(st.integers(0, len(rows)))
     for part, numbers in (
-        (histories.newest(count), asked),
+        (histories.latest(count), asked),
         (taken, [asked[row] for row in some]),
         (histories[start:], asked[start:]),
     ):
