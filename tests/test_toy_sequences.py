@@ -11,7 +11,7 @@ from torch import Tensor
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
 from recsys.model.generation import Greedy
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 
@@ -56,7 +56,7 @@ def learn(task: Callable[[Tensor], Tensor], steps: int) -> SequenceToSequence:
     for _ in range(steps):
         items, lengths = draw(128, generator)
         targets = task(items)
-        side, _ = model.teacher_forced(Inputs(items, lengths), targets)
+        side, _ = model.teacher_forced(ModelInputs(items, lengths), targets)
         candidates = model.head.represent_candidates(model.items.weight)
         loss = chunked_cross_entropy(model.head.logits, side, candidates, targets, None)
         optimizer.zero_grad()
@@ -74,7 +74,7 @@ def exact_matches(
     """Shares of unseen sequences, and of their items, that greedy generation gets right."""
     items, lengths = draw(1_000, torch.Generator().manual_seed(2))
     allowed = torch.ones(len(items), ITEMS + 1, dtype=torch.bool)
-    memory = model.remember(items, lengths)
+    memory = model.encode(items, lengths)
     written = Greedy()(model, memory, allowed, LONGEST, repeats=True).tokens[:, 0]
     targets = task(items)
     right = written.eq(targets) | (targets == 0)  # what is written after the end does not matter

@@ -11,8 +11,7 @@ from recsys.evaluation.tables.next_list import NextListTable
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
-from recsys.model.build import Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.protocols import Model
 
 BASKET_PLACES = 10
 """Length of the lists that are held against baskets, which differ in size."""
@@ -92,8 +91,9 @@ def evaluate_model_lists(
         InputError: the model cannot write lists of that length.
     """
     sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
-    if isinstance(model, SequenceToSequence):
-        sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
+    generative = model.as_generative()
+    if generative is not None:
+        sources = {"lists": SequenceGenerator(generative, max_sequence_length), "lists_best": best}
     tables = {
         name: evaluate_lists(source, dataset, part, seen, request_time)
         for name, source in sources.items()

@@ -14,9 +14,10 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.table import FeatureTable
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
-from recsys.model.build import Model, build_model
+from recsys.model.build import build_model
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
+from recsys.model.protocols import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,6 @@ from recsys.errors import InputError
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Strategy
-from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.inputs import UserHistories
 
@@ -45,8 +44,8 @@ def generate(
     Raises:
         InputError: the model has no decoder, or was not made to write so many.
     """
-    model = bundle.model
-    if not isinstance(model, SequenceToSequence):
+    model = bundle.model.as_generative()
+    if model is None:
         raise InputError(
             f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
             "train one with model.kind=sequence_to_sequence"

@@ -17,11 +17,12 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
+from recsys.model.recorded_attention import record_attention
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.serving.attention_maps import AttentionMap, inspect, record_attention
+from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -122,7 +123,7 @@ def test_the_map_of_target_attention_is_the_formula(tiny_bundle: ModelBundle) ->
         "head 2, half-life 50 purchases",
     ]
     with torch.inference_mode():
-        keys = head.key(head.memory_norm(model.items.weight[[3, 1, 5]] * 8**0.5))
+        keys = head.key(head.kv_norm(model.items.weight[[3, 1, 5]] * 8**0.5))
         queries = head.query(model.items.weight[[4, 3]])
         temperature = head.log_temperature.exp().clamp(max=10)
     for h, half_life in enumerate([2, 50]):
@@ -143,14 +144,15 @@ def test_weights_are_those_that_contributions_are_made_with() -> None:
     memory, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
     history = head.represent_history(memory, memory)
     candidates = head.represent_candidates(torch.randn(6, 8, dtype=torch.float64))
-    weights = head.weights(history, candidates, lengths)
+    attention = head.attention(history, candidates, lengths)
+    weights = attention.weights
     assert weights.shape == (3, 2, 5, 6)
     assert torch.allclose(weights.sum(dim=2), torch.ones(3, 2, 6).double())
     assert not weights[1, :, 1:].any()
     assert not weights[2, :, 3:].any()
     value_scores = history[2] @ candidates[2].mT  # [B, H, L, C]
     expected = (weights * value_scores).sum(dim=1)
-    assert torch.allclose(head.contributions(history, candidates, lengths), expected)
+    assert torch.allclose(attention.contributions, expected)
 
 
 @given(history=st.lists(st.sampled_from([*ITEMS, "unheard of"]), max_size=7), n=st.integers(1, 5))
@@ -204,7 +206,8 @@ def test_the_dot_product_has_the_maps_of_its_encoder(tiny_dot_bundle: ModelBundl
 
 
 def test_a_recording_ends_with_its_block(tiny_bundle: ModelBundle) -> None:
-    model, inputs = tiny_bundle.model, Inputs(torch.tensor([[1, 2]]), torch.tensor([2]))
+    model, inputs = tiny_bundle.model, ModelInputs(torch.tensor([[1, 2]]), torch.tensor([2]))
+    assert isinstance(model, NextItemModel)
     with torch.inference_mode():
         with record_attention(model) as recorded:
             model(inputs)
@@ -248,15 +251,15 @@ def test_what_cannot_be_looked_at_is_refused(
         inspect(machine, ["hat"])
     with pytest.raises(InputError, match="dot: has no target attention that items"):
         inspect(tiny_dot_bundle, ["hat"], items=["boots"])
-    with pytest.raises(InputError, match="ta: has no decoder that could write n=3 purchases"):
+    with pytest.raises(InputError, match="ta: has no decoder that could generate n=3 purchases"):
         inspect(tiny_bundle, ["hat"], n=3)
-    with pytest.raises(InputError, match="n=6: this model writes 1 to 5 purchases"):
+    with pytest.raises(InputError, match="n=6: this model generates 1 to 5 purchases"):
         inspect(writing_bundle, ["hat"], n=6)
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
         inspect(tiny_bundle, ["hat"], items=["boot"])
     with pytest.raises(InputError, match="none of its items is in the catalogue"):
         inspect(tiny_bundle, ["unheard of"])
-    with pytest.raises(InputError, match="nothing is left to recommend"):
+    with pytest.raises(InputError, match="no item is left to recommend"):
         inspect(tiny_bundle, ITEMS)
-    with pytest.raises(InputError, match="nothing is left to write"):
+    with pytest.raises(InputError, match="no item is left to generate"):
         inspect(writing_bundle, ITEMS)

@@ -24,7 +24,7 @@ from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.positions import NoPositions, RotaryPositions
 
@@ -96,8 +96,8 @@ def test_padding_and_company_change_no_state(
     items, times = histories(2, length + extra)
     lengths = torch.tensor([length + extra, length])
     items[1, length:] = 0
-    (together,) = model(Inputs(items, lengths, times))
-    (alone,) = model(Inputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
+    (together,) = model(ModelInputs(items, lengths, times))
+    (alone,) = model(ModelInputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
     assert torch.allclose(together[1, :length], alone[0], rtol=0, atol=1e-10)
 
 
@@ -110,11 +110,10 @@ def test_the_newest_state_alone_is_that_of_the_whole_pass(
     torch.manual_seed(seed)
     items, times = histories(len(lengths), max(lengths))
     for model in (make(config), make(config.model_copy(update={"num_blocks": 0}))):
-        inputs = Inputs(items, torch.tensor(lengths), times)
-        (whole,), (newest,) = model(inputs), model.newest(inputs)
-        expected = last_states(whole, torch.tensor(lengths))
-        found = last_states(newest, torch.tensor(lengths))
-        assert torch.allclose(found, expected, rtol=0, atol=1e-10)
+        inputs = ModelInputs(items, torch.tensor(lengths), times)
+        (full,), (last,) = model(inputs), model.encode_last(inputs)
+        expected = last_states(full, torch.tensor(lengths))
+        assert torch.allclose(last, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=differences)
@@ -129,12 +128,12 @@ def test_the_future_changes_no_earlier_state(
     now = data.draw(st.integers(0, length - 2))
     items, times = histories(3, length)
     lengths = torch.full((3,), length)
-    (before,) = model(Inputs(items, lengths, times))
+    (before,) = model(ModelInputs(items, lengths, times))
     later_items, later_times = items.clone(), times.clone()
     later_items[:, now + 1 :] = torch.randint(1, 21, (3, length - now - 1))
     told = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
     later_times[:, told + 1 :] += torch.randint(1, 10**6, (3, length - told))
-    (after,) = model(Inputs(later_items, lengths, later_times))
+    (after,) = model(ModelInputs(later_items, lengths, later_times))
     assert torch.allclose(before[:, : now + 1], after[:, : now + 1], rtol=0, atol=1e-12)
 
 
@@ -146,11 +145,11 @@ def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
     torch.manual_seed(3)
     items, times = histories(4, 6)
     lengths = torch.full((4,), 6)
-    (states,) = model(Inputs(items, lengths, times))
+    (states,) = model(ModelInputs(items, lengths, times))
     for place in range(6):
         changed = items.clone()
         changed[:, place] = changed[:, place] % 20 + 1
-        (other,) = model(Inputs(changed, lengths, times))
+        (other,) = model(ModelInputs(changed, lengths, times))
         assert ((other - states)[:, -1].abs().amax(dim=1) > 1e-6).all(), place
     (states * torch.randn_like(states)).sum().backward()
     for name, weight in model.named_parameters():
@@ -167,7 +166,7 @@ def test_order_is_told_apart_but_without_positions_only_by_causality(
     model = make(next_item(num_blocks=1, num_heads=heads, positions=positions))
     one, other = torch.tensor([[3, 5, 7, 9]]), torch.tensor([[7, 3, 5, 9]])
     lengths = torch.tensor([4])
-    (first,), (second,) = model(Inputs(one, lengths)), model(Inputs(other, lengths))
+    (first,), (second,) = model(ModelInputs(one, lengths)), model(ModelInputs(other, lengths))
     difference = (first - second)[0, -1].abs().max().item()
     assert (difference < 1e-12) == (positions == "none")
 

@@ -42,7 +42,7 @@ def test_one_purchase_attends_to_itself_alone(tiny_bundle: ModelBundle) -> None:
     assert isinstance(head, TargetAttentionHead)
     parts = explain(tiny_bundle, ["boots"], "hat")
     with torch.inference_mode():
-        memory = head.memory_norm(model.items.weight[1] * 8**0.5)
+        memory = head.kv_norm(model.items.weight[1] * 8**0.5)
         expected = head.value_query(model.items.weight[3]) @ head.value(memory)
     assert parts["contribution"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert abs(parts["share"].item()) == 1

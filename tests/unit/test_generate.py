@@ -114,7 +114,7 @@ def test_what_cannot_be_generated_is_refused(
     writer: Recommender, tiny_bundle: ModelBundle, tmp_path: Path
 ) -> None:
     for n in (-1, 0, 6):
-        with pytest.raises(InputError, match=f"n={n}: this model writes 1 to 5 purchases"):
+        with pytest.raises(InputError, match=f"n={n}: this model generates 1 to 5 purchases"):
             writer.generate([["hat"]], n=n)
     with pytest.raises(InputError, match="candidate item 'hatt'.*did you mean 'hat'"):
         writer.generate([["hat"]], candidates=["hatt"])

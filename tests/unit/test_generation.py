@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.decoder import Memory
+from recsys.model.decoder import EncodedHistory
 from recsys.model.generation import Beam, Greedy, Sampling, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
@@ -40,19 +40,19 @@ def make_model(seed: int, **settings: object) -> SequenceToSequence:
     return model.double().eval()
 
 
-def histories(model: SequenceToSequence, users: int = 4) -> Memory:
+def histories(model: SequenceToSequence, users: int = 4) -> EncodedHistory:
     items = torch.randint(1, ITEMS + 1, (users, 6))
     lengths = torch.randint(1, 7, (users,))
-    return model.remember(items * (torch.arange(6) < lengths[:, None]), lengths)
+    return model.encode(items * (torch.arange(6) < lengths[:, None]), lengths)
 
 
 def everything(users: int = 4) -> Tensor:
     return torch.ones(users, ITEMS + 1, dtype=torch.bool)
 
 
-def log_probability(model: SequenceToSequence, memory: Memory, tokens: Tensor) -> Tensor:
+def log_probability(model: SequenceToSequence, memory: EncodedHistory, tokens: Tensor) -> Tensor:
     """Of lists [B, n] without repeats, from whole, uncached passes through the decoder."""
-    logits = model.write(memory, tokens[:, :-1]) @ model.items.weight.T
+    logits = model.decode(memory, tokens[:, :-1]) @ model.items.weight.T
     total = torch.zeros(len(tokens), dtype=torch.float64)
     for step in range(tokens.shape[1]):
         scores = logits[:, step].clone()
@@ -70,7 +70,7 @@ def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: 
     found = Greedy()(model, memory, everything(), length)
     tokens = torch.empty(4, 0, dtype=torch.int64)
     for _ in range(length):
-        scores = model.write(memory, tokens)[:, -1] @ model.items.weight.T
+        scores = model.decode(memory, tokens)[:, -1] @ model.items.weight.T
         scores[:, 0] = -math.inf
         scores.scatter_(1, tokens, -math.inf)
         tokens = torch.cat([tokens, scores.argmax(1, keepdim=True)], dim=1)
@@ -104,8 +104,8 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     for user in range(4):
-        one = Memory(memory.states[user : user + 1], memory.lengths[user : user + 1])
-        each = Memory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
+        one = EncodedHistory(memory.states[user : user + 1], memory.lengths[user : user + 1])
+        each = EncodedHistory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
         scores = log_probability(model, each, pairs)
         assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
@@ -140,7 +140,7 @@ def test_repeats_are_written_on_request() -> None:
 def test_samples_follow_the_probabilities() -> None:
     model = make_model(3)
     memory = histories(model, users=1)
-    many = Memory(memory.states.expand(20_000, -1, -1), memory.lengths.expand(20_000))
+    many = EncodedHistory(memory.states.expand(20_000, -1, -1), memory.lengths.expand(20_000))
     logits = (model.start(memory)[0][0, 0] @ model.items.weight.T)[1:].detach()
     generator = torch.Generator().manual_seed(0)
 

@@ -55,7 +55,7 @@ def plain_definition(
     mean = source.mean(-1, keepdim=True)
     spread = source.var(-1, keepdim=True, unbiased=False)
     normed = (source - mean) / (spread + 1e-5).sqrt()
-    normed = normed * head.memory_norm.weight + head.memory_norm.bias
+    normed = normed * head.kv_norm.weight + head.kv_norm.bias
     rows = []
     for sequence in range(states.shape[0]):
         for t in range(states.shape[1]):
@@ -146,7 +146,7 @@ def test_working_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(shapes)
-def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
+def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
     head, (states, memory, embeddings) = make_case(shape)
     batch, length = shape["batch"], shape["length"]
     lengths = torch.randint(1, length + 1, (batch,))
@@ -154,13 +154,13 @@ def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, 
         head.represent_history(states, memory),
         head.represent_candidates(embeddings),
     )
-    newest = head.newest(history, candidates, lengths)
+    last = head.score_last(head.select_last(history, lengths), candidates)
     every = head.logits(history, candidates)
-    assert torch.allclose(newest, last_states(every, lengths), rtol=0, atol=1e-9)
+    assert torch.allclose(last, last_states(every, lengths), rtol=0, atol=1e-9)
 
-    parts = head.contributions(history, candidates, lengths)
+    parts = head.attention(history, candidates, lengths).contributions
     dot = last_states(states, lengths) @ embeddings.T
-    assert torch.allclose(dot + parts.sum(dim=1), newest, rtol=0, atol=1e-9)
+    assert torch.allclose(dot + parts.sum(dim=1), last, rtol=0, atol=1e-9)
     for row, real in enumerate(lengths.tolist()):
         assert not parts[row, real:].any()
 
@@ -168,19 +168,19 @@ def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, 
 @settings(max_examples=40, deadline=None)
 @given(shapes, st.sampled_from([torch.float32, torch.float64]))
 def test_purchases_beyond_reach_decide_nothing(shape: dict[str, Any], dtype: torch.dtype) -> None:
-    """Long histories are cut short, and score what they scored, to the rounding."""
+    """Long histories are cut, and keep their scores, to the rounding."""
     shape = {**shape, "heads": 1, "length": 200}
     head, (states, memory, embeddings) = make_case(shape)
     head = head.to(dtype)
     history = head.represent_history(states.to(dtype), memory.to(dtype))
     candidates = head.represent_candidates(embeddings.to(dtype))
     lengths = torch.randint(150, 201, (shape["batch"],))
-    kept, left = head.recent(history, lengths)
-    assert kept[0].shape[1] < 120
-    assert (lengths - left).unique().tolist() == [200 - kept[0].shape[1]]
-    whole = head.newest(history, candidates, lengths)
-    scale = 100 * torch.finfo(dtype).eps * (1 + whole.abs().max().item())
-    assert torch.allclose(head.newest(kept, candidates, left), whole, rtol=0, atol=scale)
+    _, keys, values, left = last = head.select_last(history, lengths)
+    assert keys.shape[2] == values.shape[2] < 120
+    assert (lengths - left).unique().tolist() == [200 - keys.shape[2]]
+    scores = last_states(head.logits(history, candidates), lengths)
+    scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
+    assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
 
 
 def test_training_starts_from_the_dot_product() -> None:
@@ -210,7 +210,7 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     keys = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]], dtype=torch.float64)  # gloves, keyboard
     values = torch.tensor([[[[8.0, 0.0], [4.0, 0.0]]]], dtype=torch.float64)
     history = (torch.zeros(1, 2, 2, dtype=torch.float64), keys, values)
-    parts = head.contributions(history, candidates, torch.tensor([2]))
+    parts = head.attention(history, candidates, torch.tensor([2])).contributions
     assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
 
 
@@ -249,8 +249,8 @@ def test_running_sums_of_sequences_side_by_side(
 def plain_mixture(head: MixtureOfLogitsHead, state: Tensor, embedding: Tensor) -> Tensor:
     """The score of one candidate at one position, pair by pair."""
     ways = range(head.components)
-    of_state = head.of_history(state).view(head.components, -1)
-    of_item = head.of_candidate(embedding).view(head.components, -1)
+    of_state = head.history_projection(state).view(head.components, -1)
+    of_item = head.candidate_projection(embedding).view(head.components, -1)
     own, weight = head.candidate_gate(embedding).view(2, -1)
     gate, cosines, gates = head.history_gate(state), [], []
     for i in ways:
@@ -282,10 +282,10 @@ def test_a_mixture_of_logits_is_its_definition_everywhere(
     lengths = torch.randint(1, length + 1, (batch,))
     own = head.represent_candidates(embeddings.expand(batch, -1, -1))
     for candidates in (shared, own):
-        newest = head.newest(history, candidates, lengths)
-        assert torch.allclose(newest, last_states(every, lengths), atol=1e-12)
+        last = head.score_last(head.select_last(history, lengths), candidates)
+        assert torch.allclose(last, last_states(every, lengths), atol=1e-12)
     chosen = torch.randint(0, 5, (batch, length))
-    paired = head.paired(history, head.represent_candidates(embeddings[chosen]))
+    paired = head.score_targets(history, head.represent_candidates(embeddings[chosen]))
     assert torch.allclose(paired, every.gather(2, chosen[..., None])[..., 0], atol=1e-12)
 
 
@@ -298,5 +298,5 @@ def test_cosine_scores_forget_lengths() -> None:
     )
     expected = torch.cosine_similarity(states[:, :, None], embeddings, dim=-1) / 0.05
     assert torch.allclose(head.logits(history, candidates), expected, atol=1e-4)
-    newest = head.newest(history, candidates, torch.tensor([3, 1]))
-    assert torch.allclose(newest, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)
+    last = head.score_last(head.select_last(history, torch.tensor([3, 1])), candidates)
+    assert torch.allclose(last, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from recsys.config import HSTUConfig, parse_experiment
 from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead, time_buckets
+from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
+from recsys.model.model_inputs import TimesRead
 from recsys.model.positions import NoPositions
 
 

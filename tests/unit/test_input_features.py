@@ -21,7 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer, read_histories
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -161,7 +161,7 @@ def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[
     ours, known = learnt(experiment, catalogue), catalogue.encoders.read(dataset).histories("test")
     (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
     history, _ = ours.teacher_forced(
-        Inputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
+        ModelInputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
     before = known.without_last().latest(3)
     side, lengths = read_histories(ours, before)

@@ -23,7 +23,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
 
@@ -115,7 +115,7 @@ def test_a_training_with_features_starts_where_one_without_does(
         assert torch.equal(weights[name], weight)
     tokens, lengths = torch.tensor([[1, 4, 2]]), torch.tensor([3])  # all of them with rows
     for ours_side, plain_side in zip(
-        ours(Inputs(tokens, lengths)), plain(Inputs(tokens, lengths)), strict=True
+        ours(ModelInputs(tokens, lengths)), plain(ModelInputs(tokens, lengths)), strict=True
     ):
         assert torch.equal(ours_side, plain_side)
 
@@ -131,7 +131,7 @@ def test_features_of_inputs_and_candidates_are_learnt(
     objective = of_loss(loss)
     if loss != "cross_entropy":
         use_sparse_gradients(model)
-    history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+    history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
     objective(model, history, targets, None).backward()
     found = model.items.features
     assert found is not None
@@ -164,7 +164,7 @@ def test_all_items_drawn_as_negatives_train_features_as_the_whole_catalogue_does
     for loss in ("cross_entropy", "sampled_softmax"):
         model = learnt().double()
         tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
-        history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+        history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
         value = of_loss(loss)(model, history, targets, None)
         value.backward()
         losses.append(value.item())
@@ -186,7 +186,8 @@ def test_more_items_than_rows() -> None:
     assert model.items.table().shape == (5, 8)
     side = model.head.represent_candidates(model.items.table())
     lengths = torch.tensor([2])
-    scores = model.head.newest(model(Inputs(torch.tensor([[3, 4]]), lengths)), side, lengths)
+    last = model.encode_last(ModelInputs(torch.tensor([[3, 4]]), lengths))
+    scores = model.head.score_last(last, side)
     assert scores.shape == (1, 5)
     assert math.isfinite(scores.sum().item())
 

@@ -18,7 +18,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
 from recsys.model.masked_item import MaskedItemModel
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.training.loop import train
 from recsys.training.losses import seen_items
 
@@ -83,13 +83,13 @@ def test_a_state_sees_both_sides_but_not_its_own_item() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0, 9]], requires_grad=False)
     lengths, targets = torch.tensor([5]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (other,), _ = model.teacher_forced(Inputs(items, lengths), torch.tensor([[8, 2]]))
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (other,), _ = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[8, 2]]))
     assert torch.equal(states, other)
     for place in (0, 2, 4):
         changed = items.clone()
         changed[0, place] = 11
-        (moved,), _ = model.teacher_forced(Inputs(changed, lengths), targets)
+        (moved,), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
@@ -99,16 +99,17 @@ def test_scoring_asks_for_the_last_state_alone(positions: str) -> None:
     model = make_model(positions).eval()
     longest = [5, 3, 7, 1, 2, 4, 6, 8, 9, 10, 11, 12]
     items, lengths = torch.tensor([longest, [6] + 11 * [0]]), torch.tensor([12, 1])
-    inputs = Inputs(items, lengths)
-    (whole,), (newest,) = model(inputs), model.newest(inputs)
-    torch.testing.assert_close(newest, whole, rtol=0, atol=1e-6)
+    inputs = ModelInputs(items, lengths)
+    (full,), (last,) = model(inputs), model.encode_last(inputs)
+    assert full.shape == (2, 1, 8)
+    torch.testing.assert_close(last, full[:, 0], rtol=0, atol=1e-6)
 
 
 def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
     lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     whole = model.encoder(model._embed(items, lengths), lengths)
     assert torch.equal(states[0], whole[0, [1, 3]])
     assert torch.equal(states[1, 0], whole[1, 0])
@@ -116,7 +117,7 @@ def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
 
 def test_what_is_shown_is_had_before_every_target() -> None:
     _, had = make_model().teacher_forced(
-        Inputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
+        ModelInputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
     )
     shown = [set(row) - {0} for row in seen_items(had, 2)[0].tolist()]
     assert shown == [{5, 7}, {5, 7}]
@@ -127,9 +128,9 @@ def test_scoring_asks_for_the_item_behind_the_last() -> None:
     model = make_model()
     items, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
     candidates = model.head.represent_candidates(model.items.weight)
-    scores = model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
+    scores = model.head.score_last(model.encode_last(ModelInputs(items, lengths)), candidates)
     hidden = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
-    (states,), _ = model.teacher_forced(Inputs(hidden, lengths + 1), torch.tensor([[1], [1]]))
+    (states,), _ = model.teacher_forced(ModelInputs(hidden, lengths + 1), torch.tensor([[1], [1]]))
     torch.testing.assert_close(scores, states[:, 0] @ model.items.weight.T)
 
 
@@ -137,11 +138,11 @@ def test_scoring_asks_for_the_item_behind_the_last() -> None:
 def test_padding_and_neighbours_change_nothing(row: list[int], extra: int) -> None:
     model = make_model()
     lengths = torch.tensor([len(row)])
-    alone = model(Inputs(torch.tensor([row]), lengths))[0][0, -1]
+    alone = model(ModelInputs(torch.tensor([row]), lengths))[0][0, -1]
     batch = torch.zeros(2, len(row) + extra, dtype=torch.int64)
     batch[0, : len(row)] = torch.tensor(row)
     batch[1] = 3
-    together = model(Inputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
+    together = model(ModelInputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
     torch.testing.assert_close(together, alone)
 
 

@@ -16,7 +16,7 @@ from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
@@ -54,10 +54,11 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
     assert scores.shape == (len(lists), NUM_ITEMS + 1)
     model.eval()
     for row, items in zip(scores, lists, strict=True):
-        newest = torch.tensor([items[-LENGTH:]])
-        lengths = torch.tensor([newest.shape[1]])
+        latest = torch.tensor([items[-LENGTH:]])
+        lengths = torch.tensor([latest.shape[1]])
         candidates = model.head.represent_candidates(model.items.weight)
-        expected = model.head.newest(model(Inputs(newest, lengths)), candidates, lengths)[0]
+        last = model.head.select_last(model(ModelInputs(latest, lengths)), lengths)
+        expected = model.head.score_last(last, candidates)[0]
         assert row[0] == -torch.inf
         torch.testing.assert_close(row[1:], expected[1:], rtol=0, atol=1e-5)
 

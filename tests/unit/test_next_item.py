@@ -27,10 +27,12 @@ from recsys.model.attention import MultiHeadAttention
 from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
 from recsys.model.dropout import Dropout
+from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.positions import LearnedPositions, SinusoidalPositions
+from recsys.model.protocols import Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 
@@ -55,9 +57,10 @@ def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> NextIt
     return model
 
 
-def newest_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
+def last_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
     candidates = model.head.represent_candidates(model.items.weight)
-    return model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
+    last = model.head.select_last(model(ModelInputs(items, lengths)), lengths)
+    return model.head.score_last(last, candidates)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -69,11 +72,11 @@ def test_padding_and_company_change_nothing(
     model = make_model(head)
     torch.manual_seed(seed)
     items = torch.randint(1, 21, (1, length))
-    alone = newest_scores(model, items, torch.tensor([length]))
+    alone = last_scores(model, items, torch.tensor([length]))
     padded = F.pad(items, (0, extra))
     other = torch.randint(1, 21, (1, length + extra))
     both, lengths = torch.cat([other, padded]), torch.tensor([length + extra, length])
-    together = newest_scores(model, both, lengths)
+    together = last_scores(model, both, lengths)
     assert torch.allclose(together[1], alone[0], rtol=0, atol=1e-10)
 
 
@@ -84,10 +87,10 @@ def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: No
     items = torch.randint(1, 21, (3, 9))
     lengths = torch.full((3,), 9)
     candidates = model.head.represent_candidates(model.items.weight)
-    before = model.head.logits(model(Inputs(items, lengths)), candidates)
+    before = model.head.logits(model(ModelInputs(items, lengths)), candidates)
     changed = items.clone()
     changed[:, 6:] = torch.randint(1, 21, (3, 3))
-    after = model.head.logits(model(Inputs(changed, lengths)), candidates)
+    after = model.head.logits(model(ModelInputs(changed, lengths)), candidates)
     assert torch.allclose(before[:, :6], after[:, :6], rtol=0, atol=1e-12)
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
@@ -130,7 +133,7 @@ KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
 def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
-    config: ModelConfig, kind: type[nn.Module]
+    config: ModelConfig, kind: type[Model]
 ) -> None:
     torch.manual_seed(0)
     model = build_model(config, num_items=100)
@@ -138,7 +141,7 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
     assert model.num_items == 100
     assert not model.items.weight[0].any()
     items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
-    history, _ = model.teacher_forced(Inputs(items, torch.full((16,), 7)), targets)
+    history, _ = model.teacher_forced(ModelInputs(items, torch.full((16,), 7)), targets)
     candidates = model.head.represent_candidates(model.items.weight)
     loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
     assert loss.item() == pytest.approx(math.log(100), abs=0.2)
@@ -180,8 +183,7 @@ def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool)
     assert widths == {64 * 2 if old else 64}
     counts = parts.count(EncoderBlock), parts.count(DecoderBlock)
     assert counts == ((3, 0) if isinstance(config, NextItemConfig) else (2, 2))
-    encoder = model.encoder
-    assert isinstance(encoder, nn.Module)
+    (encoder,) = (part for part in model.modules() if isinstance(part, Encoder))
     assert encoder.causal == isinstance(config, NextItemConfig)
 
 
@@ -210,7 +212,7 @@ def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
 def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
     """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
     model = make_factorisation_machine(seed)
-    side = model(Inputs(torch.tensor([history]), torch.tensor([len(history)])))
+    side = model(ModelInputs(torch.tensor([history]), torch.tensor([len(history)])))
     found = model.head.logits(side, model.head.represent_candidates(model.items.weight))
     with torch.no_grad():
         own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
@@ -235,8 +237,8 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     items = torch.randint(1, 9, (2, length + more))
     items[1, :length], items[1, length:] = items[0, :length], 0
     lengths = torch.tensor([length + more, length])
-    (states,) = model(Inputs(items, lengths))
-    (alone,) = model(Inputs(items[:1, :length], lengths[1:]))
+    (states,) = model(ModelInputs(items, lengths))
+    (alone,) = model(ModelInputs(items[:1, :length], lengths[1:]))
     for row in states[:, :length]:
         assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()

@@ -19,7 +19,7 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training import objective as objectives
 from recsys.training.losses import (
@@ -84,7 +84,7 @@ def test_the_whole_catalogue_as_negatives_is_full_cross_entropy(
     loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
     for objective in (CatalogueObjective(0.0), SampledObjective(loss, torch.ones(ITEMS + 1))):
-        history, had = model.teacher_forced(Inputs(items, lengths), targets)
+        history, had = model.teacher_forced(ModelInputs(items, lengths), targets)
         value = objective(model, history, targets, had if exclude_seen else None)
         weights = [weight for weight in model.parameters() if weight is not model.items.weight]
         gradients = torch.autograd.grad(value, [model.items.weight, *weights], allow_unused=True)
@@ -105,7 +105,7 @@ def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
     found = []
     for more in (0, 7):
         monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
-        history, had = model.teacher_forced(Inputs(items, lengths), targets)
+        history, had = model.teacher_forced(ModelInputs(items, lengths), targets)
         value = CatalogueObjective(0.1)(model, history, targets, had if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
@@ -123,9 +123,11 @@ def test_the_last_chunk_has_few_sizes() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_paired_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
-    history = model(Inputs(items, lengths))
+    history = model(ModelInputs(items, lengths))
     every = model.head.logits(history, model.head.represent_candidates(model.items.weight))
-    paired = model.head.paired(history, model.head.represent_candidates(model.items(targets)))
+    paired = model.head.score_targets(
+        history, model.head.represent_candidates(model.items(targets))
+    )
     torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
 
 
@@ -145,7 +147,7 @@ def test_the_plain_formula_position_by_position(
     model, (items, lengths, targets) = make_model(head), make_batch()
     interactions = torch.arange(ITEMS + 1.0)
     objective = SampledObjective(config, interactions)
-    history, had = model.teacher_forced(Inputs(items, lengths), targets)
+    history, had = model.teacher_forced(ModelInputs(items, lengths), targets)
     torch.manual_seed(1)
     found = objective(model, history, targets, had)
     torch.manual_seed(1)
@@ -214,7 +216,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
     objective = SampledObjective(config, torch.ones(ITEMS + 1))
-    history, had = model.teacher_forced(Inputs(items[:1], lengths[:1]), targets[:1])
+    history, had = model.teacher_forced(ModelInputs(items[:1], lengths[:1]), targets[:1])
     objective(model, history, targets[:1], had).backward()
     gradient = model.items.weight.grad
     assert gradient is not None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.positions import positions_from_end
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import seen_items
@@ -87,8 +87,8 @@ def test_a_state_depends_on_all_that_was_written_before_and_on_nothing_after(
     place = data.draw(st.integers(0, written - 1))
     others = targets.clone()
     others[:, place] = changed(targets[:, place])
-    (before,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(Inputs(items, lengths), others)
+    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after,), _ = model.teacher_forced(ModelInputs(items, lengths), others)
     assert before.shape == (2, written, 8)
     assert torch.allclose(before[:, : place + 1], after[:, : place + 1], rtol=0, atol=1e-12)
     differs = (before - after).abs().amax(-1) > 1e-9
@@ -105,14 +105,14 @@ def test_padding_and_company_change_nothing(
     items, targets = draw(2, length + extra), draw(2, 4 + more)
     items[0, length:], targets[0, 4:] = 0, 0
     (alone,), _ = model.teacher_forced(
-        Inputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
+        ModelInputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
     )
     lengths = torch.tensor([length, length + extra])
-    (together,), _ = model.teacher_forced(Inputs(items, lengths), targets)
+    (together,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     assert close(together[0, :4], alone[0])
-    (first,) = model(Inputs(items, lengths))
-    assert close(first[0, length - 1], alone[0, 0])
-    prefix = model.write(model.remember(items, lengths), targets[:, :2])
+    (first,) = model(ModelInputs(items, lengths))
+    assert close(first[0, 0], alone[0, 0])
+    prefix = model.decode(model.encode(items, lengths), targets[:, :2])
     assert close(prefix[0], together[0, :3])
 
 
@@ -126,18 +126,18 @@ def test_every_item_of_the_history_is_read_by_every_state(
     place = data.draw(st.integers(0, length - 1))
     others = items.clone()
     others[:, place] = changed(items[:, place])
-    (before,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(Inputs(others, lengths), targets)
+    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after,), _ = model.teacher_forced(ModelInputs(others, lengths), targets)
     assert ((before - after).abs().amax(-1) > 1e-9).all()
     if variant["num_encoder_blocks"]:  # and the encoder looks both ways
-        one, other = model.remember(items, lengths), model.remember(others, lengths)
+        one, other = model.encode(items, lengths), model.encode(others, lengths)
         assert ((one.states - other.states).abs().amax(-1) > 1e-9).all()
 
 
 def test_what_was_had_before_each_target() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[5, 3, 0], [6, 2, 4]]), torch.tensor([2, 3])
-    _, had = model.teacher_forced(Inputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]]))
+    _, had = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]]))
     rows = [[set(row) - {0} for row in sequence] for sequence in seen_items(had, 3).tolist()]
     assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
 
@@ -150,7 +150,7 @@ def test_items_are_scaled_and_dropout_comes_after_the_sum(positions: str) -> Non
     for stack in (model.encoder, model.decoder):
         stack.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
     items, lengths, targets = torch.tensor([[4, 9, 2], [7, 1, 0]]), torch.tensor([3, 2]), draw(2, 3)
-    model.teacher_forced(Inputs(items, lengths), targets)
+    model.teacher_forced(ModelInputs(items, lengths), targets)
     scaled = model.items.weight * math.sqrt(8)
     begin = (model.begin * math.sqrt(8)).expand(2, 1, 8)
     read = scaled[items] + model.encoder.positions(positions_from_end(lengths, 3))
@@ -166,7 +166,7 @@ def test_reading_and_writing_share_one_table() -> None:
     (candidates,) = model.head.represent_candidates(model.items.weight)
     assert candidates is tables[0]
     items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     # Read: 1 and 2 in the history, 3 by the decoder; 4 is only scored, 5 is neither.
     model.head.logits((states,), (candidates,))[..., 4].sum().backward()
     assert tables[0].grad is not None
@@ -178,7 +178,7 @@ def test_padding_stays_zero_whatever_is_learned() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])
     (states,), _ = model.teacher_forced(
-        Inputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
+        ModelInputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
     )
     states.square().sum().backward()
     assert model.items.weight.grad is not None

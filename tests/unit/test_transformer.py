@@ -14,7 +14,7 @@ from recsys.config import SequenceToSequenceConfig
 from recsys.model.attention import causal_mask, padding_mask
 from recsys.model.blocks import BlockSettings, DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
-from recsys.model.decoder import Decoder, Memory
+from recsys.model.decoder import Decoder, EncodedHistory
 from recsys.model.encoder import Encoder
 
 DIM, FEED_FORWARD = 6, 10
@@ -43,7 +43,7 @@ def torch_name(ours: str) -> str:
         "feed_forward.0": "linear1",
         "feed_forward.2": "linear2",
         "attention_norm": "norm1",
-        "memory_norm": "norm2",
+        "cross_norm": "norm2",
         "feed_forward_norm": last_norm,
     }.items():
         ours = ours.replace(name, theirs)
@@ -115,7 +115,7 @@ def test_the_whole_equals_torch(
     wanted = padding_mask(torch.randint(1, written + 1, lengths.shape), written)
 
     memory = ours["encoder"](source, lengths)
-    found = ours["decoder"](target, Memory(memory, lengths))
+    found = ours["decoder"](target, EncodedHistory(memory, lengths))
     their_memory = theirs.encoder(source, src_key_padding_mask=~read)
     expected = theirs(
         source,

@@ -23,7 +23,7 @@ from recsys.evaluation.retrieval import retrieval_figures
 from recsys.inference.ranking import Seen, rank_targets, top_k
 from recsys.inference.scorer import Scored
 from recsys.inference.two_stages import TwoStages
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
@@ -180,7 +180,7 @@ def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -
     counted = 20 * count_ensemble.counts.score(history)[0]
     assert len(set(counted.tolist())) > 2, "the counts say something"
     with torch.inference_mode():
-        states = model(Inputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
+        states = model(ModelInputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
         expected = states[0, -1] @ model.items.weight.T + counted
     found = counting_bundle.retriever.score(history)[0]
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
