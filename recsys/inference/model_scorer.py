@@ -145,9 +145,12 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
     times, features = histories.padded_times(), FeatureValues.of(histories)
-    moments = None if times is None else torch.from_numpy(times).to(device)
-    known = None if features is None else features.to(device)
-    return ModelInputs(items, lengths, moments, known)
+    return ModelInputs(
+        items,
+        lengths,
+        None if times is None else torch.from_numpy(times).to(device),
+        None if features is None else features.to(device),
+    )
 
 
 @contextmanager

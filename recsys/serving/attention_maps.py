@@ -107,28 +107,22 @@ def inspect(
     if n is not None and generative is None:
         raise InputError(f"{bundle.path}: has no decoder that could generate n={n} purchases")
     candidates = known_tokens(items, vocabulary, "item", "catalogue") if items else None
-    known = user.histories
-    if not len(known.items):
+    histories = user.histories
+    if not len(histories.items):
         raise InputError("history: none of its items is in the catalogue: nothing to look at")
     longest = bundle.experiment.model.max_sequence_length
-    read = slice(-longest, None)
-    purchases = _labels(bundle, known.items[read], user.places[read] + 1)
+    recent = histories.latest(longest)
+    purchases = _labels(bundle, recent.items, user.places[-longest:] + 1)
     generated = np.empty(0, dtype=np.int32)
     if generative is not None:
-        generated = _generate(bundle, generative, known, 5 if n is None else n)
-    recent = known.latest(longest)
+        generated = _generate(bundle, generative, histories, 5 if n is None else n)
     with torch.inference_mode():
         # One pass over all that was generated: the last token is not read.
         tokens = torch.from_numpy(generated[None, :-1]).to(model.items.weight.device)
         layers = model.attention_layers(model_inputs(model, recent), tokens)
     steps = _labels(bundle, generated, np.arange(1, len(generated) + 1), "+")
     maps = [_layer_map(layer, purchases, steps) for layer in layers]
-    if model.head.kv_source is not None:
-        if candidates is None:
-            k = min(10, bundle.num_items)
-            best, _ = top_k(bundle.scorer, known, k, bundle.manifest.protocol.seen)
-            candidates = _without_padding(best[0], "recommend")
-        maps += _head_maps(bundle, recent, purchases, candidates)
+    maps += _head_maps(bundle, histories, purchases, candidates)
     if not maps:
         raise InputError(
             f"{bundle.path}: its model has no attention to look at, of weights that sum to 1"
@@ -154,10 +148,20 @@ def _layer_map(layer: AttentionLayer, purchases: list[str], steps: list[str]) ->
 
 @torch.inference_mode()
 def _head_maps(
-    bundle: ModelBundle, recent: Histories, purchases: list[str], candidates: NDArray[np.int32]
+    bundle: ModelBundle,
+    histories: Histories,
+    purchases: list[str],
+    candidates: NDArray[np.int32] | None,
 ) -> list[AttentionMap]:
-    """The map of the attention of the model's head, if it has any."""
+    """The map of the head's attention, if it has any; by default from the ten best items."""
     model = bundle.model
+    if model.head.kv_source is None:
+        return []
+    if candidates is None:
+        k = min(10, bundle.num_items)
+        best, _ = top_k(bundle.scorer, histories, k, bundle.manifest.protocol.seen)
+        candidates = _without_padding(best[0], "recommend")
+    recent = histories.latest(bundle.experiment.model.max_sequence_length)
     history, lengths = read_histories(model, recent)
     represented = model.head.represent_candidates(
         model.items(torch.from_numpy(candidates).to(lengths.device))
@@ -175,11 +179,11 @@ def _head_maps(
 
 
 def _generate(
-    bundle: ModelBundle, model: GenerativeModel, known: Histories, n: int
+    bundle: ModelBundle, model: GenerativeModel, histories: Histories, n: int
 ) -> NDArray[np.int32]:
     """The item tokens of n greedily generated purchases."""
     generator = SequenceGenerator(model, bundle.experiment.model.max_sequence_length)
-    lists, _ = generator.generate(known, n, bundle.manifest.protocol.seen)
+    lists, _ = generator.generate(histories, n, bundle.manifest.protocol.seen)
     return _without_padding(lists[0], "generate")
 
 

@@ -30,10 +30,10 @@ ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 
 
 @pytest.fixture(scope="module")
-def writing_bundle(
+def generative_bundle(
     tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelBundle:
-    """An encoder of one block, a decoder of two; it reads four items and writes five."""
+    """An encoder of one block, a decoder of two; it reads four items and generates five."""
     config = SequenceToSequenceConfig(
         kind="sequence_to_sequence",
         embedding_dim=8,
@@ -61,7 +61,7 @@ def write_bundle(
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Of one row, by the book."""
+    """The softmax of one row, by its definition."""
     return scores.exp() / scores.exp().sum()
 
 
@@ -78,14 +78,14 @@ def test_an_encoder_map_is_the_formula(tiny_bundle: ModelBundle) -> None:
     check_causal_map(attention, model.encoder.blocks[0], x)
 
 
-def test_a_decoder_map_is_the_formula_on_what_was_written(writing_bundle: ModelBundle) -> None:
-    model = writing_bundle.model
+def test_a_decoder_map_is_the_formula_for_generated_items(generative_bundle: ModelBundle) -> None:
+    model = generative_bundle.model
     assert isinstance(model, SequenceToSequence)
-    written = Recommender(writing_bundle).generate([["hat"]], n=3)["item_id"].to_list()
-    decoder = inspect(writing_bundle, ["hat"], n=3)[1]
+    generated = Recommender(generative_bundle).generate([["hat"]], n=3)["item_id"].to_list()
+    decoder = inspect(generative_bundle, ["hat"], n=3)[1]
     with torch.inference_mode():
         x = torch.stack(
-            [model.begin, *model.items.weight[[1 + ITEMS.index(i) for i in written[:2]]]]
+            [model.begin, *model.items.weight[[1 + ITEMS.index(i) for i in generated[:2]]]]
         )
         x = x * 8**0.5 + model.decoder.positions(torch.arange(3))
     check_causal_map(decoder, model.decoder.blocks[0], x)
@@ -135,14 +135,14 @@ def test_the_map_of_target_attention_is_the_formula(tiny_bundle: ModelBundle) ->
             assert attention.weights[h, row] == pytest.approx(expected.numpy(), abs=1e-5)
 
 
-def test_weights_are_those_that_contributions_are_made_with() -> None:
+def test_contributions_are_weights_times_values() -> None:
     torch.manual_seed(0)
     head = TargetAttentionHead(
         8, 4, [2.0, 9.0], kv_source="items", pooling="average", dropout=0.0
     ).double()
     nn.init.normal_(head.value_query.weight)
-    memory, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
-    history = head.represent_history(memory, memory)
+    states, lengths = torch.randn(3, 5, 8, dtype=torch.float64), torch.tensor([5, 1, 3])
+    history = head.represent_history(states, states)
     candidates = head.represent_candidates(torch.randn(6, 8, dtype=torch.float64))
     attention = head.attention(history, candidates, lengths)
     weights = attention.weights
@@ -156,14 +156,14 @@ def test_weights_are_those_that_contributions_are_made_with() -> None:
 
 
 @given(history=st.lists(st.sampled_from([*ITEMS, "unheard of"]), max_size=7), n=st.integers(1, 5))
-def test_a_writer_looks_at_what_it_wrote_and_at_what_it_read(
-    writing_bundle: ModelBundle, history: list[str], n: int
+def test_a_decoder_attends_to_generated_items_and_to_the_history(
+    generative_bundle: ModelBundle, history: list[str], n: int
 ) -> None:
-    places = [place for place, item in enumerate(history, 1) if item != "unheard of"][-4:]
+    positions = [position for position, item in enumerate(history, 1) if item != "unheard of"][-4:]
     left = len(set(ITEMS) - set(history))
-    if not places or not left:
+    if not positions or not left:
         return
-    maps = inspect(writing_bundle, history, n=n)
+    maps = inspect(generative_bundle, history, n=n)
     assert [one.name for one in maps] == [
         "encoder-block-1",
         "decoder-block-1",
@@ -172,9 +172,9 @@ def test_a_writer_looks_at_what_it_wrote_and_at_what_it_read(
         "cross-block-2",
     ]
     names = {"boots": "Snow boots", "hat": "Top hat"}
-    read = [f"{place} {names.get(history[place - 1], history[place - 1])}" for place in places]
-    written = Recommender(writing_bundle).generate([history], n=n)["item_id"]
-    steps = [f"+{step} {names.get(item, item)}" for step, item in enumerate(written, 1)]
+    read = [f"{at} {names.get(history[at - 1], history[at - 1])}" for at in positions]
+    generated = Recommender(generative_bundle).generate([history], n=n)["item_id"]
+    steps = [f"+{step} {names.get(item, item)}" for step, item in enumerate(generated, 1)]
     assert len(steps) == min(n, left)
     for one in maps:
         expected = {
@@ -188,7 +188,7 @@ def test_a_writer_looks_at_what_it_wrote_and_at_what_it_read(
         assert one.causal == (one.kind == "decoder")
         assert one.causal <= (np.triu(one.weights, 1) == 0).all()
     assert maps[0].weights.all(), "the encoder sees what comes later, too"
-    for one, first in zip(maps[1:], inspect(writing_bundle, history, n=1)[1:], strict=True):
+    for one, first in zip(maps[1:], inspect(generative_bundle, history, n=1)[1:], strict=True):
         assert one.weights[:, :1, :1] == pytest.approx(first.weights[:, :1, :1], abs=1e-5)
 
 
@@ -201,7 +201,7 @@ def test_the_ten_best_are_the_candidates_unless_others_are_given(tiny_bundle: Mo
 
 def test_the_dot_product_has_the_maps_of_its_encoder(tiny_dot_bundle: ModelBundle) -> None:
     (attention,) = inspect(tiny_dot_bundle, ["unheard of", "socks"])
-    assert attention.rows == ["2 socks"], "places count what was skipped"
+    assert attention.rows == ["2 socks"], "positions count skipped items"
     assert (attention.weights == 1).all()
 
 
@@ -232,15 +232,15 @@ def test_older_purchases_are_summed_up(count: int) -> None:
     assert short.weights[..., 1:].tolist() == weights[:, -count:, -count:].tolist()
     assert short.weights.sum(axis=-1) == pytest.approx(1, abs=1e-6)
     cross = AttentionMap("cross", weights, labels, labels, ["head 1", "head 2"], 1)
-    assert cross.latest(count).rows == labels, "what was written is all kept"
+    assert cross.latest(count).rows == labels, "generated items are all kept"
     decoder = AttentionMap("decoder", weights, labels, labels, ["head 1", "head 2"], 1)
     assert decoder.latest(count) is decoder
 
 
-def test_what_cannot_be_looked_at_is_refused(
+def test_models_without_attention_and_impossible_maps_are_refused(
     tiny_bundle: ModelBundle,
     tiny_dot_bundle: ModelBundle,
-    writing_bundle: ModelBundle,
+    generative_bundle: ModelBundle,
     tiny_dataset: PreparedDataset,
     tmp_path: Path,
 ) -> None:
@@ -254,7 +254,7 @@ def test_what_cannot_be_looked_at_is_refused(
     with pytest.raises(InputError, match="ta: has no decoder that could generate n=3 purchases"):
         inspect(tiny_bundle, ["hat"], n=3)
     with pytest.raises(InputError, match="n=6: this model generates 1 to 5 purchases"):
-        inspect(writing_bundle, ["hat"], n=6)
+        inspect(generative_bundle, ["hat"], n=6)
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
         inspect(tiny_bundle, ["hat"], items=["boot"])
     with pytest.raises(InputError, match="none of its items is in the catalogue"):
@@ -262,4 +262,4 @@ def test_what_cannot_be_looked_at_is_refused(
     with pytest.raises(InputError, match="no item is left to recommend"):
         inspect(tiny_bundle, ITEMS)
     with pytest.raises(InputError, match="no item is left to generate"):
-        inspect(writing_bundle, ITEMS)
+        inspect(generative_bundle, ITEMS)

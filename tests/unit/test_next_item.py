@@ -66,18 +66,18 @@ def last_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 6), extra=st.integers(1, 6), seed=st.integers(0, 999))
-def test_padding_and_company_change_nothing(
+def test_padding_and_other_rows_change_nothing(
     head: DotProduct | TargetAttention, length: int, extra: int, seed: int
 ) -> None:
     model = make_model(head)
     torch.manual_seed(seed)
     items = torch.randint(1, 21, (1, length))
-    alone = last_scores(model, items, torch.tensor([length]))
+    single = last_scores(model, items, torch.tensor([length]))
     padded = F.pad(items, (0, extra))
     other = torch.randint(1, 21, (1, length + extra))
     both, lengths = torch.cat([other, padded]), torch.tensor([length + extra, length])
     together = last_scores(model, both, lengths)
-    assert torch.allclose(together[1], alone[0], rtol=0, atol=1e-10)
+    assert torch.allclose(together[1], single[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -132,7 +132,7 @@ KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
 
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
-def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
+def test_a_new_model_favours_no_item_and_trains_all_its_weights(
     config: ModelConfig, kind: type[Model]
 ) -> None:
     torch.manual_seed(0)
@@ -152,7 +152,9 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
 
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
-def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.Module]) -> None:
+def test_the_seed_determines_the_initial_weights(
+    config: ModelConfig, kind: type[nn.Module]
+) -> None:
     weights = []
     for seed in (4, 4, 5):
         torch.manual_seed(seed)
@@ -167,7 +169,7 @@ def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.M
 )
 @pytest.mark.parametrize("old", [False, True])
 def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool) -> None:
-    """As by default, and as published in 2017 (with wide heads)."""
+    """The default parts, and those published in 2017 (with wide heads)."""
     changes = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "wide_heads": True}
     config = config.model_copy(update=changes if old else {})
     assert isinstance(config, NextItemConfig | SequenceToSequenceConfig)
@@ -209,11 +211,11 @@ def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**16), st.lists(st.integers(1, 8), min_size=1, max_size=6))
-def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
-    """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
+def test_the_factorisation_machine_by_its_formula(seed: int, history: list[int]) -> None:
+    """Features: candidate, last item, items of the bag; terms shared by all candidates drop out."""
     model = make_factorisation_machine(seed)
-    side = model(ModelInputs(torch.tensor([history]), torch.tensor([len(history)])))
-    found = model.head.logits(side, model.head.represent_candidates(model.items.weight))
+    represented = model(ModelInputs(torch.tensor([history]), torch.tensor([len(history)])))
+    found = model.head.logits(represented, model.head.represent_candidates(model.items.weight))
     with torch.no_grad():
         own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
         for t in range(len(history)):
@@ -238,7 +240,7 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     items[1, :length], items[1, length:] = items[0, :length], 0
     lengths = torch.tensor([length + more, length])
     (states,) = model(ModelInputs(items, lengths))
-    (alone,) = model(ModelInputs(items[:1, :length], lengths[1:]))
+    (single,) = model(ModelInputs(items[:1, :length], lengths[1:]))
     for row in states[:, :length]:
-        assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
+        assert torch.allclose(row, single[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()

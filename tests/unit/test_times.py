@@ -225,7 +225,7 @@ def test_scores_in_company_are_those_alone(times: TimesRead) -> None:
 def test_a_scorer_refuses_histories_without_what_its_model_reads() -> None:
     with pytest.raises(ValueError, match="reads times"):
         ModelScorer(make("past"), 6).score(Histories.from_lists([[1]]))
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="the time of the request"):
         ModelScorer(make("request"), 6).score(timed([[(1, 5)]]))
 
 
