@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.config import Experiment, FactorisationMachineConfig, SequenceToSequenceConfig
+from recsys.config import (
+    Experiment,
+    FactorisationMachineConfig,
+    MaskedItemConfig,
+    SequenceToSequenceConfig,
+)
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention
@@ -49,7 +54,7 @@ def generative_bundle(
 def write_bundle(
     path: Path,
     dataset: PreparedDataset,
-    config: SequenceToSequenceConfig | FactorisationMachineConfig,
+    config: SequenceToSequenceConfig | FactorisationMachineConfig | MaskedItemConfig,
 ) -> ModelBundle:
     torch.manual_seed(4)
     model = build_model(config, dataset.num_items)
@@ -203,6 +208,22 @@ def test_the_dot_product_has_the_maps_of_its_encoder(tiny_dot_bundle: ModelBundl
     (attention,) = inspect(tiny_dot_bundle, ["unheard of", "socks"])
     assert attention.rows == ["2 socks"], "positions count skipped items"
     assert (attention.weights == 1).all()
+
+
+def test_a_masked_item_model_attends_to_the_next_item_too(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    config = MaskedItemConfig(
+        kind="masked_item", embedding_dim=8, num_blocks=2, max_sequence_length=3
+    )
+    bundle = write_bundle(tmp_path / "masked", tiny_dataset, config)
+    maps = inspect(bundle, ["socks", "hat", "boots", "jacket"])
+    assert [one.name for one in maps] == ["encoder-block-1", "encoder-block-2"]
+    for one in maps:
+        assert one.rows == one.columns == ["2 Top hat", "3 Snow boots", "4 jacket", "the next one"]
+        assert not one.causal
+        assert one.weights.all()
+        assert one.weights.sum(axis=-1) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_recording_ends_with_its_block(tiny_bundle: ModelBundle) -> None:

@@ -141,7 +141,9 @@ def test_a_new_model_favours_no_item_and_trains_all_its_weights(
     assert model.num_items == 100
     assert not model.items.weight[0].any()
     items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
-    history, _ = model.teacher_forced(ModelInputs(items, torch.full((16,), 7)), targets)
+    inputs = ModelInputs(items, torch.full((16,), 7))
+    assert model.encode_last(inputs)[0].shape == (16, model.items.embedding_dim)
+    history, _ = model.teacher_forced(inputs, targets)
     candidates = model.head.represent_candidates(model.items.weight)
     loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
     assert loss.item() == pytest.approx(math.log(100), abs=0.2)
