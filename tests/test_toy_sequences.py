@@ -1,4 +1,4 @@
-"""The encoder-decoder learns what it should, exactly, and nothing where there is nothing."""
+"""The encoder-decoder learns exact rules exactly, and nothing from random sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
 from recsys.model.generation import Greedy
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 
@@ -56,9 +56,9 @@ def learn(task: Callable[[Tensor], Tensor], steps: int) -> SequenceToSequence:
     for _ in range(steps):
         items, lengths = draw(128, generator)
         targets = task(items)
-        side, _ = model.teacher_forced(Inputs(items, lengths), targets)
+        history, _ = model.teacher_forced(ModelInputs(items, lengths), targets)
         candidates = model.head.represent_candidates(model.items.weight)
-        loss = chunked_cross_entropy(model.head.logits, side, candidates, targets, None)
+        loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -74,18 +74,18 @@ def exact_matches(
     """Shares of unseen sequences, and of their items, that greedy generation gets right."""
     items, lengths = draw(1_000, torch.Generator().manual_seed(2))
     allowed = torch.ones(len(items), ITEMS + 1, dtype=torch.bool)
-    memory = model.remember(items, lengths)
-    written = Greedy()(model, memory, allowed, LONGEST, repeats=True).tokens[:, 0]
+    encoded = model.encode(items, lengths)
+    generated = Greedy()(model, encoded, allowed, LONGEST, repeats=True).tokens[:, 0]
     targets = task(items)
-    right = written.eq(targets) | (targets == 0)  # what is written after the end does not matter
+    right = generated.eq(targets) | (targets == 0)  # tokens generated after the end do not matter
     return right.all(1).float().mean().item(), right[targets != 0].float().mean().item()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [torch.clone, reverse, shift], ids=["copy", "reverse", "shift"])
 def test_toy_sequences_are_learned_exactly(task: Callable[[Tensor], Tensor]) -> None:
-    whole, _ = exact_matches(learn(task, 2_000), task)
-    assert whole >= 0.99
+    exact, _ = exact_matches(learn(task, 2_000), task)
+    assert exact >= 0.99
 
 
 def test_random_continuations_stay_at_chance() -> None:

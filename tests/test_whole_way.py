@@ -253,7 +253,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
     for wrong, message in (
         (("--beam", "2", "--sample"), "--beam or --sample, not both"),
         (("--top-p", "0.5"), "need --sample"),
-        (("-n", "7"), "this model writes 1 to 6 purchases"),
+        (("-n", "7"), "this model generates 1 to 6 purchases"),
     ):
         status, out, err = terminal(*words, *wrong)
         assert (status, out) == (2, "")

@@ -115,14 +115,14 @@ class PCTM:
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """What each item of a history [L], oldest first, adds to the score of a candidate [L]."""
-        read = Histories.from_lists([items]).newest(self.settings.history_length)
+        read = Histories.from_lists([items]).latest(self.settings.history_length)
         added = np.zeros(len(items))
         votes = self.log_counts[read.items, [candidate] * len(read.items)]
         added[len(items) - len(read.items) :] = self._weights(read) * votes
         return added
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        read = histories.newest(self.settings.history_length)
+        read = histories.latest(self.settings.history_length)
         votes = weighted_histories(read, self._weights(read), self.num_items)
         scores: NDArray[np.float64] = (votes @ self.log_counts).toarray()
         scores += self.settings.popularity * self.log_popularity

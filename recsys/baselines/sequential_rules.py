@@ -104,7 +104,7 @@ class SequentialRules:
         return give_scores(self._catalogue, self.num_items, histories, candidates)
 
     def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        read = histories.newest(self.settings.history_length)
+        read = histories.latest(self.settings.history_length)
         weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
         votes = weighted_histories(read, weights, self.num_items)
         scores: NDArray[np.float64] = (votes @ self.rules).toarray()

@@ -221,7 +221,7 @@ def inspect_attention(
         + (" (the first column sums up those before)" if read > newest else ""),
         "recsys": library_version(),
     }
-    page = write_attention_report(out, [one.newest(newest) for one in maps], about)
+    page = write_attention_report(out, [one.latest(newest) for one in maps], about)
     pictures = sum(len(one.heads) for one in maps)
     show_rows([{"page": str(page), "pictures": pictures}], as_json)
 

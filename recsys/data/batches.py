@@ -51,7 +51,7 @@ class TrainingBatches:
         windows: Windows = "newest",
     ) -> None:
         size = max_sequence_length + 1
-        cut = histories.newest(size) if windows == "newest" else _overlapping(histories, size)
+        cut = histories.latest(size) if windows == "newest" else _overlapping(histories, size)
         self._sequences = cut.take(np.flatnonzero(cut.lengths >= 2))
         self._batch_tokens = batch_tokens
         self._seed = seed

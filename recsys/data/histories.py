@@ -23,7 +23,7 @@ class Histories:
     >>> histories = Histories.from_lists([[3, 1], [], [2, 2, 4]])
     >>> histories.items.tolist(), histories.offsets.tolist()
     ([3, 1, 2, 2, 4], [0, 2, 2, 5])
-    >>> histories.newest(2).padded()
+    >>> histories.latest(2).padded()
     array([[3, 1],
            [0, 0],
            [2, 4]], dtype=int32)
@@ -125,7 +125,7 @@ class Histories:
             user_features=None if people is None else people[rows],
         )
 
-    def newest(self, count: int) -> Histories:
+    def latest(self, count: int) -> Histories:
         """The last ``count`` items of each history."""
         ends = self.offsets[1:]
         return self._between(np.maximum(self.offsets[:-1], ends - count), ends)

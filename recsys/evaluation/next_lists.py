@@ -1,4 +1,4 @@
-"""Lists of next purchases, where a split holds out more than one purchase per user."""
+"""Evaluate lists of next purchases, where a split holds out several purchases per user."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from recsys.evaluation.tables.next_list import NextListTable
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
-from recsys.model.build import Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.protocols import Model
 
-BASKET_PLACES = 10
-"""Length of the lists that are held against baskets, which differ in size."""
+BASKET_LIST_LENGTH = 10
+"""The length of the lists that are compared to baskets, which differ in size."""
 
 
 def list_length(dataset: PreparedDataset) -> int | None:
-    """Places of each list, n; None where one target per user leaves nothing to list."""
+    """The length of each list, n; None where the split holds out one target per user."""
     match dataset.config.split:
-        case LeaveLastOut(targets=places):
+        case LeaveLastOut(targets=length):
             pass
         case LeaveLastBasketOut() | GlobalTime(targets="every", history="frozen"):
-            places = BASKET_PLACES
+            length = BASKET_LIST_LENGTH
         case _:
-            places = 1
-    return min(places, dataset.num_items) if places > 1 else None
+            length = 1
+    return min(length, dataset.num_items) if length > 1 else None
 
 
 def evaluate_lists(
@@ -37,20 +36,21 @@ def evaluate_lists(
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> NextListTable | None:
-    """Make a list for every user with targets in a part of the split, and keep both.
+    """Make a list for every user with targets in a part of the split, and tabulate both.
 
     Args:
-        source: a generator writes its lists purchase by purchase; a scorer's are its best items.
-        dataset: whose split says how long the lists are.
-        part: of the split.
-        seen: whether items of the user's history are left out of the lists.
-        request_time: known: the source is told when the first purchase of the part was.
+        source: a generator, which generates lists purchase by purchase; or a scorer, whose lists
+            are its best items.
+        dataset: its split determines the length of the lists.
+        part: the part of the split.
+        seen: whether items of the user's history are excluded from the lists.
+        request_time: if known, the source reads the time of the first purchase of the part.
 
     Returns:
-        The table; None where one target per user leaves nothing to list.
+        The table; None where the split holds out one target per user.
 
     Raises:
-        InputError: the generator cannot write lists of that length.
+        InputError: the generator cannot generate lists of that length.
     """
     length = list_length(dataset)
     if length is None:
@@ -72,28 +72,28 @@ def evaluate_model_lists(
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
-    """The lists of a model, by name; none where one target per user leaves nothing to list.
+    """Evaluate the lists of a model, by name; none where the split holds out one target per user.
 
-    - ``lists``: what the model writes purchase by purchase; of a model that cannot write, its best
-      items.
-    - ``lists_best``: of a model that writes, its best items for the very next purchase, the list
-      that there is without writing: what writing is worth shows against it.
+    - ``lists``: the lists that a generative model generates; the best items of another model.
+    - ``lists_best``: of a generative model, its best items for the very next purchase, the list
+      without generation: the comparison shows what generation adds.
 
     Args:
-        model: fitted.
-        best: scores what may come very next: the model, any counts with it.
-        max_sequence_length: the newest items of a history that it reads.
-        dataset: whose split says how long the lists are.
-        part: of the split.
-        seen: whether items of the user's history are left out of the lists.
+        model: the trained model.
+        best: scores the very next purchase: the model, with any count ensemble.
+        max_sequence_length: the number of latest items of a history that it reads.
+        dataset: its split determines the length of the lists.
+        part: the part of the split.
+        seen: whether items of the user's history are excluded from the lists.
         request_time: see `evaluate_lists`.
 
     Raises:
-        InputError: the model cannot write lists of that length.
+        InputError: the model cannot generate lists of that length.
     """
     sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
-    if isinstance(model, SequenceToSequence):
-        sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
+    generative = model.as_generative()
+    if generative is not None:
+        sources = {"lists": SequenceGenerator(generative, max_sequence_length), "lists_best": best}
     tables = {
         name: evaluate_lists(source, dataset, part, seen, request_time)
         for name, source in sources.items()
@@ -102,13 +102,13 @@ def evaluate_model_lists(
 
 
 def list_summary(tables: Mapping[str, NextListTable]) -> dict[str, Interval]:
-    """Figures of what `evaluate_model_lists` returns.
+    """The metrics of the tables of `evaluate_model_lists`.
 
-    Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` stand
-    behind ``best_`` (``best_next_recall_at_5``).
+    Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` the
+    prefix ``best_`` (``best_next_recall_at_5``).
     """
     return {
-        ("best_" if name == "lists_best" else "") + figure: interval
+        ("best_" if name == "lists_best" else "") + metric: interval
         for name, table in tables.items()
-        for figure, interval in table.summary().items()
+        for metric, interval in table.summary().items()
     }

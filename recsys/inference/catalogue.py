@@ -1,4 +1,4 @@
-"""The catalogue: which items a model is made for, and what it reads beside their tokens."""
+"""The catalogue: the items that a model scores, with the features that it reads."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.table import FeatureTable
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
-from recsys.model.build import Model, build_model
+from recsys.model.build import build_model
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
+from recsys.model.protocols import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalogue:
-    """I items, their features if the model reads any, and how all that it reads is encoded."""
+    """The items of a model, their features if it reads any, and the encoders of all features."""
 
     num_items: int
-    """I: the items that a training may learn an embedding of."""
+    """I, the number of items that training may learn an embedding of."""
     encoders: Encoders = NO_ENCODERS
+    """The encoders of all features that the model reads."""
     features: FeatureTable | None = None
-    """Of the I items, and of any that came later."""
+    """The features of the I items, and of any that were added later."""
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: PreparedDataset) -> Catalogue:
-        """The items of a dataset, as a model reads them.
+        """The catalogue of a dataset, for a model.
 
         Raises:
-            InputError: a feature of the config is not to be had of the dataset: see
-                `FeatureEncoder.fit`.
+            InputError: the dataset lacks a feature of the config: see `FeatureEncoder.fit`.
         """
         return cls.read(dataset.num_items, Encoders.fit(config, dataset), dataset.item_table)
 
     @classmethod
     def read(cls, num_items: int, encoders: Encoders, items: pl.DataFrame) -> Catalogue:
-        """The first items of a table, as many as were trained, and what is known of all of them."""
+        """The catalogue of the first items of a table, and the features of all of them."""
         encoder = encoders.items
         return cls(num_items, encoders, None if encoder is None else encoder.encode(items))
 
     def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
-        """A freshly initialised model over the items; seed torch before calling.
+        """Build a model of the items with new weights; seed torch before calling.
 
-        Where there are features, an item without interactions is known by them alone. Its own row
-        of the embeddings would be trained as a wrong answer and never as a right one: it would
-        learn that nobody wants it.
+        Where there are features, an item without interactions is represented by them only. Its own
+        row of the embeddings would be trained as a negative and never as a target: it would learn
+        that nobody wants the item.
 
         Args:
-            config: of the model.
-            interactions: of each item in training, by item token, PAD included.
+            config: the configuration of the model.
+            interactions: the interactions of each item in training, by item token, PAD included.
         """
         encoders, dim = self.encoders, config.embedding_dim
         inputs = features = None
@@ -62,8 +63,8 @@ class Catalogue:
             sizes = encoders.num_input_categories, encoders.num_input_numbers
             inputs = FeatureEmbeddings(*sizes, dim)
         if encoders.items is not None and self.features is not None:
-            known = self.features.categories, self.features.shares, self.features.numbers
-            categories, shares, numbers = map(torch.from_numpy, known)
+            values = self.features.categories, self.features.shares, self.features.numbers
+            categories, shares, numbers = map(torch.from_numpy, values)
             features = ItemFeatureEmbeddings(
                 (categories, shares, numbers),
                 torch.from_numpy(np.where(interactions > 0, np.arange(len(interactions)), PAD)),
@@ -76,15 +77,15 @@ class Catalogue:
 def empty_model(
     experiment: Experiment, item_table: pl.DataFrame, num_trained: int, encoders: Encoders
 ) -> Model:
-    """The model of a bundle over the items of its table, in evaluation mode; weights are to come.
+    """Build the model of a bundle, in evaluation mode; the caller loads its weights.
 
     Args:
-        experiment: its settings.
-        item_table: with counts; the items that the model was not made for come last.
-        num_trained: those that it was made for.
-        encoders: of all that it reads.
+        experiment: the settings of the bundle.
+        item_table: the items with their counts; items added after training come last.
+        num_trained: the number of items that the model was trained on.
+        encoders: the encoders of the features that it reads.
     """
     catalogue = Catalogue.read(num_trained, encoders, item_table)
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
-    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, to be overwritten
+    with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
         return catalogue.new_model(experiment.model, interactions).eval()

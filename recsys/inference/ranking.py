@@ -1,8 +1,8 @@
-"""Exact ranks and best items over the whole catalogue, in bounded memory.
+"""Exact ranks and best items in the entire catalogue, in bounded memory.
 
-Users go through in batches: no [users x catalogue] tensor is ever held. Scores are compared in
-float32 whatever the model was trained in: eight bits of mantissa tie the top of the list, and ties
-flatter.
+Users are processed in batches: no [users x catalogue] tensor is ever held. Scores are compared in
+float32 whatever the precision of training: with eight bits of mantissa the top of the list ties,
+and ties inflate the metrics.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from recsys.errors import InputError
 from recsys.inference.scorer import Scorer, user_batches
 
 NEVER = np.iinfo(np.int32).max
-"""Rank of a target that can never be recommended: no metric credits it, whatever its k."""
+"""The rank of a target that can never be recommended: no metric credits it, whatever its k."""
 
 Seen = Literal["filter", "allow"]
-"""filter: every item of the user's given history is left out of the ranking; allow: none is."""
+"""Whether the items of a user's history are excluded from the ranking (filter) or not (allow)."""
 
 Ties = Literal["against_target", "item_id"]
-"""Who comes first among equal scores: everyone but the target, or the smaller item token (tokens
-ascend with item ids)."""
+"""The order of equal scores: the target after all others, or ascending item tokens (which ascend
+with item ids)."""
 
 
 @torch.inference_mode()
@@ -39,29 +39,29 @@ def rank_targets(
     candidates: Histories | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """The exact rank, 1 = best, of each target among all items of the catalogue.
+    """Compute the exact rank, 1 = best, of each target among all items of the catalogue.
 
-    Under ``against_target`` the rank is the number of items that score at least as high as the
-    target, itself included, so a constant scorer ranks every target last. A target that can never
-    be recommended has the rank `NEVER`, and no metric credits it: one the scorer gives
-    -inf, one outside its candidates, and under ``seen="filter"`` one the history already holds.
+    With ``ties="against_target"`` the rank is the number of items that score at least as high as
+    the target, itself included, so a constant scorer ranks every target last. A target that can
+    never be recommended has the rank `NEVER`, which no metric credits: one with a score of -inf,
+    one outside its candidates, and with ``seen="filter"`` one that is in the history.
 
     Args:
         scorer: scores the catalogue of I items.
-        histories: full histories before the targets [H histories]; each is scored once.
+        histories: H complete histories before the targets; each is scored once.
         targets: item tokens [Q], 1 to I.
-        seen: whether items of the history are ranked.
+        seen: whether items of the history are excluded.
         ties: the order of equal scores.
-        candidates: item tokens that each target is ranked among, its own with them, in any order;
-            None: the whole catalogue.
-        rows: which history comes before each target [Q], ascending; None: its own.
+        candidates: the item tokens that each target is ranked among, the target included, in any
+            order; if None, the entire catalogue.
+        rows: the row of each target's history [Q], ascending; if None, H = Q and it is its own.
 
     Returns:
         Ranks [Q], 1 to I, or `NEVER`.
 
     Raises:
-        ValueError: as many targets as histories are needed, inside the catalogue; or the scores
-            break the promises of `Scorer`.
+        ValueError: the number of targets is not that of the rows, or one is not in the catalogue;
+            or the scores violate the protocol `Scorer`.
     """
     targets = np.asarray(targets)
     rows = np.arange(len(histories)) if rows is None else rows
@@ -76,15 +76,15 @@ def rank_targets(
     for batch in user_batches(len(histories), scorer.num_items):
         scores = _checked_scores(scorer, histories[batch])
         first, last = np.searchsorted(rows, [batch.start, batch.stop])
-        for start in range(first, last, len(scores)):  # no more rows at once than were scored
-            some = slice(start, min(last, start + len(scores)))
-            own = rows[some] - batch.start
-            alone = np.array_equal(own, np.arange(len(scores)))
-            ranks[some] = _ranks(
-                scores if alone else scores[torch.from_numpy(own).to(scores.device)],
-                targets[some],
-                histories.take(rows[some]),
-                None if candidates is None else candidates[some],
+        for start in range(first, last, len(scores)):  # no more rows at a time than were scored
+            chunk = slice(start, min(last, start + len(scores)))
+            own = rows[chunk] - batch.start
+            one_each = np.array_equal(own, np.arange(len(scores)))
+            ranks[chunk] = _ranks(
+                scores if one_each else scores[torch.from_numpy(own).to(scores.device)],
+                targets[chunk],
+                histories.take(rows[chunk]),
+                None if candidates is None else candidates[chunk],
                 seen,
                 ties,
             )
@@ -99,21 +99,21 @@ def _ranks(
     seen: Seen,
     ties: Ties,
 ) -> NDArray[np.int64]:
-    """See `rank_targets`; one row of scores, history and set of candidates for each target."""
+    """See `rank_targets`; each target has its row of scores, of histories and of candidates."""
     if candidates is not None:
-        scores = _candidates_alone(scores, candidates)
+        scores = _only_candidates(scores, candidates)
     target = torch.from_numpy(targets.astype(np.int64)).to(scores.device)
-    bar = scores.gather(1, target[:, None])[:, 0]
+    target_score = scores.gather(1, target[:, None])[:, 0]
     if ties == "against_target":
-        rank = _at_least(scores, bar)
+        rank = _at_least(scores, target_score)
     else:
         catalogue = torch.arange(scores.shape[1], device=scores.device)
-        rank = 1 + _precedes(scores, catalogue, bar[:, None], target[:, None], ties).sum(1)
-    # What is not ranked is taken off again: cheaper than a copy of the scores without it.
-    rows, tokens = _not_ranked(histories, seen, scores)
-    ahead = _precedes(scores[rows, tokens], tokens, bar[rows], target[rows], ties)
+        rank = 1 + _precedes(scores, catalogue, target_score[:, None], target[:, None], ties).sum(1)
+    # Subtract excluded items afterwards: faster than a copy of the scores without them.
+    rows, tokens = _excluded(histories, seen, scores)
+    ahead = _precedes(scores[rows, tokens], tokens, target_score[rows], target[rows], ties)
     rank -= torch.bincount(rows[ahead], minlength=len(rank))
-    rank[bar == -math.inf] = NEVER
+    rank[target_score == -math.inf] = NEVER
     rank[rows[tokens == target[rows]]] = NEVER
     ranks: NDArray[np.int64] = rank.cpu().numpy()
     return ranks
@@ -123,7 +123,7 @@ def _ranks(
 def top_k(
     scorer: Scorer, histories: Histories, k: int, seen: Seen
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The k best items of each user, best first; equal scores by ascending item token.
+    """Find the k best items of each user, best first; equal scores by ascending item token.
 
     Returns:
         Item tokens [B, k] and their scores [B, k]. Where a user has fewer than k items to
@@ -138,70 +138,74 @@ def top_k(
     values = np.empty((len(histories), k), dtype=np.float32)
     for users in user_batches(len(histories), scorer.num_items):
         scores = _checked_scores(scorer, histories[users])
-        # The scores are the scorer's: what is left out is put back below, for to copy them all
-        # takes half as long as to make them.
-        left_out = _not_ranked(histories[users], seen, scores)
-        as_they_were = scores[left_out]
-        scores[left_out] = -math.inf
+        # The scores are the scorer's: restore the excluded ones below, since copying all of them
+        # takes half as long as computing them.
+        excluded = _excluded(histories[users], seen, scores)
+        original = scores[excluded]
+        scores[excluded] = -math.inf
         best, tokens, tied = _best(scores, k)
         if tied.any():
             tokens[tied] = _smallest_of_ties(scores[tied], best[tied, -1:], k)
-        tokens = tokens.sort(dim=1).values  # and in which order equal scores stand
+        tokens = tokens.sort(dim=1).values  # so that equal scores are in their order
         best, order = scores.gather(1, tokens).sort(dim=1, descending=True, stable=True)
         tokens = tokens.gather(1, order).masked_fill_(best == -math.inf, PAD)
         items[users], values[users] = tokens.cpu().numpy(), best.cpu().numpy()
-        scores[left_out] = as_they_were
+        scores[excluded] = original
     return items, values
 
 
 def _best(
     scores: torch.Tensor, k: int, block: int = 512
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`torch.topk`, of wide rows by way of their blocks.
+    """`torch.topk`, which splits wide rows into blocks.
 
-    No item outside the k blocks of the largest maxima scores higher than the k-th best in them, and
-    maxima are found at the speed of memory.
+    No item outside the k blocks with the largest maxima scores higher than the k-th best in them,
+    and finding maxima is limited by the speed of memory only.
 
     Returns:
-        The k best scores of each row and their tokens; and for which rows others are as good as the
-        last of them: `torch.topk` leaves open which of those it takes.
+        The k best scores of each row and their tokens; and the rows where other scores equal the
+        last of them, since `torch.topk` does not define which of those it returns.
     """
     blocks = scores.shape[1] // block
     if blocks < 4 * k:
         best = scores.topk(k)
         return best.values, best.indices, _at_least(scores, best.values[:, -1]) > k
-    whole = blocks * block
-    maxima = scores[:, :whole].unflatten(1, (blocks, block)).amax(2)
+    covered = blocks * block
+    maxima = scores[:, :covered].unflatten(1, (blocks, block)).amax(2)
     fullest = maxima.topk(k).indices
     within = torch.arange(block, device=scores.device)
-    rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(len(scores), -1)
+    rest = torch.arange(covered, scores.shape[1], device=scores.device).expand(len(scores), -1)
     tokens = torch.cat([(fullest[..., None] * block + within).flatten(1), rest], dim=1)
     found = scores.gather(1, tokens)
     best = found.topk(k)
-    # Unless more than k blocks hold as good a score as the last, all such are among the tokens.
+    # Unless more than k blocks hold a score equal to the last, all of these are among the tokens.
     last = best.values[:, -1:]
     tied = ((maxima >= last).sum(1) > k) | ((found >= last).sum(1) > k)
     return best.values, tokens.gather(1, best.indices), tied
 
 
 def _precedes(
-    scores: torch.Tensor, tokens: torch.Tensor, bar: torch.Tensor, target: torch.Tensor, ties: Ties
+    scores: torch.Tensor,
+    tokens: torch.Tensor,
+    target_score: torch.Tensor,
+    target: torch.Tensor,
+    ties: Ties,
 ) -> torch.Tensor:
-    """Which items stand before the target or, where ties are against it, are the target.
+    """Whether items rank before the target; if ties are against it, the target itself does too.
 
     Args:
-        scores: of the items.
-        tokens: the items.
-        bar: score of the target that each is held against.
+        scores: the scores of the items.
+        tokens: the item tokens.
+        target_score: the score of the target that each item is compared to.
         target: its token.
         ties: the order of equal scores.
 
     Returns:
-        As all of them broadcast.
+        bool, of the shape that all of them broadcast to.
     """
     if ties == "against_target":
-        return scores >= bar
-    return (scores > bar) | ((scores == bar) & (tokens < target))
+        return scores >= target_score
+    return (scores > target_score) | ((scores == target_score) & (tokens < target))
 
 
 def _smallest_of_ties(scores: torch.Tensor, kth: torch.Tensor, k: int) -> torch.Tensor:
@@ -212,20 +216,21 @@ def _smallest_of_ties(scores: torch.Tensor, kth: torch.Tensor, k: int) -> torch.
     return chosen.nonzero()[:, 1].view(-1, k)
 
 
-def _at_least(scores: torch.Tensor, bar: torch.Tensor) -> torch.Tensor:
-    """How many scores of each row are at least its bar [B].
+def _at_least(scores: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
+    """The number of scores of each row that are at least its threshold [B].
 
-    On a CPU by numpy, which compares and counts ten times as fast as torch compares and sums.
+    On a CPU numpy counts them: it takes a tenth of the time of torch's comparison and sum.
     """
     if scores.device.type == "cpu":
-        return torch.from_numpy(np.count_nonzero(scores.numpy() >= bar.numpy()[:, None], axis=1))
-    return (scores >= bar[:, None]).sum(1)
+        above = scores.numpy() >= thresholds.numpy()[:, None]
+        return torch.from_numpy(np.count_nonzero(above, axis=1))
+    return (scores >= thresholds[:, None]).sum(1)
 
 
-def _not_ranked(
+def _excluded(
     histories: Histories, seen: Seen, scores: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and tokens of what is left out: PAD, and where they are filtered, seen items once."""
+    """The rows and tokens of excluded items: PAD and, if filtered, each seen item once."""
     rows, tokens = np.arange(len(histories)), np.zeros(len(histories), dtype=np.int64)
     if seen == "filter":
         width = scores.shape[1]
@@ -235,7 +240,7 @@ def _not_ranked(
 
 
 def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
-    """The scores [B, I + 1], as the scorer promised them."""
+    """The scores [B, I + 1], checked against the protocol `Scorer`."""
     scores = scorer.score(histories)
     expected = (len(histories), scorer.num_items + 1)
     if tuple(scores.shape) != expected or scores.dtype != torch.float32:
@@ -248,10 +253,10 @@ def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
     return scores
 
 
-def _candidates_alone(scores: torch.Tensor, candidates: Histories) -> torch.Tensor:
-    """The scores, -inf for all but the candidates.
+def _only_candidates(scores: torch.Tensor, candidates: Histories) -> torch.Tensor:
+    """The scores, -inf except for the candidates.
 
-    The whole catalogue was scored: dearer than it must be, but ragged sets need no padding, and a
+    The entire catalogue was scored: more than necessary, but ragged sets need no padding, and a
     score is the same number under every protocol.
     """
     rows, tokens = torch.from_numpy(candidates.users), torch.from_numpy(candidates.items).long()

@@ -1,4 +1,4 @@
-"""What evaluation knows of a model: it turns histories into scores."""
+"""The protocol of a scorer, all that evaluation needs of a model: scores for histories."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 
 ELEMENTS_PER_BATCH = 1 << 22
-"""Scores held at once, users times catalogue: 16 MiB of float32."""
+"""The number of scores held at once, users times catalogue: 16 MiB of float32."""
 FEWEST_USERS = 64
-"""Users that go through together however large the catalogue is, 256 MB of scores for a million
-items: its embeddings are read once for all of them."""
+"""The users that are scored together however large the catalogue is: 256 MB of scores for a million
+items, whose embeddings are read once for all of the users."""
 
 
 class Scorer(Protocol):
-    """Anything that scores items for histories: the neural models and every baseline."""
+    """Scores items for histories: the neural models and every baseline do."""
 
     @property
     def num_items(self) -> int:
@@ -30,26 +30,26 @@ class Scorer(Protocol):
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """Float32 scores, higher is better, none of them NaN; -inf: never to be recommended.
+        """Score items: float32, higher is better, none NaN; -inf is never recommended.
 
         Args:
-            histories: of B users.
-            candidates: item tokens [B, C], or None for the whole catalogue.
+            histories: the histories of B users.
+            candidates: item tokens [B, C]; the entire catalogue if None.
 
         Returns:
-            [B, C], in the order of the candidates; or [B, I + 1] for the whole catalogue, where
-            the column is the item token and column 0 (PAD) holds -inf. Rows share no memory:
-            who asked may write in them, and puts back what was there.
+            [B, C], in the order of the candidates; or [B, I + 1] for the entire catalogue, where
+            the column is the item token and column 0 (PAD) holds -inf. Rows share no memory: the
+            caller may write in them, and restores what was there.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Scores that were made already, as the `Scorer` of the users they were made for."""
+    """Precomputed scores, as the `Scorer` of the users that they are of."""
 
     scores: torch.Tensor
-    """[B, I + 1]."""
+    """Shape [B, I + 1]: see `Scorer.score`."""
 
     @property
     def num_items(self) -> int:
@@ -61,7 +61,7 @@ class Scored:
     ) -> torch.Tensor:
         """See `Scorer.score`; for all the users at once."""
         if len(histories) != len(self.scores):
-            raise ValueError(f"scores of {len(self.scores)} users, asked for {len(histories)}")
+            raise ValueError(f"scores of {len(self.scores)} users, not of {len(histories)}")
         if candidates is None:
             return self.scores
         tokens = torch.from_numpy(candidates.astype(np.int64))
@@ -69,7 +69,7 @@ class Scored:
 
 
 def users_per_batch(num_items: int) -> int:
-    """How many users' scores over the whole catalogue are held at once.
+    """The number of users whose scores of the entire catalogue are held at once.
 
     >>> users_per_batch(4095), users_per_batch(10**6)
     (1024, 64)
@@ -78,7 +78,7 @@ def users_per_batch(num_items: int) -> int:
 
 
 def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
-    """Runs of users whose scores over the whole catalogue are held at once.
+    """Yield the slices of users whose scores of the entire catalogue are held at once.
 
     >>> list(user_batches(150, num_items=1 << 21))
     [slice(0, 64, None), slice(64, 128, None), slice(128, 150, None)]

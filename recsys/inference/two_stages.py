@@ -1,4 +1,4 @@
-"""A large catalogue in two stages: a cheap scorer retrieves, a dear one ranks what was found."""
+"""Two stages for large catalogues: a fast scorer retrieves items, an exact one ranks them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from recsys.inference.scorer import Scorer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoStages:
-    """The scores of the ranker, for each user's N best items of the retriever alone. A `Scorer`.
+    """A `Scorer`: the scores of the ranker, for only each user's N best items of the retriever.
 
     All other items score -inf: they are never recommended, and a target among them has the rank
-    `NEVER`. Where N is the size of the catalogue, the scores are those of the ranker.
+    `NEVER`. If N is the size of the catalogue, the scores are those of the ranker.
 
     Raises:
         InputError: ``retrieve`` is below 1.
     """
 
     retriever: Scorer
-    """Scores the whole catalogue."""
+    """Scores the entire catalogue."""
     ranker: Scorer
-    """Scores what was found."""
+    """Scores the retrieved items."""
     retrieve: int
-    """N: items found for each user, or all that there are."""
+    """N, the number of items retrieved for each user; or all items, if they are fewer."""
     seen: Seen
-    """filter: items of the history take up none of the N places."""
+    """With "filter", no item of the history is retrieved."""
 
     def __post_init__(self) -> None:
         if self.retrieve < 1:
@@ -46,12 +46,12 @@ class TwoStages:
 
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
         """See `Scorer.score`."""
-        places = min(self.retrieve, self.num_items)
-        found, _ = top_k(self.retriever, histories, places, self.seen)
+        count = min(self.retrieve, self.num_items)
+        found, _ = top_k(self.retriever, histories, count, self.seen)
         ranked = self.ranker.score(histories, found)
         shape = len(histories), self.num_items + 1
         scores = torch.full(shape, -torch.inf, device=ranked.device)
-        # Where fewer than N were left to find, PAD fills the places, and scores -inf as ever.
+        # Where fewer than N items are left to retrieve, PAD fills the end, and scores -inf.
         scores.scatter_(1, torch.from_numpy(found).long().to(ranked.device), ranked)
         if candidates is None:
             return scores

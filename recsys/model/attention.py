@@ -1,7 +1,7 @@
 """Attention: plain, scaled, additive and multi-head, with padding, causal and any other masks.
 
-A mask is True where a key may be seen. Every form has its weights on request; where they are not
-asked for, the fused kernel of torch does the work.
+A mask is True where a key may be seen. Every form can return its weights; where they are not
+needed, the fused kernel of torch does the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recsys.model.positions import RotaryPositions
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """Which key each query may see, [L, L]: True where key ≤ query.
+    """The mask of the keys that each query may see, [L, L]: True where key ≤ query.
 
     >>> causal_mask(3).int()
     tensor([[1, 0, 0],
@@ -27,7 +27,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:
-    """Which positions hold a token of a right-padded batch, [B, width], from lengths [B].
+    """The mask of the real tokens of a right-padded batch, [B, width], from lengths [B].
 
     >>> padding_mask(torch.tensor([2, 0]), 3).int()
     tensor([[1, 1, 0],
@@ -56,8 +56,8 @@ def attention_weights(
         key: [..., K, d].
         mask: bool, broadcastable to [..., Q, K]; True: may be seen. A query that may see no key
             gets weights of 0.
-        causal: each query sees only the keys up to its own place (Q = K).
-        scale: of the scores; 1/√d if None.
+        causal: whether each query sees only the keys up to its own position (Q = K).
+        scale: the factor of the scores; 1/√d if None.
 
     Returns:
         [..., Q, K], rows summing to 1 (or 0).
@@ -83,10 +83,10 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """The sum of the values [..., K, e] by their `attention_weights`: [..., Q, e].
+    """The sum of the values [..., K, e], weighted by `attention_weights`: [..., Q, e].
 
-    The fused kernel of torch does it, but for training on a CPU: there its backward pass took
-    twice the time of the plain formula (53 against 26 ms for 64 sequences of 200, bf16).
+    The fused kernel of torch does it, except for training on a CPU: there its backward pass took
+    twice as long as the plain formula (53 against 26 ms for 64 sequences of 200, bf16).
     """
     if query.device.type == "cpu" and torch.is_grad_enabled():
         return attention_weights(query, key, mask, causal=causal, scale=scale) @ value
@@ -96,7 +96,7 @@ def attend(
 
 
 def self_attention(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attention without a parameter: each vector becomes the mean of those that resemble it.
+    """Attention without parameters: each vector becomes a mean of those that resemble it.
 
     softmax(x · xᵀ) · x, from [..., L, D] to [..., L, D].
     """
@@ -109,9 +109,9 @@ class AdditiveAttention(nn.Module):
     Source: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, appendix A.1.2
 
     Args:
-        query_dim: of the queries.
-        key_dim: of the keys.
-        hidden_dim: width of the network.
+        query_dim: the width of the queries.
+        key_dim: the width of the keys.
+        hidden_dim: the width of the network.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
@@ -128,23 +128,23 @@ class AdditiveAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """The sum of the values [..., K, e] by their weights: [..., Q, e]."""
+        """The sum of the values [..., K, e], weighted by `weights`: [..., Q, e]."""
         return self.weights(query, key, mask) @ value
 
 
 class MultiHeadAttention(nn.Module):
     """Attention in several heads, whose outputs are joined by a linear map.
 
-    Narrow heads have embedding_dim / num_heads features each, as in 2017; wide heads all of
-    embedding_dim each. Without a memory it is self-attention; with one, cross-attention.
+    Narrow heads have embedding_dim / num_heads features each, as in 2017; wide heads have
+    embedding_dim each. Without a context it is self-attention, with one cross-attention.
 
     Source: Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762
 
     Args:
         embedding_dim: D.
         num_heads: H.
-        wide: heads of D features each.
-        rotary: turns queries and keys by their places in the sequence that both are of.
+        wide: whether heads have D features each.
+        rotary: rotates queries and keys by their positions, if both are of the same sequence.
     """
 
     def __init__(
@@ -169,36 +169,37 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
+        context: Tensor | None = None,
         mask: Tensor | None = None,
-        places: Tensor | None = None,
+        query_positions: Tensor | None = None,
         *,
         causal: bool = False,
     ) -> Tensor:
         """[B, Q, D] to [B, Q, D].
 
         Args:
-            x: what asks, [B, Q, D].
-            memory: what is looked at, [B, K, D]; None: x itself.
+            x: the source of the queries, [B, Q, D].
+            context: the source of keys and values, [B, K, D]; x itself if None.
             mask: broadcastable to [B, H, Q, K]; True: may be seen.
-            places: where in a memory what asks is [B], if Q is 1; rotary positions turn it and the
-                memory then, and not without: nothing in another sequence is near or far.
-            causal: each position sees only those up to itself.
+            query_positions: the position of the query in the context [B], where Q is 1. Rotary
+                positions rotate queries and the keys of a context only if these are given: nothing
+                in another sequence is near or far.
+            causal: whether each position sees only those up to itself.
         """
-        query, key, value = self._project(x, memory, places)
+        query, key, value = self._project(x, context, query_positions)
         return self.join(attend(query, key, value, mask, causal=causal))
 
     def weights(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
+        context: Tensor | None = None,
         mask: Tensor | None = None,
-        places: Tensor | None = None,
+        query_positions: Tensor | None = None,
         *,
         causal: bool = False,
     ) -> Tensor:
-        """Who looks at what in `forward`: [B, H, Q, K]."""
-        query, key, _ = self._project(x, memory, places)
+        """The attention weights of `forward`, [B, H, Q, K]."""
+        query, key, _ = self._project(x, context, query_positions)
         return attention_weights(query, key, mask, causal=causal)
 
     def queries(self, x: Tensor) -> Tensor:
@@ -206,10 +207,10 @@ class MultiHeadAttention(nn.Module):
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         return self._split(F.linear(x, weight[: self.width], bias[: self.width]))
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """[B, K, D] to keys and values [B, H, K, d]."""
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        both = F.linear(memory, weight[self.width :], bias[self.width :])
+        both = F.linear(context, weight[self.width :], bias[self.width :])
         key, value = (self._split(part) for part in both.chunk(2, dim=-1))
         return key, value
 
@@ -218,14 +219,14 @@ class MultiHeadAttention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _project(
-        self, x: Tensor, memory: Tensor | None, places: Tensor | None
+        self, x: Tensor, context: Tensor | None, query_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is None:
+        if context is None:
             query, key, value = map(self._split, self.query_key_value(x).chunk(3, dim=-1))
         else:
-            query, (key, value) = self.queries(x), self.keys_values(memory)
-        if self.rotary is not None and (memory is None or places is not None):
-            query, key = self.rotary(query, places), self.rotary(key)
+            query, (key, value) = self.queries(x), self.keys_values(context)
+        if self.rotary is not None and (context is None or query_positions is not None):
+            query, key = self.rotary(query, query_positions), self.rotary(key)
         return query, key, value
 
     def _split(self, x: Tensor) -> Tensor:

@@ -25,11 +25,11 @@ class PreNorm(nn.LayerNorm):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
-        """Any shape [..., D], kept."""
+        """[..., D] to [..., D]."""
         return x + self.dropout(sublayer(self.inside(x)))  # type: ignore[no-any-return]
 
     def inside(self, x: Tensor) -> Tensor:
-        """What the sub-layer is given of x."""
+        """The input of the sub-layer: norm(x)."""
         return super().forward(x)
 
 
@@ -44,16 +44,16 @@ class PostNorm(nn.LayerNorm):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
-        """Any shape [..., D], kept."""
+        """[..., D] to [..., D]."""
         return super().forward(x + self.dropout(sublayer(self.inside(x))))
 
     def inside(self, x: Tensor) -> Tensor:
-        """What the sub-layer is given of x: x."""
+        """The input of the sub-layer: x."""
         return x
 
 
 class Gated(PreNorm):
-    """A residual that lets in what it wants: x + sigmoid(W x + b) ⊙ dropout(sublayer(norm(x))).
+    """A gated residual: x + sigmoid(W x + b) ⊙ dropout(sublayer(norm(x))).
 
     Sources: Borisyuk et al. 2025 (LiGR), https://arxiv.org/abs/2502.03417; Tikhonovich et al. 2025
     (eSASRec), https://arxiv.org/abs/2508.06450
@@ -64,7 +64,7 @@ class Gated(PreNorm):
         self.gate = nn.Linear(embedding_dim, embedding_dim)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
-        """Any shape [..., D], kept."""
+        """[..., D] to [..., D]."""
         added = self.dropout(sublayer(self.inside(x)))
         return x + torch.sigmoid(self.gate(x)) * added  # type: ignore[no-any-return]
 
@@ -89,7 +89,7 @@ class SwiGLU(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class BlockSettings:
-    """What the blocks of a stack have in common."""
+    """The settings that all blocks of a stack share."""
 
     embedding_dim: int
     num_heads: int
@@ -97,18 +97,18 @@ class BlockSettings:
     dropout: float
     norm: type[PreNorm | PostNorm] = PreNorm
     activation: type[nn.Module] = nn.GELU
-    """Between the two maps of a feed-forward network; `SwiGLU` is the whole network."""
+    """The function between the two maps of the feed-forward network; `SwiGLU` replaces them all."""
     wide_heads: bool = False
     rotary: RotaryPositions | None = None
-    """Turns the queries and keys of self-attention; shared, for it learns nothing."""
+    """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
 
     def attention(self) -> MultiHeadAttention:
-        """A fresh attention layer."""
+        """A new attention layer."""
         dim, wide = self.embedding_dim, self.wide_heads
         return MultiHeadAttention(dim, self.num_heads, wide=wide, rotary=self.rotary)
 
     def feed_forward(self) -> nn.Module:
-        """A fresh network that is applied at each position."""
+        """A new network that is applied at each position."""
         if self.activation is SwiGLU:
             return SwiGLU(self.embedding_dim, self.feed_forward_dim, self.dropout)
         return nn.Sequential(
@@ -118,7 +118,7 @@ class BlockSettings:
         )
 
     def residual(self) -> PreNorm | PostNorm:
-        """A fresh residual with its norm."""
+        """A new residual with its norm."""
         return self.norm(self.embedding_dim, self.dropout)
 
 
@@ -137,40 +137,42 @@ class EncoderBlock(nn.Module):
         x = self.attention_norm(x, lambda x: self.attention(x, mask=mask, causal=causal))
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
-    def newest(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """`forward` at the last item of each sequence alone, which sees them all: [B, D]."""
-        seen, mask = self.attention_norm.inside(x), padding_mask(lengths, x.shape[1])
-        newest = self.attention_norm(
+    def encode_last(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """`forward` at the last item of each sequence only, which sees all items: [B, D]."""
+        context, mask = self.attention_norm.inside(x), padding_mask(lengths, x.shape[1])
+        last = self.attention_norm(
             last_states(x, lengths)[:, None],
-            lambda newest: self.attention(newest, seen, mask[:, None, None], lengths - 1),
+            lambda last: self.attention(last, context, mask[:, None, None], lengths - 1),
         )
-        return self.feed_forward_norm(newest, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
+        return self.feed_forward_norm(last, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)
 class BlockCache:
-    """Keys and values that a decoder block need not make again; W hypotheses for each user."""
+    """Keys and values that a decoder block need not compute again; W hypotheses for each user."""
 
-    memory: tuple[Tensor, Tensor]
-    """Of the encoder's states, [B, H, S, d] each."""
-    written: tuple[Tensor, Tensor]
-    """Of the tokens written so far, [B, W, H, t, d] each; grows by one a step."""
+    encoder_keys_values: tuple[Tensor, Tensor]
+    """Keys and values of the encoder's states, [B, H, S, d] each."""
+    generated_keys_values: tuple[Tensor, Tensor]
+    """Keys and values of the tokens generated so far, [B, W, H, t, d] each; t grows by one a
+    step."""
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values with those of the newest tokens [B, W, H, 1, d] behind."""
-        keys, values = self.written
-        self.written = torch.cat([keys, key], dim=3), torch.cat([values, value], dim=3)
-        return self.written
+        """Append those of the latest tokens [B, W, H, 1, d]; return all keys and values."""
+        keys, values = self.generated_keys_values
+        keys, values = torch.cat([keys, key], dim=3), torch.cat([values, value], dim=3)
+        self.generated_keys_values = keys, values
+        return keys, values
 
     def select(self, parents: Tensor) -> None:
-        """Go on from some of the hypotheses, by number [B, W'], some of them several times."""
-        keys, values = self.written
+        """Continue from hypotheses given by number [B, W'], some perhaps several times."""
+        keys, values = self.generated_keys_values
         rows = torch.arange(len(parents), device=parents.device)[:, None]
-        self.written = keys[rows, parents], values[rows, parents]
+        self.generated_keys_values = keys[rows, parents], values[rows, parents]
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, attention over the encoder's memory, the feed-forward network.
+    """Causal self-attention, cross-attention to the encoder's states, the feed-forward network.
 
     Source: Vaswani et al. 2017, section 3.1, https://arxiv.org/abs/1706.03762
     """
@@ -184,37 +186,38 @@ class DecoderBlock(nn.Module):
         self.feed_forward_norm = settings.residual()
         self.feed_forward = settings.feed_forward()
 
-    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        """[B, n, D] to [B, n, D]; each position sees itself, what came before, and the memory.
+    def forward(self, x: Tensor, encoder_states: Tensor, encoder_mask: Tensor) -> Tensor:
+        """[B, n, D] to [B, n, D]; each position sees those up to itself, and the history.
 
         Args:
-            x: what is written, [B, n, D].
-            memory: encoder states [B, S, D].
-            memory_mask: which of them may be seen, broadcastable to [B, H, n, S].
+            x: the generated tokens, [B, n, D].
+            encoder_states: [B, S, D].
+            encoder_mask: which of them may be seen, broadcastable to [B, H, n, S].
         """
         x = self.attention_norm(x, lambda x: self.attention(x, causal=True))
-        x = self.cross_norm(x, lambda x: self.cross_attention(x, memory, memory_mask))
+        x = self.cross_norm(x, lambda x: self.cross_attention(x, encoder_states, encoder_mask))
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
-    def start(self, memory: Tensor) -> BlockCache:
-        """The cache before the first token, one hypothesis for each user; memory [B, S, D]."""
-        keys, values = self.cross_attention.keys_values(memory)
+    def start(self, encoder_states: Tensor) -> BlockCache:
+        """The cache before the first token, one hypothesis for each user; states are [B, S, D]."""
+        keys, values = self.cross_attention.keys_values(encoder_states)
         nothing = keys[:, None, :, :0]
         return BlockCache((keys, values), (nothing, nothing))
 
-    def step(self, x: Tensor, cache: BlockCache, memory_mask: Tensor) -> Tensor:
-        """`forward` for the newest token of each hypothesis alone, [B, W, D] to [B, W, D]."""
+    def step(self, x: Tensor, cache: BlockCache, encoder_mask: Tensor) -> Tensor:
+        """`forward` for the latest token of each hypothesis only, [B, W, D] to [B, W, D]."""
 
-        def written(x: Tensor) -> Tensor:
+        def attend_to_generated(x: Tensor) -> Tensor:
             tokens = x.flatten(0, 1)[:, None]  # each hypothesis is a sequence of its own
             new = (part.unflatten(0, x.shape[:2]) for part in self.attention.keys_values(tokens))
             keys, values = (part.flatten(0, 1) for part in cache.extend(*new))
             attended = attend(self.attention.queries(tokens), keys, values)
             return self.attention.join(attended).view_as(x)
 
-        def memory(x: Tensor) -> Tensor:  # which all hypotheses share
-            attended = attend(self.cross_attention.queries(x), *cache.memory, memory_mask)
+        def attend_to_history(x: Tensor) -> Tensor:  # which all hypotheses share
+            queries = self.cross_attention.queries(x)
+            attended = attend(queries, *cache.encoder_keys_values, encoder_mask)
             return self.cross_attention.join(attended)
 
-        x = self.cross_norm(self.attention_norm(x, written), memory)
+        x = self.cross_norm(self.attention_norm(x, attend_to_generated), attend_to_history)
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]

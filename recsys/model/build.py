@@ -1,4 +1,4 @@
-"""How a config becomes a model."""
+"""Build the model that a config describes."""
 
 from __future__ import annotations
 
@@ -35,20 +35,16 @@ from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.masked_item import MaskedItemModel
-from recsys.model.next_item import Head, NextItemModel
+from recsys.model.next_item import NextItemModel
 from recsys.model.positions import (
     LearnedPositions,
     NoPositions,
     RotaryPositions,
     SinusoidalPositions,
 )
+from recsys.model.protocols import Head, Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
-
-Model = NextItemModel | MaskedItemModel | SequenceToSequence | FactorisationMachine
-"""What can be trained. All have item embeddings and a head, turn histories into what the head needs
-(`forward`; `newest` for scores at the last item alone), and targets too where they are known
-(`teacher_forced`)."""
 
 
 @overload
@@ -79,13 +75,13 @@ def build_model(
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
 ) -> Model:
-    """A freshly initialised model; seed torch before calling.
+    """Build a model with new weights; seed torch before calling.
 
     Args:
-        config: of the model.
-        num_items: those that have embeddings of their own.
-        features: what the item features of the config add to them, if it has any.
-        inputs: what its features of interactions and users add to the inputs, if it has any.
+        config: the configuration of the model.
+        num_items: the number of items that have embeddings of their own.
+        features: embeds the item features of the config, if it has any.
+        inputs: embeds its features of interactions and users, if it has any.
     """
     dim = config.embedding_dim
     if isinstance(config, FactorisationMachineConfig):
@@ -98,7 +94,7 @@ def build_model(
         decoder = Decoder(positions, blocks, dim, config.dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
     if isinstance(config, MaskedItemConfig):
-        encoder = _encoder(config, config.num_blocks, causal=False, appended=1)
+        encoder = _encoder(config, config.num_blocks, causal=False, mask_tokens=1)
         return MaskedItemModel(num_items, dim, encoder)
     stack: Encoder | HSTUEncoder
     if isinstance(config, HSTUConfig):
@@ -132,9 +128,9 @@ def _positions(kind: str, longest: int, dim: int) -> nn.Module:
 
 
 def _encoder(
-    config: TransformerConfig, num_blocks: int, *, causal: bool, appended: int = 0
+    config: TransformerConfig, num_blocks: int, *, causal: bool, mask_tokens: int = 0
 ) -> Encoder:
-    longest, dim = config.max_sequence_length + appended, config.embedding_dim
+    longest, dim = config.max_sequence_length + mask_tokens, config.embedding_dim
     settings = _block_settings(config, longest)
     blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
     positions = _positions(config.positions, longest, dim)

@@ -1,7 +1,7 @@
 """Attention of candidates over a history, at all positions at once, by decayed running sums.
 
-The gradient is written by hand: autograd would make more [C, L] matrices than it needs, and passes
-over these are what a step of target attention costs. Positions come last here:
+The gradient is written by hand: autograd would make more [C, L] matrices than needed, and passes
+over these dominate the cost of a step of target attention. Positions are the last dimension here:
 a product with the triangle then has the small matrix on its right, which oneDNN does twice as fast.
 """
 
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 _SIDE_BY_SIDE = 192
-"""Positions of short sequences that share one triangular matrix."""
+"""The number of positions of short sequences that share one triangular matrix."""
 _SIDE_BY_SIDE_FLOAT32 = 64
-"""... in float32: processors have no matrix units for it, and zeros beside the triangles cost."""
+"""The same in float32: processors have no matrix units for it, so zeros around triangles cost."""
 _GROUPS = 4
-"""How many times `_SIDE_BY_SIDE` positions are worked on together: the gradients of all candidates
-are added up after each, which is dear where there are few; many do not stay near the processor."""
+"""The number of triangular matrices in a chunk. The gradients of all candidates are added up after
+each chunk, which is expensive for small chunks; large ones do not fit in the processor's cache."""
 
 
 def sequences_together(length: int) -> int:
-    """How many sequences of some length the functions below work on at once."""
+    """The number of sequences of a length that the functions below process at once."""
     return _GROUPS * max(1, _SIDE_BY_SIDE // length)
 
 
 def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
-    """How many of them share a triangular matrix: a divisor of all.
+    """The number of sequences that share a triangular matrix: a divisor of ``sequences``.
 
     >>> [_side_by_side(*shape, torch.bfloat16) for shape in ((24, 16), (23, 16), (2, 200))]
     [12, 1, 1]
@@ -35,15 +35,15 @@ def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
     4
     """
     most = max(1, (_SIDE_BY_SIDE if dtype.itemsize < 4 else _SIDE_BY_SIDE_FLOAT32) // length)
-    return max(some for some in range(1, most + 1) if sequences % some == 0)
+    return max(count for count in range(1, most + 1) if sequences % count == 0)
 
 
 class DecayedSums:
-    """Running sums that forget: y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, and their transpose.
+    """Decayed running sums y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, and their transpose.
 
-    A product with the triangular matrix of decays, block by block with a carry: matrix units do it
-    several times faster than a scan, and nothing grows with t. Of short sequences side by side the
-    triangles stand along the diagonal of one matrix.
+    They are products with the triangular matrix of decays, block by block with a carry: matrix
+    units do it several times faster than a scan, and nothing grows with t. For short sequences side
+    by side, the triangles are put along the diagonal of one matrix.
 
     >>> sums = DecayedSums(torch.tensor(2.0).log(), 3, torch.float32)
     >>> sums.past(torch.ones(1, 6))
@@ -53,10 +53,10 @@ class DecayedSums:
 
     Args:
         decay: scalar ≥ 0.
-        length: of a sequence, L.
-        dtype: of what is summed.
-        side_by_side: sequences that share a matrix.
-        block: rows of the triangular matrix of a single one.
+        length: the length of each sequence, L.
+        dtype: the dtype of x.
+        side_by_side: the number of sequences that share a matrix.
+        block: the number of rows of the matrix of a single sequence.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class DecayedSums:
         triangle = _triangle(decay, size)
         self._kernel = torch.block_diag(*[triangle] * side_by_side).to(dtype)
         steps = torch.arange(size, device=decay.device)
-        self._fade = torch.exp(-decay * (steps + 1)).to(dtype)
+        self._decays = torch.exp(-decay * (steps + 1)).to(dtype)
 
     def past(self, x: Tensor) -> Tensor:
         """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, B · L]; B % side_by_side = 0."""
@@ -92,7 +92,7 @@ class DecayedSums:
             size = part.shape[-1]
             total = part @ self._kernel[:size, :size]
             if sums:
-                total = total + self._fade[:size] * sums[-1][..., -1:]
+                total = total + self._decays[:size] * sums[-1][..., -1:]
             sums.append(total)
         return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)
 
@@ -105,47 +105,47 @@ def _triangle(decay: Tensor, length: int) -> Tensor:
 
 
 def averages_at_all_positions(
-    keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
 ) -> Tensor:
-    """What each candidate finds in the history up to each position, on the average.
+    """The average that each candidate attends to in the history up to each position.
 
     a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j) / Σ_{j≤t} w_cj(t), w_cj(t) = exp(q_c · k_j - decay (t - j))
 
     Args:
-        keys: [B, L, d]; their products with queries must not overflow exp.
-        values: [B, L, d].
-        queries: [C, d].
-        uses: [C, d].
+        keys: k, [B, L, d]; their products with queries must not overflow exp.
+        values: v, [B, L, d].
+        queries: q, [C, d].
+        value_queries: u, [C, d].
         decay: scalar ≥ 0; has no gradient.
 
     Returns:
         [C, B · L].
     """
-    return _in_groups(_Average, keys, values, queries, uses, decay)
+    return _in_chunks(_Average, keys, values, queries, value_queries, decay)
 
 
 def sums_at_all_positions(
-    keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
 ) -> Tensor:
-    """What each candidate finds in the history up to each position, all together.
+    """The sum that each candidate attends to in the history up to each position.
 
     a_t(c) = Σ_{j≤t} r_j(t) exp(q_c · k_j) (u_c · v_j), the recencies r_j(t) = exp(-decay (t - j)) /
-    Σ_{i≤t} exp(-decay (t - i)); for all else see `averages_at_all_positions`.
+    Σ_{i≤t} exp(-decay (t - i)); for the arguments see `averages_at_all_positions`.
     """
-    return _in_groups(_Sum, keys, values, queries, uses, decay)
+    return _in_chunks(_Sum, keys, values, queries, value_queries, decay)
 
 
-def _in_groups(
+def _in_chunks(
     function: type[torch.autograd.Function],
     keys: Tensor,
     values: Tensor,
     queries: Tensor,
-    uses: Tensor,
+    value_queries: Tensor,
     decay: Tensor,
 ) -> Tensor:
-    groups = (side.split(sequences_together(keys.shape[1])) for side in (keys, values))
+    chunks = (tensor.split(sequences_together(keys.shape[1])) for tensor in (keys, values))
     parts: list[Tensor] = [
-        function.apply(*group, queries, uses, decay) for group in zip(*groups, strict=True)
+        function.apply(*chunk, queries, value_queries, decay) for chunk in zip(*chunks, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
@@ -153,33 +153,42 @@ def _in_groups(
 class _Average(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+        ctx: Any,
+        keys: Tensor,
+        values: Tensor,
+        queries: Tensor,
+        value_queries: Tensor,
+        decay: Tensor,
     ) -> Tensor:
         batch, length, _ = keys.shape
         dtype = torch.result_type(keys, queries)
         ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length, dtype))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
-        value_scores = uses @ values.flatten(0, 1).T
+        value_scores = value_queries @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
         attended: Tensor = ctx.sums.past(weights * value_scores).div_(total)
-        ctx.save_for_backward(keys, values, queries, uses, weights, value_scores, total, attended)
+        ctx.save_for_backward(
+            keys, values, queries, value_queries, weights, value_scores, total, attended
+        )
         return attended
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, uses, weights, value_scores, total, attended = ctx.saved_tensors
+        keys, values, queries, value_queries, weights, value_scores, total, attended = (
+            ctx.saved_tensors
+        )
         share = upstream[0] / total
-        of_value_scores = ctx.sums.future(share)
-        # The weights stand in both sums: products × value_scores - total is their gradient. Its
-        # negative here: the sign is cheaper to turn in the narrow results.
-        of_logits = ctx.sums.future(share.mul_(attended))
-        of_logits.addcmul_(of_value_scores, value_scores, value=-1).mul_(weights)
-        of_value_scores.mul_(weights)
+        value_score_gradient = ctx.sums.future(share)
+        # The weights are in both sums: products × value_scores - total is their gradient. This is
+        # its negative: the sign is cheaper to change in the narrow results.
+        logit_gradient = ctx.sums.future(share.mul_(attended))
+        logit_gradient.addcmul_(value_score_gradient, value_scores, value=-1).mul_(weights)
+        value_score_gradient.mul_(weights)
         return (
-            (of_logits.T @ queries).neg_().view(keys.shape),
-            (of_value_scores.T @ uses).view(values.shape),
-            (of_logits @ keys.flatten(0, 1)).neg_(),
-            of_value_scores @ values.flatten(0, 1),
+            (logit_gradient.T @ queries).neg_().view(keys.shape),
+            (value_score_gradient.T @ value_queries).view(values.shape),
+            (logit_gradient @ keys.flatten(0, 1)).neg_(),
+            value_score_gradient @ values.flatten(0, 1),
             None,
         )
 
@@ -187,29 +196,34 @@ class _Average(torch.autograd.Function):
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, keys: Tensor, values: Tensor, queries: Tensor, uses: Tensor, decay: Tensor
+        ctx: Any,
+        keys: Tensor,
+        values: Tensor,
+        queries: Tensor,
+        value_queries: Tensor,
+        decay: Tensor,
     ) -> Tensor:
         triangle = _triangle(decay, keys.shape[1])
         dtype = torch.result_type(keys, queries)
         same = [triangle / triangle.sum(dim=0)] * _side_by_side(len(keys), keys.shape[1], dtype)
         recencies = torch.block_diag(*same).to(dtype)
         weights = (queries @ keys.flatten(0, 1).T).exp_()
-        weighted = (uses @ values.flatten(0, 1).T).mul_(weights)
-        ctx.save_for_backward(keys, values, queries, uses, weights, weighted, recencies)
+        weighted = (value_queries @ values.flatten(0, 1).T).mul_(weights)
+        ctx.save_for_backward(keys, values, queries, value_queries, weights, weighted, recencies)
         attended: Tensor = (weighted.view(-1, len(recencies)) @ recencies).view(weighted.shape)
         return attended
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, uses, weights, weighted, recencies = ctx.saved_tensors
-        of_attended = upstream[0].reshape(-1, len(recencies))
-        of_weighted = (of_attended @ recencies.T).view(weighted.shape)
-        of_logits = weighted * of_weighted
-        of_value_scores = of_weighted.mul_(weights)
+        keys, values, queries, value_queries, weights, weighted, recencies = ctx.saved_tensors
+        attended_gradient = upstream[0].reshape(-1, len(recencies))
+        weighted_gradient = (attended_gradient @ recencies.T).view(weighted.shape)
+        logit_gradient = weighted * weighted_gradient
+        value_score_gradient = weighted_gradient.mul_(weights)
         return (
-            (of_logits.T @ queries).view(keys.shape),
-            (of_value_scores.T @ uses).view(values.shape),
-            of_logits @ keys.flatten(0, 1),
-            of_value_scores @ values.flatten(0, 1),
+            (logit_gradient.T @ queries).view(keys.shape),
+            (value_score_gradient.T @ value_queries).view(values.shape),
+            logit_gradient @ keys.flatten(0, 1),
+            value_score_gradient @ values.flatten(0, 1),
             None,
         )

@@ -1,4 +1,4 @@
-"""The decoder: what is written so far and the encoder's memory in, hidden states out."""
+"""The decoder: maps generated tokens and an encoded history to hidden states."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from recsys.model.dropout import Dropout
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What the encoder hands to the decoder."""
+class EncodedHistory:
+    """The encoder's output, which the decoder attends to."""
 
     states: Tensor
     """Hidden states [B, S, D]."""
     lengths: Tensor
-    """How many of them are real [B]."""
+    """The number of real states [B]."""
 
     @property
     def mask(self) -> Tensor:
-        """Which states may be seen, [B, 1, 1, S]."""
+        """The mask of the real states, [B, 1, 1, S]."""
         return padding_mask(self.lengths, self.states.shape[1])[:, None, None]
 
 
 @dataclass(slots=True)
 class DecoderCache:
-    """All that writing the next token needs of those before."""
+    """Everything about the previous tokens that generating the next one needs."""
 
     blocks: list[BlockCache]
-    memory_mask: Tensor
+    encoder_mask: Tensor
+    """[B, 1, 1, S]: see `EncodedHistory.mask`."""
     length: int = 0
-    """Tokens written so far."""
+    """The number of tokens generated so far."""
 
     def select(self, parents: Tensor) -> None:
         """See `BlockCache.select`."""
@@ -50,10 +51,10 @@ class Decoder(nn.Module):
     Source: Vaswani et al. 2017, section 3.1, https://arxiv.org/abs/1706.03762
 
     Args:
-        positions: position numbers [n] to vectors [n, D].
+        positions: maps position numbers [n] to vectors [n, D].
         blocks: the stack.
         embedding_dim: D.
-        dropout: of the sum of tokens and positions.
+        dropout: of the sum of token embeddings and positions.
     """
 
     def __init__(
@@ -69,24 +70,24 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = Dropout(dropout)
 
-    def forward(self, embedded: Tensor, memory: Memory) -> Tensor:
+    def forward(self, embedded: Tensor, encoded: EncodedHistory) -> Tensor:
         """Hidden states [B, n, D] of embedded tokens [B, n, D]; each sees those up to itself."""
         steps = torch.arange(embedded.shape[1], device=embedded.device)
-        x, mask = self.dropout(embedded + self.positions(steps)), memory.mask
+        x, mask = self.dropout(embedded + self.positions(steps)), encoded.mask
         for block in self.blocks:
-            x = block(x, memory.states, mask)
+            x = block(x, encoded.states, mask)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def start(self, memory: Memory) -> DecoderCache:
+    def start(self, encoded: EncodedHistory) -> DecoderCache:
         """The cache before the first token, of one hypothesis for each user."""
-        return DecoderCache([block.start(memory.states) for block in self._stack], memory.mask)
+        return DecoderCache([block.start(encoded.states) for block in self._stack], encoded.mask)
 
     def step(self, embedded: Tensor, cache: DecoderCache) -> Tensor:
-        """`forward` for the next token of each hypothesis alone, [B, W, D] to [B, W, D]."""
+        """`forward` for the next token of each hypothesis only, [B, W, D] to [B, W, D]."""
         step = torch.tensor(cache.length, device=embedded.device)
         x = self.dropout(embedded + self.positions(step))
         for block, block_cache in zip(self._stack, cache.blocks, strict=True):
-            x = block.step(x, block_cache, cache.memory_mask)
+            x = block.step(x, block_cache, cache.encoder_mask)
         cache.length += 1
         return self.norm(x)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Dropout that does not cost a quarter of a training step."""
+"""Dropout without a quarter of the time of a training step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LEVELS = 256
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout` with its probability rounded to 1/256, drawn from whole random bytes.
+    """`nn.Dropout` with its probability rounded to 1/256, drawn from random bytes.
 
     `nn.Dropout` on a CPU draws one Bernoulli number per element and took 26% of a training step
     (ANCHORS trials); drawing 8 bytes at a time and comparing them takes about a fifth of that.

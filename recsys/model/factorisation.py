@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
-from recsys.model.heads import DotProductHead, HistoryRepresentation
+from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs, TimesRead
+from recsys.model.protocols import HistoryRepresentation, LastRepresentation
+from recsys.model.recorded_attention import AttentionLayer
 
 
 class FactorisationMachine(nn.Module):
@@ -21,12 +23,19 @@ class FactorisationMachine(nn.Module):
 
     Sources: Rendle 2010, https://doi.org/10.1109/ICDM.2010.127; Kabbur et al. 2013 (FISM),
     https://doi.org/10.1145/2487575.2487589
+
+    Args:
+        num_items: I.
+        embedding_dim: D.
+        dropout: of the embeddings of the last item and of the bag.
     """
+
+    times: TimesRead = "none"
 
     def __init__(self, num_items: int, embedding_dim: int, dropout: float) -> None:
         super().__init__()
         self.num_items = num_items
-        # The candidate's weight is one more feature of its vector, and meets a one.
+        # The candidate's weight is one more feature of its vector, multiplied with a one.
         self.items = ItemEmbeddings(num_items, embedding_dim + 1)
         self.last = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
         self.bag = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
@@ -39,8 +48,8 @@ class FactorisationMachine(nn.Module):
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 
-    def forward(self, inputs: Inputs) -> HistoryRepresentation:
-        """What the candidates' vectors are multiplied with, [B, L, D + 1]."""
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """The vectors that the candidates' are multiplied with, [B, L, D + 1]."""
         items = inputs.items
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
         count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
@@ -48,10 +57,19 @@ class FactorisationMachine(nn.Module):
         states = self.dropout(self.last(items)) + bag
         return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
 
-    newest = forward
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """The vector of the last position, [B, D + 1]."""
+        return self.head.select_last(self(inputs), inputs.lengths)
 
     def teacher_forced(
-        self, inputs: Inputs, targets: Tensor
+        self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """See `NextItemModel`."""
+        """See `NextItemModel.teacher_forced`."""
         return self(inputs), inputs.items
+
+    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
+        """None: the model has no attention."""
+        return []
+
+    def as_generative(self) -> None:
+        """None: the model has no decoder."""

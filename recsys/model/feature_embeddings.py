@@ -1,4 +1,4 @@
-"""What features add to an embedding: categories and numbers, of whatever has them."""
+"""Feature embeddings: vectors for the categories and numbers of items, interactions or users."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FeatureValues = tuple[Tensor, Tensor, Tensor]
-"""Categories [..., M], int64, from 1, 0 fills up; how much each of them counts [..., M], 0 where it
-fills up; numbers [..., K]."""
+"""Categories [..., M], int64 from 1, padded with 0; their weights [..., M], 0 on padding; and
+numbers [..., K]."""
 
 
 class FeatureEmbeddings(nn.Module):
-    """f = Σ_c s_c C[c] + Σ_k x_k W[k], of categories c that count s_c each, and numbers x_k.
+    """f = Σ_c s_c C[c] + Σ_k x_k W[k], for categories c with weights s_c, and numbers x_k.
 
-    Categories have a row each in C, numbers in W; both start at zero, so that a training starts as
-    it would without features, and a value that the training never had adds nothing.
+    Each category has a row in C, each number one in W. Both start at zero: training starts as it
+    would without features, and a value that never occurs in training adds nothing.
 
     Args:
-        num_categories: of all features together.
+        num_categories: the number of categories of all features together.
         num_numbers: K.
         embedding_dim: D.
     """
@@ -29,7 +29,7 @@ class FeatureEmbeddings(nn.Module):
         self.number_weight = nn.Parameter(torch.zeros(num_numbers, embedding_dim))
 
     def forward(self, categories: Tensor, shares: Tensor, numbers: Tensor) -> Tensor:
-        """What is added to embeddings [..., D] of things with these `FeatureValues`."""
+        """The sum of the embeddings of these `FeatureValues`, [..., D]."""
         added = F.embedding_bag(
             categories.flatten(0, -2),
             self.category_weight,

@@ -1,9 +1,8 @@
 """Generation: how the decoder's probabilities become purchases, one after the other.
 
-A strategy takes what the encoder remembers of B users and writes a number of tokens for each. An
-item that was written is not written again unless repeats are allowed; where no item is left, PAD
-fills the end. A list's log-probability is the sum of its tokens', each among the items that were
-allowed at its step.
+A strategy generates a number of tokens for each of B users from their encoded histories. It does
+not repeat an item unless repeats are allowed; where no item is left, PAD fills the end. The
+log-probability of a list is the sum of its tokens', each among the items allowed at its step.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ import torch
 from torch import Tensor
 
 from recsys.errors import InputError
-from recsys.model.decoder import Memory
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.decoder import EncodedHistory
+from recsys.model.protocols import GenerativeModel
 
 _PAD = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What was generated for B users, W lists each, the best first."""
+class GeneratedLists:
+    """The lists generated for B users, W each, the best first."""
 
     tokens: Tensor
     """Item tokens [B, W, n], in the order of purchase; PAD where no item was left."""
     log_probabilities: Tensor
-    """[B, W]."""
+    """Shape [B, W]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +37,41 @@ class Greedy:
 
     def __call__(
         self,
-        model: SequenceToSequence,
-        memory: Memory,
+        model: GenerativeModel,
+        encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
         *,
         repeats: bool = False,
-    ) -> Written:
-        """Write one list for each user.
+    ) -> GeneratedLists:
+        """Generate one list for each user.
 
         Args:
             model: in evaluation mode.
-            memory: of B users.
-            allowed: bool [B, I + 1], by item token: what may be written.
-            length: tokens to write, n.
-            repeats: an item may be written more than once.
+            encoded: the histories of B users.
+            allowed: bool [B, I + 1], by item token: whether the item may be generated.
+            length: the number of tokens to generate, n.
+            repeats: whether an item may be generated more than once.
         """
         return _one_by_one(
-            model, memory, allowed, length, repeats, lambda scores: scores.argmax(dim=-1)
+            model, encoded, allowed, length, repeats, lambda scores: scores.argmax(dim=-1)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A random item at every step, by the model's probabilities.
+    """An item drawn by the model's probabilities at every step.
 
     Source of top_p (nucleus sampling): Holtzman et al. 2020, https://arxiv.org/abs/1904.09751
     """
 
     generator: torch.Generator
     temperature: float = 1.0
-    """Below 1 favours the probable, above 1 the improbable."""
+    """Below 1 favours probable items, above 1 improbable ones."""
     top_k: int | None = None
-    """Draw from the so many most probable items only."""
+    """The number of most probable items to draw from; all if None."""
     top_p: float | None = None
-    """Draw from the fewest items only that have so much of the probability together."""
+    """Draw from the fewest items whose probabilities add up to this; from all if None."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -84,24 +83,24 @@ class Sampling:
 
     def __call__(
         self,
-        model: SequenceToSequence,
-        memory: Memory,
+        model: GenerativeModel,
+        encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
         *,
         repeats: bool = False,
-    ) -> Written:
+    ) -> GeneratedLists:
         """See `Greedy`."""
-        return _one_by_one(model, memory, allowed, length, repeats, self._draw)
+        return _one_by_one(model, encoded, allowed, length, repeats, self._draw)
 
     def _draw(self, scores: Tensor) -> Tensor:
         """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
-        # Below the largest, so that a temperature near 0 makes no infinity of it.
+        # Relative to the largest: a temperature near 0 then makes no positive infinity.
         cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
         if self.top_k is not None:
             best[..., self.top_k :] = 0
-        if self.top_p is not None:  # an item stays if those before it do not have that much yet
+        if self.top_p is not None:  # an item stays if those before it add up to less
             before = best.cumsum(dim=-1) - best
             enough = before >= self.top_p * best.sum(dim=-1, keepdim=True)
             best[..., 1:].masked_fill_(enough[..., 1:], 0)
@@ -114,8 +113,8 @@ class Sampling:
 class Beam:
     """The most probable of the lists that grow from the ``width`` best beginnings at every step.
 
-    The list that greedy generation would write always stays among them, so the best list is never
-    less probable than that one; plain beam search does not promise it.
+    The list of greedy generation always stays among them, so the best list is never less probable
+    than that one; plain beam search does not guarantee it.
     """
 
     width: int = 4
@@ -126,20 +125,20 @@ class Beam:
 
     def __call__(
         self,
-        model: SequenceToSequence,
-        memory: Memory,
+        model: GenerativeModel,
+        encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
         *,
         repeats: bool = False,
-    ) -> Written:
+    ) -> GeneratedLists:
         """See `Greedy`; ``width`` lists for each user, some of probability 0 if there are fewer."""
         width = min(self.width, model.num_items)
-        state, cache = model.start(memory)
+        state, cache = model.start(encoded)
         users = torch.arange(len(allowed), device=allowed.device)[:, None]
         tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
         totals = torch.zeros(len(allowed), 1, device=allowed.device)
-        greedy = torch.zeros_like(users)  # which of the hypotheses is the greedy one
+        greedy = torch.zeros_like(users)  # the index of the greedy hypothesis
         for step in range(length):
             scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
             values, likeliest = _likeliest(scores, width)
@@ -157,33 +156,33 @@ class Beam:
                 cache.select(parents)
                 state = model.step(chosen, cache)
         order = totals.argsort(dim=1, descending=True, stable=True)
-        return Written(tokens[users, order], totals.gather(1, order))
+        return GeneratedLists(tokens[users, order], totals.gather(1, order))
 
 
 Strategy = Greedy | Sampling | Beam
 
 
 def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The largest scores [B, W, width] and their tokens; the first is the one that greedy takes."""
+    """The largest scores [B, W, width] and their tokens; the first is that of greedy generation."""
     values, tokens = scores.topk(width)
     first = scores.argmax(dim=-1, keepdim=True)
-    # Among equal scores topk may have put it elsewhere, or left it out: it comes to the front.
-    place = (tokens == first).int().argmax(dim=-1, keepdim=True)
-    tokens.scatter_(-1, place, tokens[..., :1].clone())
+    # Among equal scores topk may have put it elsewhere, or dropped it: move it to the front.
+    index = (tokens == first).int().argmax(dim=-1, keepdim=True)
+    tokens.scatter_(-1, index, tokens[..., :1].clone())
     tokens[..., :1] = first
     return values, tokens
 
 
 def _one_by_one(
-    model: SequenceToSequence,
-    memory: Memory,
+    model: GenerativeModel,
+    encoded: EncodedHistory,
     allowed: Tensor,
     length: int,
     repeats: bool,
     pick: Callable[[Tensor], Tensor],
-) -> Written:
-    """One hypothesis for each user; pick: log-probabilities [B, 1, I + 1] to tokens [B, 1]."""
-    state, cache = model.start(memory)
+) -> GeneratedLists:
+    """One list for each user; ``pick`` maps log-probabilities [B, 1, I + 1] to tokens [B, 1]."""
+    state, cache = model.start(encoded)
     tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
     total = torch.zeros(len(allowed), 1, device=allowed.device)
     for step in range(length):
@@ -193,19 +192,19 @@ def _one_by_one(
         tokens = torch.cat([tokens, chosen[:, :, None]], dim=2)
         if step + 1 < length:
             state = model.step(chosen, cache)
-    return Written(tokens, total)
+    return GeneratedLists(tokens, total)
 
 
 def _next_log_probabilities(
-    model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
+    model: GenerativeModel, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
 ) -> Tensor:
-    """Float32 [B, W, I + 1] of the next token, from states [B, W, D] and tokens [B, W, t]."""
+    """Those of the next token, float32 [B, W, I + 1], from states [B, W, D], tokens [B, W, t]."""
     candidates = model.head.represent_candidates(model.items.table())
     scores = model.head.logits((state,), candidates).float()
     scores.masked_fill_(~allowed[:, None], -math.inf)
     if not repeats:
         scores.scatter_(2, tokens, -math.inf)
     scores[..., _PAD] = -math.inf
-    # Where nothing is left, PAD is certain: its log-probability is 0 and the list ends there.
+    # Where no item is left, PAD is certain: its log-probability is 0 and the list ends there.
     scores[..., _PAD].masked_fill_(scores.amax(dim=-1) == -math.inf, 0)
     return torch.log_softmax(scores, dim=-1)

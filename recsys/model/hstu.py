@@ -1,9 +1,8 @@
-"""HSTU: blocks whose attention weighs each pair on its own, by likeness, distance and time."""
+"""HSTU: blocks whose attention weighs each pair separately, by content, distance and time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,23 +10,20 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.dropout import Dropout
+from recsys.model.model_inputs import TimesRead
 from recsys.model.positions import positions_from_end
-
-TimesRead = Literal["none", "past", "request"]
-"""What a model reads of times: nothing; how long ago each item was had when the newest one was; or
-when the next one is asked for."""
 
 NUM_TIME_BUCKETS = 128
 _BUCKET_WIDTH = 0.301  # a bucket's gaps are up to e^.301 = 1.35 times its shortest, as published
 
 
 def time_buckets(gaps: Tensor) -> Tensor:
-    """Gaps of time as bucket numbers, 0 to 128: ⌊ln(max(gap, 1)) / 0.301⌋; any shape, int32.
+    """The bucket numbers of time gaps, 0 to 128: ⌊ln(max(gap, 1)) / 0.301⌋; any shape, int32.
 
     >>> time_buckets(torch.tensor([-5, 0, 1, 2, 60, 3_600, 86_400, 31_536_000])).tolist()
     [0, 0, 0, 2, 13, 27, 37, 57]
     """
-    # In place: there are as many gaps as pairs of purchases, and this is half as fast without.
+    # In place: there are as many gaps as pairs of purchases, and this doubles the speed.
     logarithms = gaps.to(torch.float32).clamp_(min=1).log_().div_(_BUCKET_WIDTH)
     return logarithms.clamp_(max=NUM_TIME_BUCKETS).int()
 
@@ -36,9 +32,9 @@ class HSTUBlock(nn.Module):
     """x + W_o dropout(norm(Σ_{j≤t} silu(q_t · k_j + b(t, j)) v_j / N) ⊙ u), t the position.
 
     u, v, q and k are silu(W norm(x)), the norms without weights; N is the longest sequence. The
-    bias b has a number for the distance t - j and one for the bucket of the time between; heads
-    share it. There is no softmax: weights need not sum to 1 and may be below 0, so that what many
-    like items add is not averaged away; and no feed-forward network: u takes its place.
+    bias b is the sum of a parameter for the distance t - j and one for the bucket of the time gap;
+    heads share it. There is no softmax: weights need not sum to 1 and may be negative, so the
+    effect of many similar items is not averaged out. u replaces the feed-forward network.
 
     Source: Zhai et al. 2024, section 3, https://arxiv.org/abs/2402.17152, and the code published
     with it
@@ -47,8 +43,8 @@ class HSTUBlock(nn.Module):
         embedding_dim: D.
         num_heads: must divide D.
         max_length: N.
-        dropout: of what the output map reads.
-        timed: whether there is a bias for time.
+        dropout: of the input of the output map.
+        timed: whether there is a bias for time gaps.
     """
 
     def __init__(
@@ -76,9 +72,9 @@ class HSTUBlock(nn.Module):
         """[B, L, D] to [B, L, D], with L ≤ N; each position sees those up to itself.
 
         Args:
-            x: what the block below makes.
-            buckets: time between the positions (rows) and those they see, [B, L, L]; see
-                `time_buckets`. None: there is no bias for time.
+            x: the output of the block below.
+            buckets: the time between the positions (rows) and those they see, [B, L, L]; see
+                `time_buckets`. If None, there is no bias for time gaps.
         """
         projected = F.silu(self.gate_value_query_key(self.norm(x)))
         gate, value, query, key = projected.chunk(4, dim=-1)
@@ -88,13 +84,13 @@ class HSTUBlock(nn.Module):
         return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
 
     def _weights(self, query: Tensor, key: Tensor, buckets: Tensor | None) -> Tensor:
-        """[B, H, L, L], 0 where a position would see a later one."""
-        places = torch.arange(query.shape[-2], device=query.device)
-        bias = self.position_bias[(places[:, None] - places).clamp(min=0)]
+        """The weights [B, H, L, L], 0 where a position would see a later one."""
+        positions = torch.arange(query.shape[-2], device=query.device)
+        bias = self.position_bias[(positions[:, None] - positions).clamp(min=0)]
         if self.time_bias is not None and buckets is not None:
-            # Its backward pass is a tenth of that of `F.embedding` on a CPU.
-            in_time = self.time_bias.index_select(0, buckets.flatten()).view_as(buckets)
-            bias = bias + in_time[:, None]
+            # On a CPU its backward pass takes a tenth of the time of that of `F.embedding`.
+            of_gaps = self.time_bias.index_select(0, buckets.flatten()).view_as(buckets)
+            bias = bias + of_gaps[:, None]
         scores = query @ key.transpose(-1, -2)
         return F.silu(scores + bias.to(scores.dtype)).tril()
 
@@ -108,11 +104,11 @@ class HSTUEncoder(nn.Module):
     """Positions, dropout, a stack of `HSTUBlock`, a last norm.
 
     Args:
-        positions: position numbers [B, L] to vectors [B, L, D].
+        positions: maps position numbers [B, L] to vectors [B, L, D].
         blocks: the stack.
         embedding_dim: D.
-        dropout: of the sum of items and positions.
-        times: what is read of times; blocks are timed unless it is "none".
+        dropout: of the sum of item embeddings and positions.
+        times: which times are read; blocks are timed unless it is "none".
     """
 
     causal = True
@@ -137,12 +133,11 @@ class HSTUEncoder(nn.Module):
 
         Args:
             embedded: right-padded.
-            lengths: real items per row.
-            times: when each item was had and, behind it, when the next one was or is asked for,
-                int64 [B, L + 1], in one unit; not read if ``times`` of the encoder is "none".
+            lengths: the number of real items per row.
+            times: see `ModelInputs.times`; ignored if the encoder's own ``times`` is "none".
 
         Raises:
-            ValueError: there are no times, and they are to be read.
+            ValueError: the encoder reads times, and there are none.
         """
         positions = positions_from_end(lengths, embedded.shape[1])
         x, buckets = self.dropout(embedded + self.positions(positions)), self._buckets(times)
@@ -150,16 +145,16 @@ class HSTUEncoder(nn.Module):
             x = block(x, buckets)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def newest(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """`forward` at the last item of each sequence alone, [B, D]."""
+    def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """`forward` at the last item of each sequence only, [B, D]."""
         return last_states(self(embedded, lengths, times), lengths)
 
     def _buckets(self, times: Tensor | None) -> Tensor | None:
-        """How long before each position is asked each item was had, as buckets [B, L, L]."""
+        """The buckets of the age of each item when each position is scored, [B, L, L]."""
         if self.times == "none":
             return None
         if times is None:
             raise ValueError("this model reads times, and there are none")
-        had = times[:, :-1]
-        asked = times[:, 1:] if self.times == "request" else had
-        return time_buckets(asked[:, :, None] - had[:, None, :])
+        item_times = times[:, :-1]
+        scoring_times = times[:, 1:] if self.times == "request" else item_times
+        return time_buckets(scoring_times[:, :, None] - item_times[:, None, :])

@@ -1,4 +1,4 @@
-"""Item embeddings: of the token, and of what is known of the item."""
+"""Item embeddings: of the item token, and of the features of the item."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from recsys.model.feature_embeddings import FeatureEmbeddings, FeatureValues
 
 
 class ItemFeatureEmbeddings(FeatureEmbeddings):
-    """What the features of items 1 to I add to their embeddings; row 0 (PAD) has none.
+    """Embeddings of the features of items 1 to I; row 0 (PAD) has none.
 
-    What is read of the items is fixed.
+    The feature values of the items are fixed.
 
     Args:
         values: `FeatureValues` of the items [I + 1, ...].
-        rows: of the table of item embeddings, by item [I + 1]: an item without training has row 0,
-            which is zero, and so nothing but its features.
-        num_categories: of all features together.
+        rows: the row of each item in the table of item embeddings [I + 1]. An item that is not
+            trained has row 0, which is zero: its embedding consists of its features only.
+        num_categories: the number of categories of all features together.
         embedding_dim: D.
     """
 
@@ -32,24 +32,24 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
         super().__init__(num_categories, values[2].shape[-1], embedding_dim)
         known = zip(("categories", "shares", "numbers", "rows"), (*values, rows), strict=True)
         for name, tensor in known:
-            self.register_buffer(name, tensor, persistent=False)  # bundles keep what it is made of
+            self.register_buffer(name, tensor, persistent=False)  # bundles save its source
 
     def of(self, tokens: Tensor) -> Tensor:
-        """What is added to the embeddings [..., D] of item tokens [...]."""
+        """The feature embeddings [..., D] of item tokens [...]."""
         added: Tensor = self(self.categories[tokens], self.shares[tokens], self.numbers[tokens])
         return added
 
 
 class ItemEmbeddings(nn.Embedding):
-    """e_i of items 1 to I: a row of a table and, where there are features, what they add (f_i).
+    """e_i of items 1 to I: a row of a table plus, where there are features, their embedding f_i.
 
-    Row 0 is PAD. Features of interactions and of users are read elsewhere (`NextItemModel`):
-    they do not belong to the item, and so not to a candidate.
+    Row 0 is PAD. `NextItemModel` reads the features of interactions and of users: they do not
+    belong to the item, and so not to a candidate.
 
     Args:
-        num_items: rows of the table, less that of PAD.
+        num_items: the number of rows of the table, without that of PAD.
         embedding_dim: D.
-        features: they may be of more items than the table has rows.
+        features: embeds the features of the items, which may be more than the table has rows.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ItemEmbeddings(nn.Embedding):
 
     @property
     def num_items(self) -> int:
-        """I."""
+        """The number of items, I."""
         return (self.num_embeddings if self.features is None else len(self.features.rows)) - 1
 
     def forward(self, tokens: Tensor) -> Tensor:

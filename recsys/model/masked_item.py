@@ -1,4 +1,4 @@
-"""Some items of a sequence are hidden: what are they? The next item is one behind the last."""
+"""The masked-item model (BERT4Rec): it predicts masked items, and so the one after the last."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.encoder import Encoder
-from recsys.model.heads import DotProductHead, HistoryRepresentation
+from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs, TimesRead
+from recsys.model.protocols import HistoryRepresentation, LastRepresentation
+from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class MaskedItemModel(nn.Module):
-    """BERT4Rec: item tokens in, some hidden; the states of the hidden ones out.
+    """BERT4Rec: maps item tokens, some of them masked, to the states at the masked ones.
 
-    A token 0 (PAD) inside a sequence is a hidden item: the encoder, which looks both ways, reads
-    the learned vector of the mask there. Row 0 of the item embedding stays zero and is never a
-    candidate worth scoring.
+    A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways, reads
+    the learned vector of the mask there. Row 0 of the item embeddings stays zero and is never
+    recommended.
 
     Args:
-        encoder: not causal, for one item more than histories have.
+        num_items: I.
+        embedding_dim: D.
+        encoder: not causal, for sequences one item longer than histories.
 
-    Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690; the projection and the biases of its
-    output layer are left out.
+    Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690, without the projection and the biases
+    of its output layer.
     """
+
+    times: TimesRead = "none"
 
     def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:
         super().__init__()
@@ -41,47 +47,51 @@ class MaskedItemModel(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def forward(self, inputs: Inputs) -> HistoryRepresentation:
-        """The state of a hidden item behind each history.
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """The state of a masked item after each history, [B, 1, D]."""
+        embedded, lengths = self._append_mask_token(inputs)
+        return (last_states(self.encoder(embedded, lengths), lengths)[:, None],)
 
-        It is given for every position, [B, L, D], so that the head finds it at the last one.
-        """
-        embedded, lengths = self._with_one_behind(inputs)
-        states = last_states(self.encoder(embedded, lengths), lengths)
-        return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
-
-    def newest(self, inputs: Inputs) -> HistoryRepresentation:
-        """What `forward` gives, and cheaper."""
-        states = self.encoder.newest(*self._with_one_behind(inputs))
-        return (states[:, None].expand(-1, inputs.items.shape[1], -1),)
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """The state of a masked item after each history, [B, D]."""
+        return (self.encoder.encode_last(*self._append_mask_token(inputs)),)
 
     def teacher_forced(
-        self, inputs: Inputs, targets: Tensor
+        self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """What is foretold of the targets [B, n]: the items hidden in items [B, L], from the left.
+        """The states at the masked items of items [B, L], from the left; targets are [B, n].
 
         Returns:
-            The history side [B, n, D]; and item tokens [B, L + n - 1] whose first L + t are had
-            before target t: all that is not hidden, whatever t.
+            The states [B, n, D]; and item tokens [B, L + n - 1] of which the first L + t were seen
+            before target t: all that are not masked, whatever t.
         """
         items, lengths = inputs.items, inputs.lengths
         states, count = self.encoder(self._embed(items, lengths), lengths), targets.shape[1]
-        places = self._hidden(items, lengths).int().argsort(dim=1, descending=True, stable=True)
-        asked = places[:, :count, None].expand(-1, -1, states.shape[-1])
-        return (states.gather(1, asked),), F.pad(items, (0, count - 1))
+        order = self._is_masked(items, lengths).int().argsort(dim=1, descending=True, stable=True)
+        masked = order[:, :count, None].expand(-1, -1, states.shape[-1])
+        return (states.gather(1, masked),), F.pad(items, (0, count - 1))
 
-    def _with_one_behind(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """What the encoder reads [B, L + 1, D] where a hidden item is next, and the lengths."""
+    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
+        """See `Model.attention_layers`; with one more position, that of the masked item."""
+        with record_attention(self) as recorded:
+            self(inputs)
+        return recorded_layers(recorded, causal_encoder=False)
+
+    def as_generative(self) -> None:
+        """None: the model has no decoder."""
+
+    def _append_mask_token(self, inputs: ModelInputs) -> tuple[Tensor, Tensor]:
+        """The inputs of the encoder [B, L + 1, D], a masked item at the end; and the lengths."""
         items, lengths = F.pad(inputs.items, (0, 1)), inputs.lengths + 1
         return self._embed(items, lengths), lengths
 
     def _embed(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """What the encoder reads [B, L, D]."""
-        hidden = self._hidden(items, lengths)[..., None]
-        embedded = torch.where(hidden, self.mask, self.items(items))
+        """The inputs of the encoder [B, L, D]."""
+        masked = self._is_masked(items, lengths)[..., None]
+        embedded = torch.where(masked, self.mask, self.items(items))
         return embedded * math.sqrt(self.items.embedding_dim)
 
     @staticmethod
-    def _hidden(items: Tensor, lengths: Tensor) -> Tensor:
-        places = torch.arange(items.shape[1], device=items.device)
-        return (items == 0) & (places < lengths[:, None])
+    def _is_masked(items: Tensor, lengths: Tensor) -> Tensor:
+        positions = torch.arange(items.shape[1], device=items.device)
+        return (items == 0) & (positions < lengths[:, None])

@@ -1,4 +1,4 @@
-"""The model of the next item: item embeddings, a causal encoder and a head."""
+"""The next-item model: item embeddings, a causal encoder and a head."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from torch import Tensor, nn
 
 from recsys.model.encoder import Encoder
 from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.heads import DotProductHead, HistoryRepresentation, MixtureOfLogitsHead
-from recsys.model.hstu import HSTUEncoder, TimesRead
+from recsys.model.hstu import HSTUEncoder
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.model_inputs import Inputs
-from recsys.model.target_attention import TargetAttentionHead
-
-Head = DotProductHead | MixtureOfLogitsHead | TargetAttentionHead
+from recsys.model.model_inputs import ModelInputs, TimesRead
+from recsys.model.protocols import Head, HistoryRepresentation, LastRepresentation
+from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class NextItemModel(nn.Module):
-    """Item tokens in; what the head needs to score candidates out.
+    """Represents a history at every position, for the head to score the next item there.
 
-    Row 0 of the item embedding is PAD: it stays zero and is never a candidate worth scoring.
+    Row 0 of the item embeddings is PAD: it stays zero and is never recommended.
 
     Features of interactions and of users are added to the input embeddings, those of a user at
-    every position: so they reach, through the residual connections, the state that candidates are
-    scored by, wherever it is, and each attention on the way can heed them.
+    every position. Through the residual connections they reach the state that candidates are scored
+    with, at whatever position, and every attention layer on the way can use them.
 
     Args:
-        num_items: those that have embeddings of their own.
+        num_items: the number of items that have embeddings of their own.
         embedding_dim: D.
-        encoder: input embeddings to states.
-        head: states and input embeddings to scores.
-        features: what those of the items add to their embeddings.
-        inputs: what those of interactions and users add to the input embeddings.
+        encoder: maps input embeddings to states.
+        head: maps states and input embeddings to scores.
+        features: embeds the features of items.
+        inputs: embeds the features of interactions and users.
     """
 
     def __init__(
@@ -57,41 +55,49 @@ class NextItemModel(nn.Module):
 
     @property
     def times(self) -> TimesRead:
-        """What the encoder reads of times."""
-        return self.encoder.times if isinstance(self.encoder, HSTUEncoder) else "none"
+        """Which times the encoder reads."""
+        return self.encoder.times
 
-    def forward(self, inputs: Inputs) -> HistoryRepresentation:
-        """The history side of the head.
-
-        Raises:
-            ValueError: there are no features, or times, and they are to be read.
-        """
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories at every item; see `Model.__call__`."""
         embedded = self._embed(inputs)
         states = self.encoder(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(states, embedded)
 
-    def newest(self, inputs: Inputs) -> HistoryRepresentation:
-        """`forward`, right for scores at the last item of each history alone, and cheaper."""
-        if self.head.reads_older_states:
-            return self.forward(inputs)
-        embedded = self._embed(inputs)
-        newest = self.encoder.newest(embedded, inputs.lengths, inputs.times)
-        return self.head.represent_history(newest[:, None].expand_as(embedded), embedded)
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """See `Model.encode_last`."""
+        if self.head.kv_source in {"states", "both"}:  # of all positions
+            history = self(inputs)
+        else:
+            embedded = self._embed(inputs)
+            last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
+            history = self.head.represent_history(last[:, None], embedded)
+        return self.head.select_last(history, inputs.lengths)
 
     def teacher_forced(
-        self, inputs: Inputs, targets: Tensor
+        self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """What is foretold of the targets [B, L] that follow each of the items [B, L].
+        """Represent histories at every item, where the targets [B, L] that follow are predicted.
 
-        Features, too, are of the items: nothing is read of a target.
+        Features, too, are those of the items: none of a target are read.
 
         Returns:
-            The history side; and item tokens [B, L] whose first 1 + t were had before target t.
+            The representation; and item tokens [B, L] of which the first 1 + t were seen before
+            target t.
         """
         return self(inputs), inputs.items
 
-    def _embed(self, inputs: Inputs) -> Tensor:
-        """What the encoder reads, and the head's memory [B, L, D]."""
+    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
+        """See `Model.attention_layers`; none of an HSTU encoder, whose weights do not sum to 1."""
+        with record_attention(self) as recorded:
+            self(inputs)
+        return recorded_layers(recorded, causal_encoder=True)
+
+    def as_generative(self) -> None:
+        """None: the model has no decoder."""
+
+    def _embed(self, inputs: ModelInputs) -> Tensor:
+        """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""
         embedded: Tensor = self.items(inputs.items)
         if self.inputs is not None:
             if inputs.features is None:

@@ -1,4 +1,4 @@
-"""Positions: vectors added to items, or turns of queries and keys."""
+"""Positions: vectors added to item embeddings, or rotations of queries and keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 def positions_from_end(lengths: Tensor, width: int) -> Tensor:
-    """How many items came after each one, [B, width]; 0 on padding.
+    """The number of items after each one, [B, width]; 0 on padding.
 
-    So an encoder counts: the newest item is position 0 however long the history is.
+    Encoders use it: the last item is at position 0 however long the history is.
 
     >>> positions_from_end(torch.tensor([3, 2]), 3)
     tensor([[2, 1, 0],
@@ -58,7 +58,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Adds nothing: the order is told in another way, or not at all."""
+    """Adds nothing: the order is encoded in another way, or not at all."""
 
     def forward(self, positions: Tensor) -> Tensor:
         """0, for positions of any shape."""
@@ -66,14 +66,14 @@ class NoPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Turns each pair of features by an angle that grows with its place.
+    """Rotates each pair of features by an angle that grows with the position.
 
-    Features 2i and 2i + 1 at place p turn by p / 10000^(2i/d): the product of a turned query and a
-    turned key depends on them and on how far apart they are, whatever their places.
+    Features 2i and 2i + 1 at position p are rotated by p / 10000^(2i/d): the product of a rotated
+    query and a rotated key depends on the two vectors and their distance only.
     Source: Su et al. 2021 (RoFormer), https://arxiv.org/abs/2104.09864
 
     Args:
-        max_length: the most places.
+        max_length: the number of positions.
         width: d, even.
     """
 
@@ -83,22 +83,23 @@ class RotaryPositions(nn.Module):
     def __init__(self, max_length: int, width: int) -> None:
         super().__init__()
         if width % 2:
-            raise ValueError(f"rotary positions turn pairs of features: {width} is odd")
-        place = torch.arange(max_length, dtype=torch.float64)[:, None]
+            raise ValueError(f"rotary positions rotate pairs of features: {width} is odd")
+        position = torch.arange(max_length, dtype=torch.float64)[:, None]
         even = torch.arange(0, width, 2, dtype=torch.float64)
-        angle = place * torch.exp(even * (-math.log(10_000.0) / width))
+        angle = position * torch.exp(even * (-math.log(10_000.0) / width))
         self.register_buffer("cosines", angle.cos().float(), persistent=False)
         self.register_buffer("sines", angle.sin().float(), persistent=False)
 
-    def forward(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """[..., L, d] to [..., L, d], in its dtype.
 
         Args:
-            x: queries or keys; the first of the L is place 0.
-            places: of one query per row [B], where x is [B, H, 1, d]; None: as above.
+            x: queries or keys.
+            positions: the position of the one query of each row [B], where x is [B, H, 1, d]; if
+                None, the positions are 0 to L - 1.
         """
-        there = slice(x.shape[-2]) if places is None else places[:, None, None]
-        turns = torch.complex(self.cosines[there], self.sines[there])
-        # As complex numbers, in full precision: 5.1 ms for 18 with the four products written out.
+        index = slice(x.shape[-2]) if positions is None else positions[:, None, None]
+        rotations = torch.complex(self.cosines[index], self.sines[index])
+        # As complex numbers, in full precision: 5.1 ms; 18 with the four products written out.
         pairs = torch.view_as_complex(x.to(self.cosines.dtype).unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+        return torch.view_as_real(pairs * rotations).flatten(-2).to(x.dtype)

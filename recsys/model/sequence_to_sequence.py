@@ -1,4 +1,4 @@
-"""The Transformer as a whole: the encoder reads a history, the decoder writes what comes after."""
+"""The sequence-to-sequence Transformer: encode a history, generate the purchases that follow."""
 
 from __future__ import annotations
 
@@ -7,22 +7,33 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.model.decoder import Decoder, DecoderCache, Memory
+from recsys.model.decoder import Decoder, DecoderCache, EncodedHistory
 from recsys.model.encoder import Encoder
-from recsys.model.heads import DotProductHead, HistoryRepresentation
+from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs, TimesRead
+from recsys.model.protocols import GenerativeModel, HistoryRepresentation, LastRepresentation
+from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class SequenceToSequence(nn.Module):
-    """Item tokens in, item tokens out.
+    """Maps item tokens to item tokens.
 
-    The stacks start by Xavier's rule, as published. Items have one embedding, tied: it is what
-    encoder and decoder read, and what the decoder's states are multiplied with. Row 0 (PAD) stays
-    zero and is never written.
+    The stacks are initialised by Xavier's rule, as published. The item embeddings are tied: encoder
+    and decoder read them, and the decoder's states are multiplied with them. Row 0 (PAD) stays zero
+    and is never generated.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+
+    Args:
+        num_items: I.
+        embedding_dim: D.
+        encoder: reads the history; not causal.
+        decoder: generates.
+        max_generated: the most purchases that it can generate for a user.
     """
+
+    times: TimesRead = "none"
 
     def __init__(
         self,
@@ -48,50 +59,57 @@ class SequenceToSequence(nn.Module):
         with torch.no_grad():
             self.items.weight[0] = 0
 
-    def remember(self, items: Tensor, lengths: Tensor) -> Memory:
+    def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
-        return Memory(self.encoder(self.embed(items), lengths), lengths)
+        return EncodedHistory(self.encoder(self.embed(items), lengths), lengths)
 
-    def forward(self, inputs: Inputs) -> HistoryRepresentation:
-        """The decoder's state before its first token: what scoring the next item needs.
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """The decoder's state before its first token, [B, 1, D]: it scores the next item."""
+        return (self.decode(self.encode(inputs.items, inputs.lengths), inputs.items[:, :0]),)
 
-        It is given for every position, [B, S, D], so that the head finds it at the last one.
-        """
-        items = inputs.items
-        state = self.write(self.remember(items, inputs.lengths), items[:, :0])
-        return (state.expand(-1, items.shape[1], -1),)
-
-    newest = forward
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """The decoder's state before its first token, [B, D]."""
+        return self.head.select_last(self(inputs), inputs.lengths)
 
     def teacher_forced(
-        self, inputs: Inputs, targets: Tensor
+        self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """What is foretold of the targets [B, n] when each is written after the true ones before.
+        """The decoder's states at the targets [B, n], each predicted after the true ones before it.
 
         Returns:
-            The history side [B, n, D]; and the item tokens [B, S + n - 1] whose first S + t are had
+            The states [B, n, D]; and item tokens [B, S + n - 1] of which the first S + t were seen
             before target t.
         """
-        written = targets[:, :-1]
-        side = (self.write(self.remember(inputs.items, inputs.lengths), written),)
-        return side, torch.cat([inputs.items, written], dim=1)
+        previous = targets[:, :-1]
+        states = self.decode(self.encode(inputs.items, inputs.lengths), previous)
+        return (states,), torch.cat([inputs.items, previous], dim=1)
 
-    def write(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """The decoder's states [B, t + 1, D] before and after each of the written tokens [B, t]."""
+    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
+        """See `Model.attention_layers`: of the encoder, then of the decoder."""
+        with record_attention(self) as recorded:
+            self.decode(self.encode(inputs.items, inputs.lengths), generated)
+        return recorded_layers(recorded, causal_encoder=False)
+
+    def as_generative(self) -> GenerativeModel:
+        """The model itself."""
+        return self
+
+    def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
+        """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
         begin = self._begin().expand(len(tokens), 1, -1)
-        return self.decoder(torch.cat([begin, self.embed(tokens)], dim=1), memory)  # type: ignore[no-any-return]
+        return self.decoder(torch.cat([begin, self.embed(tokens)], dim=1), encoded)  # type: ignore[no-any-return]
 
-    def start(self, memory: Memory) -> tuple[Tensor, DecoderCache]:
+    def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
         """The decoder's state before the first token, [B, 1, D], and its cache."""
-        cache = self.decoder.start(memory)
-        return self.decoder.step(self._begin().expand(len(memory.states), 1, -1), cache), cache
+        cache = self.decoder.start(encoded)
+        return self.decoder.step(self._begin().expand(len(encoded.states), 1, -1), cache), cache
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's states [B, W, D] after one more token of each hypothesis [B, W]."""
         return self.decoder.step(self.embed(tokens), cache)
 
     def embed(self, items: Tensor) -> Tensor:
-        """Embeddings of item tokens, as encoder and decoder read them: scaled by √D."""
+        """The embeddings of item tokens as encoder and decoder read them: scaled by √D."""
         return self.items(items) * math.sqrt(self.items.embedding_dim)  # type: ignore[no-any-return]
 
     def _begin(self) -> Tensor:

@@ -17,11 +17,13 @@ from recsys.model.decayed_attention import (
     sums_at_all_positions,
 )
 from recsys.model.dropout import Dropout
-from recsys.model.heads import (
+from recsys.model.heads import directions, dot_products, last_position
+from recsys.model.protocols import (
     CandidateRepresentation,
+    HeadAttention,
     HistoryRepresentation,
-    directions,
-    dot_products,
+    KVSource,
+    LastRepresentation,
 )
 
 
@@ -34,27 +36,26 @@ class TargetAttentionHead(nn.Module):
         a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
         score_t(c) = h_t · e_c + Σ_heads a_t(c)
 
-    Or what is above is divided by Σ_{j≤t} exp(-λ (t - j)), which knows nothing of the candidate:
-    then many purchases that speak for it say more than one, which an average forgets (so DIN,
-    section 4.3). An average knows something else: whether those that speak of the candidate agree,
-    as where a rule asks for two of them.
+    With ``pooling="sum"`` the denominator is Σ_{j≤t} exp(-λ (t - j)), which does not depend on the
+    candidate: many purchases that support it then count more than one (as in DIN, section 4.3). An
+    average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
 
-    The query does not depend on t, so at all positions at once the two sums are decayed running
+    The query does not depend on t. So the two sums, at all positions together, are decayed running
     sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
     The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
     starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978, over the encoder's
     kv_source; the running-sum form is this project's.
 
     Args:
-        half_lives: purchases after which attention halves, one per head: λ = ln 2 / half-life.
-        kv_source: what keys and values are made of, item embeddings, encoder states or both.
-        pooling: whether what the purchases say is averaged or summed up.
-        dropout: of the features of keys' and values' source.
+        half_lives: numbers of purchases after which attention halves, one per head:
+            λ = ln 2 / half-life.
+        kv_source: the source of keys and values, m_j.
+        pooling: whether the contributions of the purchases are averaged or summed.
+        dropout: of the features of m_j.
     """
 
     decays: Tensor
     max_temperature = 10.0
-    reads_one_position = False
 
     def __init__(
         self,
@@ -62,17 +63,17 @@ class TargetAttentionHead(nn.Module):
         head_dim: int,
         half_lives: list[float],
         *,
-        kv_source: Literal["items", "states", "both"],
+        kv_source: KVSource,
         pooling: Literal["average", "sum"],
         dropout: float,
     ) -> None:
         super().__init__()
         self.num_heads = len(half_lives)
-        self.kv_source = kv_source
+        self.kv_source: KVSource = kv_source
         self.pooling = pooling
         width = self.num_heads * head_dim
         kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
-        self.memory_norm = nn.LayerNorm(kv_dim)
+        self.kv_norm = nn.LayerNorm(kv_dim)
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(embedding_dim, width, bias=False)
         self.key = nn.Linear(kv_dim, width, bias=False)
@@ -83,28 +84,23 @@ class TargetAttentionHead(nn.Module):
         decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
         self.register_buffer("decays", decays)
 
-    @property
-    def reads_older_states(self) -> bool:
-        """See `DotProductHead`."""
-        return self.kv_source != "items"
-
-    def represent_history(self, states: Tensor, kv_source: Tensor) -> HistoryRepresentation:
-        """See `DotProductHead`; keys and values are [B, H, L, d]."""
-        source = states if self.kv_source == "states" else kv_source
+    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
+        """The states; keys and values [B, H, L, d]."""
+        source = states if self.kv_source == "states" else embedded
         if self.kv_source == "both":
-            source = torch.cat([kv_source, states], dim=-1)
-        source = self.dropout(self.memory_norm(source))
+            source = torch.cat([embedded, states], dim=-1)
+        source = self.dropout(self.kv_norm(source))
         keys = directions(self._split(self.key(source)))
         return states, keys, self._split(self.value(source))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """See `DotProductHead`; queries and value_queries are [H, C, d] or [B, H, C, d]."""
+        """The embeddings; queries τ W_q e and value queries W_u e, [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
         return embeddings, queries, self._split(self.value_query(embeddings))
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """See `DotProductHead`."""
+        """See `Head.logits`."""
         states, keys, values = history
         embeddings, queries, value_queries = candidates
         scores = embeddings @ states.flatten(0, 1).T
@@ -117,84 +113,74 @@ class TargetAttentionHead(nn.Module):
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
-    def paired(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """See `DotProductHead`: causal attention as it is written, O(L²·D)."""
+    def score_targets(
+        self, history: HistoryRepresentation, targets: CandidateRepresentation
+    ) -> Tensor:
+        """See `Head.score_targets`; plain causal attention, O(L²·D)."""
         states, keys, values = history
-        embeddings, queries, value_queries = candidates
+        embeddings, queries, value_queries = targets
         steps = torch.arange(states.shape[1], device=states.device)
         age = steps[:, None] - steps
         decay = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
         logits = queries @ keys.mT + decay
         weights = logits.exp()
-        wholes = (weights if self.pooling == "average" else decay.exp()).sum(dim=-1, keepdim=True)
-        weights = weights / wholes
+        weighted = weights if self.pooling == "average" else decay.exp()
+        weights = weights / weighted.sum(dim=-1, keepdim=True)
         attended = (weights * (value_queries @ values.mT)).sum(dim=(1, 3))
         return (states * embeddings).sum(dim=-1) + attended
 
-    def newest(
-        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> Tensor:
-        """See `DotProductHead`."""
-        scores = dot_products(history, candidates, lengths)
-        for decay, weights, value_scores in self._attention(history, candidates, lengths):
-            attended = decay @ (weights * value_scores) / self._whole(decay, weights)
+    def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
+        """The last state [B, D]; the latest keys and values [B, H, l, d], and how many of them [B].
+
+        Older purchases than these change no score by more than its rounding, even taken together.
+        """
+        states, keys, values = history
+        skipped = max(0, int(lengths.min()) - self._reach(states.dtype))
+        last = last_position(states, lengths)
+        return last, keys[..., skipped:, :], values[..., skipped:, :], lengths - skipped
+
+    def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
+        """See `Head.score_last`."""
+        _, keys, values, lengths = last
+        scores = dot_products(last, candidates)
+        for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths):
+            attended = decay @ (weights * value_scores) / self._denominator(decay, weights)
             scores = scores + attended.squeeze(1)
         return scores
 
-    def recent(
-        self, history: HistoryRepresentation, lengths: Tensor
-    ) -> tuple[HistoryRepresentation, Tensor]:
-        """See `DotProductHead`.
-
-        What is older than the purchases kept changes, taken together, no score but in its rounding.
-        """
-        passed = max(0, int(lengths.min()) - self._reach(history[0].dtype))
-        return tuple(side[..., passed:, :] for side in history), lengths - passed
+    def attention(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> HeadAttention:
+        """See `Head.attention`; weights of heads that sum are shares of what they sum."""
+        _, keys, values = history
+        weights, contributions = [], []
+        for decay, unweighted, value_scores in self._per_head(keys, values, candidates, lengths):
+            denominator = self._denominator(decay, unweighted)
+            weights.append(decay.mT * unweighted / (decay @ unweighted))
+            contributions.append(decay.mT * unweighted * value_scores / denominator)
+        return HeadAttention(
+            torch.stack(weights, dim=1),
+            torch.stack(contributions).sum(dim=0),
+            [math.log(2) / decay for decay in self.decays.tolist()],
+        )
 
     def chunk_rows(self, length: int, candidates: int) -> int:
-        """See `DotProductHead`."""
+        """See `Head.chunk_rows`."""
         return sequences_together(length)
 
-    def numbers_held(self, rows: int, positions: int) -> int:
-        """See `DotProductHead`."""
-        return rows * positions
+    def elements_per_candidate(self, last: LastRepresentation) -> int:
+        """One per history and purchase."""
+        keys = last[1]
+        return keys.shape[0] * keys.shape[2]
 
-    def contributions(
-        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> Tensor:
-        """What each purchase adds to each candidate's score at the last item, [B, L, C].
-
-        Their sum over L is the attended part of `newest`: the rest is the dot product.
-        """
-        parts = [
-            decay.mT * weights * value_scores / self._whole(decay, weights)
-            for decay, weights, value_scores in self._attention(history, candidates, lengths)
-        ]
-        return torch.stack(parts).sum(dim=0)
-
-    def weights(
-        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> Tensor:
-        """How each head spreads a candidate's attention over the purchases, at the last item.
-
-        [B, H, L, C]; they sum to 1 over L, and are 0 on padding. Of heads that sum up, these are
-        the shares.
-        """
-        parts = [
-            decay.mT * weights / (decay @ weights)
-            for decay, weights, _ in self._attention(history, candidates, lengths)
-        ]
-        return torch.stack(parts, dim=1)
-
-    def _attention(
-        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    def _per_head(
+        self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Per head, as seen from the last item.
+        """Yield three tensors for each attention head, as seen from the last item.
 
-        The decay of each purchase [B, 1, L], 0 on padding; its unnormalised attention weights
-        without the decay, and its value_scores [B, L, C].
+        The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
+        nor normalised, and its value scores [B, L, C].
         """
-        _, keys, values = history
         _, queries, value_queries = candidates
         width = keys.shape[2]
         age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
@@ -206,10 +192,10 @@ class TargetAttentionHead(nn.Module):
             yield decay[:, None].to(weights.dtype), weights, values[:, head] @ value_query.mT
 
     def _reach(self, dtype: torch.dtype) -> int:
-        """How many of the newest purchases decide a score, to the rounding of the dtype.
+        """The number of latest purchases that decide a score, to the rounding of the dtype.
 
-        What is older has a share below ε: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, for a purchase
-        that speaks for the candidate weighs up to exp(2 τ) times one that does not.
+        Older ones have a share below ε: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, since the weight of
+        a purchase that supports the candidate is up to exp(2 τ) times that of one that does not.
         """
         slowest = float(self.decays.min())
         if slowest == 0:
@@ -218,8 +204,8 @@ class TargetAttentionHead(nn.Module):
         share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-slowest))
         return math.ceil((2 * temperature - share) / slowest)
 
-    def _whole(self, decay: Tensor, weights: Tensor) -> Tensor:
-        """What the sum over a history is divided by, [B, 1, C] or [B, 1, 1]; see `_attention`."""
+    def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:
+        """The divisor of the sum over a history, [B, 1, C] or [B, 1, 1]; see `_per_head`."""
         return decay @ weights if self.pooling == "average" else decay.sum(dim=-1, keepdim=True)
 
     def _split(self, x: Tensor) -> Tensor:

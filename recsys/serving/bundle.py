@@ -25,11 +25,9 @@ from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
-from recsys.model.build import Model
 from recsys.model.heads import DotProductHead
-from recsys.model.hstu import TimesRead
-from recsys.model.next_item import NextItemModel
-from recsys.model.target_attention import TargetAttentionHead
+from recsys.model.model_inputs import TimesRead
+from recsys.model.protocols import Head, Model
 from recsys.serving.inputs import RawHistories, UserHistories
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -180,7 +178,7 @@ class ModelBundle:
         Raises:
             InputError: the model has no target attention.
         """
-        if not isinstance(self.model.head, TargetAttentionHead):
+        if self.model.head.kv_source is None:
             raise InputError(
                 f"{self.path}: two stages are for target attention: {self.experiment.family} "
                 "scores by dot products alone, which leaves nothing to rank anew"
@@ -194,8 +192,8 @@ class ModelBundle:
 
     @property
     def times(self) -> TimesRead:
-        """What the model reads of times."""
-        return self.model.times if isinstance(self.model, NextItemModel) else "none"
+        """Which times the model reads."""
+        return self.model.times
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
         """Histories in raw ids as the model reads them: see `UserHistories.from_raw`."""
@@ -238,7 +236,7 @@ def model_scorer(
     model: Model,
     experiment: Experiment,
     count_ensemble: CountEnsemble | None = None,
-    head: DotProductHead | None = None,
+    head: Head | None = None,
 ) -> Scorer:
     """The scores of a model, or of another head on it, those of the a count ensemble added."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)

@@ -1,4 +1,4 @@
-"""Which purchases drove a score."""
+"""Explain a score by the purchases that drove it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.attention import last_states
-from recsys.model.build import Model
-from recsys.model.next_item import NextItemModel
-from recsys.model.target_attention import TargetAttentionHead
+from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.inputs import Moment, known_tokens
 from recsys.serving.one_history import OneHistory, one_history
@@ -24,51 +22,51 @@ from recsys.serving.one_history import OneHistory, one_history
 def explain(
     bundle: ModelBundle, history: OneHistory, item: Any, *, at: Moment | None = None
 ) -> pl.DataFrame:
-    """What each purchase of a history adds to the score of an item.
+    """Explain the score of an item by what each purchase of a history adds to it.
 
-    Target attention adds to the dot product one term per purchase (the sum over its heads), and so
-    does the count ensemble: these terms are the contributions. The dot product itself, of the whole
-    history's hidden state and the item, has no parts.
+    Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
+    does the count ensemble: these terms are the contributions. The dot product itself, of the
+    history's last hidden state and the item, has no parts.
 
     Args:
         bundle: a model with the target-attention head, or with a count ensemble.
         history: item ids, oldest first, or a log of one user, with the columns of all that the
             model reads; items outside the catalogue are skipped.
         item: the id of the item to explain.
-        at: when the recommendation is asked for; for the models that read it.
+        at: the time of the request; for the models that read it.
 
     Returns:
-        One row per purchase that the model or the counts read (the newest ones), oldest first:
+        One row per purchase that the model or the counts read (the latest ones), oldest first:
         position (index in the history), item_id, the item's name or title if the item table has
         them, contribution (signed), share (contribution over the sum of all absolute contributions;
-        0 if all are 0) and dot_product (the same in each row; of a model without target attention,
-        its whole score). The sum of the contributions plus dot_product is the item's score.
+        0 if all are 0) and dot_product (the same in each row; without target attention, the
+        model's entire score). The contributions plus one dot_product add up to the item's score.
 
     Raises:
-        InputError: the model has neither; the item is not in the catalogue; no item of the history
-            is; see `one_history`.
+        InputError: the model has neither target attention nor a count ensemble; the item, or every
+            item of the history, is not in the catalogue; see `one_history`.
     """
     model, count_ensemble, vocabulary = bundle.model, bundle.count_ensemble, bundle.vocabulary
-    head = _target_attention(model)
-    if head is None and count_ensemble is None:
+    if model.head.kv_source is None and count_ensemble is None:
         raise InputError(
             f"{bundle.path}: only the scores of target attention and of a count ensemble have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
-    asked = one_history(bundle, history, at)
+    user = one_history(bundle, history, at)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
     longest = read if count_ensemble is None else count_ensemble.items_read(read)
-    newest = slice(0 if longest is None else -longest, None)
-    tokens, positions = asked.histories.items[newest], asked.places[newest]
+    latest = slice(0 if longest is None else -longest, None)
+    tokens, positions = user.histories.items[latest], user.places[latest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
-    recent = asked.histories.newest(read)
+    recent = user.histories.latest(read)
     contributions = np.zeros(len(tokens), dtype=np.float32)
-    if head is not None:
-        contributions[-len(recent.items) :], rest = _parts(model, head, recent, candidate)
-    else:
+    parts = _attention_parts(model, recent, candidate)
+    if parts is None:
         rest = float(ModelScorer(model, read).score(recent)[0, candidate])
+    else:
+        contributions[-len(recent.items) :], rest = parts
     if count_ensemble is not None:
         contributions += count_ensemble.contributions(tokens, candidate.item()).astype(np.float32)
     size = np.abs(contributions).sum()
@@ -83,24 +81,18 @@ def explain(
     )
 
 
-def _target_attention(model: Model) -> TargetAttentionHead | None:
-    """The head that gives each purchase a part of the score."""
-    head = model.head
-    if isinstance(model, NextItemModel) and isinstance(head, TargetAttentionHead):
-        return head
-    return None
-
-
 @torch.inference_mode()
-def _parts(
-    model: Model,
-    head: TargetAttentionHead,
-    histories: Histories,
-    candidate: NDArray[np.int32],
-) -> tuple[NDArray[np.float32], float]:
-    """Target attention's contributions [L] of the items of one history [L], and the dot product."""
+def _attention_parts(
+    model: Model, history: Histories, candidate: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], float] | None:
+    """What attention adds for each item of one history [L], and the dot product.
+
+    If None, the head has no attention.
+    """
     embedding = model.items(torch.from_numpy(candidate).to(model.items.weight.device))
-    history, lengths = read_histories(model, histories)
-    dot_product = float(last_states(history[0], lengths) @ embedding.T)
-    contributions = head.contributions(history, head.represent_candidates(embedding), lengths)
-    return contributions[0, :, 0].cpu().numpy(), dot_product
+    states, lengths = read_histories(model, history)
+    attention = model.head.attention(states, model.head.represent_candidates(embedding), lengths)
+    if attention is None:
+        return None
+    dot_product = float(last_states(states[0], lengths) @ embedding.T)
+    return attention.contributions[0, :, 0].cpu().numpy(), dot_product

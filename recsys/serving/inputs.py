@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
-from recsys.model.hstu import TimesRead
+from recsys.model.model_inputs import TimesRead
 
 logger = logging.getLogger(__name__)
 

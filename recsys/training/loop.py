@@ -26,7 +26,7 @@ from recsys.data.shared_batches import Batches, SharedBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankTable
 from recsys.inference.catalogue import Catalogue
-from recsys.model.build import Model
+from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
 from recsys.training.module import Schedule, TrainingModule

@@ -14,9 +14,8 @@ from torch import Tensor, float64
 from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.model.build import Model
-from recsys.model.heads import HistoryRepresentation
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training import processes
 from recsys.training.cost import StepMeter
 from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
@@ -146,7 +145,7 @@ class TrainingModule(pl.LightningModule):
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
         """See `NextItemModel`."""
-        inputs = Inputs(batch.items, batch.lengths, batch.times, batch.features)
+        inputs = ModelInputs(batch.items, batch.lengths, batch.times, batch.features)
         return self.model.teacher_forced(inputs, batch.targets)
 
     def loss(self, history: HistoryRepresentation, targets: Tensor, had: Tensor) -> Tensor:

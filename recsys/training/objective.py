@@ -18,8 +18,7 @@ from recsys.config import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
-from recsys.model.build import Model
-from recsys.model.heads import HistoryRepresentation
+from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
@@ -46,7 +45,7 @@ class CatalogueObjective(nn.Module):
         See `chunked_cross_entropy`.
         """
         head, table = model.head, model.items.table()
-        if head.reads_one_position:
+        if head.kv_source is None:
             rows = head.chunk_rows(1, len(table))
             history, targets, had = drop_padding(history, targets, had, rows)
         return chunked_cross_entropy(
@@ -99,7 +98,7 @@ class SampledObjective(nn.Module):
             head.logits,
             history,
             head.represent_candidates(model.items(negatives.items)),
-            head.paired(history, head.represent_candidates(model.items(targets))),
+            head.score_targets(history, head.represent_candidates(model.items(targets))),
             targets,
             negatives,
             had,

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
-from recsys.model.build import Model
+from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from recsys.data.holdout import Holdout
 from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import Seen
-from recsys.model.build import Model
+from recsys.model.protocols import Model
 from recsys.training import processes
 
 

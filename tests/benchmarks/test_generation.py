@@ -17,8 +17,8 @@ from recsys.config import DataConfig, SequenceToSequenceConfig
 from recsys.data.prepared import prepare
 from recsys.inference.generator import SequenceGenerator
 from recsys.model.build import build_model
-from recsys.model.decoder import Memory
-from recsys.model.generation import Beam, Greedy, Strategy, Written
+from recsys.model.decoder import EncodedHistory
+from recsys.model.generation import Beam, GeneratedLists, Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
 ROUNDS = 3
@@ -31,19 +31,19 @@ class UncachedGreedy:
     def __call__(
         self,
         model: SequenceToSequence,
-        memory: Memory,
+        memory: EncodedHistory,
         allowed: Tensor,
         length: int,
         *,
         repeats: bool = False,
-    ) -> Written:
+    ) -> GeneratedLists:
         tokens = torch.empty(len(allowed), 0, dtype=torch.int64)
         for _ in range(length):
-            scores = model.write(memory, tokens)[:, -1] @ model.items.weight.T
+            scores = model.decode(memory, tokens)[:, -1] @ model.items.weight.T
             scores.masked_fill_(~allowed, -math.inf)
             scores.scatter_(1, tokens, -math.inf)
             tokens = torch.cat([tokens, scores.argmax(1, keepdim=True)], dim=1)
-        return Written(tokens[:, None], torch.zeros(len(tokens), 1))
+        return GeneratedLists(tokens[:, None], torch.zeros(len(tokens), 1))
 
 
 @pytest.mark.benchmark
@@ -58,7 +58,7 @@ def test_users_a_second(
     config = SequenceToSequenceConfig(kind="sequence_to_sequence", max_sequence_length=64)
     model = build_model(config, dataset.num_items).eval()
     histories = dataset.histories("test")
-    strategies: dict[str, Callable[..., Written]] = {
+    strategies: dict[str, Callable[..., GeneratedLists]] = {
         "greedy, uncached": UncachedGreedy(),
         "greedy": Greedy(),
         "beam of 4": Beam(4),

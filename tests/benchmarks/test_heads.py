@@ -11,7 +11,7 @@ import torch
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.training.objective import CatalogueObjective
 from recsys.training.precision import choose_precision
 from recsys.training.process_memory import keep_freed_memory
@@ -34,7 +34,7 @@ def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
 
     def step() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            loss = objective(model, model(Inputs(items, lengths)), targets, items)
+            loss = objective(model, model(ModelInputs(items, lengths)), targets, items)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -46,14 +46,14 @@ def softmax(scores: Sequence[float]) -> list[float]:
 
 
 def same_gradients(ours: Tensor, theirs: Tensor, leaves: list[Tensor]) -> bool:
-    """Of two outputs, along one random direction."""
+    """Whether two outputs have the same gradients, along one random direction."""
     direction = torch.randn_like(ours)
     one = torch.autograd.grad((ours * direction).sum(), leaves)
     other = torch.autograd.grad((theirs * direction).sum(), leaves)
     return all(close(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_worked_example_begins_with_whole_numbers() -> None:
+def test_the_worked_example_begins_with_integers() -> None:
     assert KEYS.tolist() == [[0, 1, 1], [4, 4, 0], [2, 3, 1]]
     assert VALUES.tolist() == [[1, 2, 3], [2, 8, 0], [2, 6, 3]]
     assert QUERIES.tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
@@ -106,15 +106,15 @@ def test_self_attention_needs_no_parameters(fused: bool) -> None:
 def test_attend_equals_torch(
     seed: int, queries: int, keys: int, dim: int, causal: bool, masked: bool, scale: float | None
 ) -> None:
-    """On a CPU both ways: written out, and with the fused kernel where no gradient is wanted."""
+    """On a CPU in both ways: the plain formula, and the fused kernel without gradients."""
     torch.manual_seed(seed)
     keys = queries if causal else keys
     query, key, value = normal(2, 3, queries, dim), normal(2, 3, keys, dim), normal(2, 3, keys, 4)
     mask = torch.rand(2, 1, queries, keys) < 0.6
     mask[..., 0] = True
-    whole = mask if masked else torch.ones_like(mask)
-    whole = whole & causal_mask(queries) if causal else whole
-    theirs = F.scaled_dot_product_attention(query, key, value, whole, scale=scale)
+    full_mask = mask if masked else torch.ones_like(mask)
+    full_mask = full_mask & causal_mask(queries) if causal else full_mask
+    theirs = F.scaled_dot_product_attention(query, key, value, full_mask, scale=scale)
     given_mask = mask if masked else None
     ours = attend(query, key, value, given_mask, causal=causal, scale=scale)
     assert close(ours, theirs)
@@ -124,10 +124,10 @@ def test_attend_equals_torch(
         weights = attention_weights(query, key, given_mask, causal=causal, scale=scale)
     assert close(fused, theirs)
     assert close(weights @ value, theirs)
-    assert not weights[~whole.expand_as(weights)].any()
+    assert not weights[~full_mask.expand_as(weights)].any()
 
 
-def test_additive_attention_written_out() -> None:
+def test_additive_attention_by_its_formula() -> None:
     torch.manual_seed(0)
     attention = AdditiveAttention(query_dim=3, key_dim=5, hidden_dim=4).double()
     query, key, value = normal(2, 4, 3), normal(2, 6, 5), normal(2, 6, 7)
@@ -159,7 +159,7 @@ def test_additive_attention_written_out() -> None:
 
 
 def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
-    """Sharing the very parameters."""
+    """torch's layer with the same parameters."""
     theirs = nn.MultiheadAttention(ours.width, ours.num_heads, batch_first=True)
     theirs.in_proj_weight = ours.get_parameter("query_key_value.weight")
     theirs.in_proj_bias = ours.get_parameter("query_key_value.bias")
@@ -191,8 +191,8 @@ def test_narrow_heads_equal_torch(
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.5)
     x = normal(batch, queries, dim)
-    memory = normal(batch, keys, dim) if way == "cross" else x
-    keys = memory.shape[1]
+    context = normal(batch, keys, dim) if way == "cross" else x
+    keys = context.shape[1]
     # A row without any key is nan in torch: one key that may be seen keeps it from that.
     always = 0 if way == "causal" else seed % keys
     present = torch.rand(batch, keys) < (0.6 if padded else 2)
@@ -204,18 +204,18 @@ def test_narrow_heads_equal_torch(
     theirs_seen = seen & causal_mask(queries) if way == "causal" else seen
     theirs_out, theirs_weights = torch_twin(ours)(
         x,
-        memory,
-        memory,
+        context,
+        context,
         key_padding_mask=~present,
         attn_mask=~theirs_seen.expand(batch, num_heads, queries, keys).flatten(0, 1),
         average_attn_weights=False,
     )
-    arguments = (x, memory if way == "cross" else None, mask)
+    arguments = (x, context if way == "cross" else None, mask)
     out = ours(*arguments, causal=way == "causal")
     weights = ours.weights(*arguments, causal=way == "causal")
     assert close(out, theirs_out)
     assert close(weights, theirs_weights)
-    leaves = [x, *([memory] if way == "cross" else []), *ours.parameters()]
+    leaves = [x, *([context] if way == "cross" else []), *ours.parameters()]
     assert same_gradients(
         torch.cat([out.flatten(), weights.flatten()]),
         torch.cat([theirs_out.flatten(), theirs_weights.flatten()]),
@@ -227,15 +227,15 @@ def test_narrow_heads_equal_torch(
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 4), sizes, sizes, st.booleans())
-def test_wide_heads_written_out(
+def test_wide_heads_by_their_formula(
     seed: int, num_heads: int, queries: int, keys: int, cross: bool
 ) -> None:
     """Every head has projections of its own to all D features: out = b + Σ_h O_h head_h."""
     torch.manual_seed(seed)
     dim = 5
     attention = MultiHeadAttention(dim, num_heads, wide=True).double()
-    x, memory = normal(2, queries, dim), normal(2, keys, dim)
-    source = memory if cross else x
+    x, context = normal(2, queries, dim), normal(2, keys, dim)
+    source = context if cross else x
     mask = torch.rand(2, num_heads, queries, source.shape[1]) < 0.7
     mask[..., 0] = True
     weight, bias = attention.query_key_value.weight, attention.query_key_value.bias
@@ -252,12 +252,12 @@ def test_wide_heads_written_out(
         weights = scores.masked_fill(~mask[:, head], -torch.inf).softmax(-1)
         joined = attention.output.weight[:, head * dim : (head + 1) * dim]
         expected = expected + weights @ value @ joined.T
-    found = attention(x, memory if cross else None, mask)
+    found = attention(x, context if cross else None, mask)
     assert close(found, expected)
     assert same_gradients(found, expected, [source, *attention.parameters()])
 
 
-def test_who_may_see_nothing_gets_nothing_and_breaks_nothing() -> None:
+def test_queries_that_see_no_key_get_zeros_and_finite_gradients() -> None:
     torch.manual_seed(0)
     query, key, value = normal(2, 4, 3), normal(2, 4, 3), normal(2, 4, 3)
     mask = torch.rand(2, 4, 4) < 0.5
@@ -271,12 +271,12 @@ def test_who_may_see_nothing_gets_nothing_and_breaks_nothing() -> None:
         "additive": additive(query, key, value, mask),
     }
     for name, found in outputs.items():
-        hidden = blind if name == "causal" else ~mask.any(-1)
-        assert not found[hidden].any(), name
-        assert found[~hidden].all(), name
+        unseeing = blind if name == "causal" else ~mask.any(-1)
+        assert not found[unseeing].any(), name
+        assert found[~unseeing].all(), name
         gradients = torch.autograd.grad(found.square().sum(), [query, key, value])
         assert all(gradient.isfinite().all() for gradient in gradients), name
-        assert not gradients[0][hidden].any(), name
+        assert not gradients[0][unseeing].any(), name
     with torch.no_grad():
         assert close(attend(query, key, value, mask), outputs["plain"])
         fused = attend(query, key, value, mask, causal=True)

@@ -166,5 +166,5 @@ def test_the_command_names_the_unknown(
     assert run(monkeypatch, str(tiny_bundle.path), "--user", "anne", *place) == 2
     assert "error: user 'anne' is not in the dataset" in capsys.readouterr().err
     assert run(monkeypatch, str(tiny_bundle.path), "--user", "ann", *place, "-n", "2") == 2
-    assert "has no decoder that could write n=2 purchases" in capsys.readouterr().err
+    assert "has no decoder that could generate n=2 purchases" in capsys.readouterr().err
     assert not (tmp_path / "maps").exists()

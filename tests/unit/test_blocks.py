@@ -1,4 +1,4 @@
-"""Gated blocks and rotary positions, and what every block and position promises."""
+"""Gated blocks and rotary positions, and the properties of every block and position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
 from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.positions import NoPositions, RotaryPositions
 
@@ -58,7 +58,7 @@ CONFIGS: list[NextItemConfig | HSTUConfig] = [
 
 
 def differences(config: NextItemConfig | HSTUConfig) -> str:
-    """What a config is told apart by."""
+    """The settings of a config that differ from the defaults, as a test id."""
     return " ".join(
         str(getattr(config, name))
         for name in ("kind", "norm", "activation", "positions", "times", "wide_heads")
@@ -68,7 +68,7 @@ def differences(config: NextItemConfig | HSTUConfig) -> str:
 
 @cache
 def make(config: NextItemConfig | HSTUConfig) -> NextItemModel:
-    """In float64, with weights large enough that nothing hides in rounding."""
+    """A model in float64, with weights so large that no effect is lost in rounding."""
     torch.manual_seed(1)
     model = build_model(config, num_items=20).double().eval()
     for weight in model.parameters():
@@ -79,7 +79,7 @@ def make(config: NextItemConfig | HSTUConfig) -> NextItemModel:
 
 
 def histories(rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Items [rows, length], and times [rows, length + 1] that never fall."""
+    """Items [rows, length], and ascending times [rows, length + 1]."""
     return torch.randint(1, 21, (rows, length)), torch.randint(0, 5_000, (rows, length + 1)).cumsum(
         1
     )
@@ -88,7 +88,7 @@ def histories(rows: int, length: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("config", CONFIGS, ids=differences)
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 999))
-def test_padding_and_company_change_no_state(
+def test_padding_and_other_rows_change_no_state(
     config: NextItemConfig | HSTUConfig, length: int, extra: int, seed: int
 ) -> None:
     model = make(config)
@@ -96,25 +96,24 @@ def test_padding_and_company_change_no_state(
     items, times = histories(2, length + extra)
     lengths = torch.tensor([length + extra, length])
     items[1, length:] = 0
-    (together,) = model(Inputs(items, lengths, times))
-    (alone,) = model(Inputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
-    assert torch.allclose(together[1, :length], alone[0], rtol=0, atol=1e-10)
+    (batch,) = model(ModelInputs(items, lengths, times))
+    (single,) = model(ModelInputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
+    assert torch.allclose(batch[1, :length], single[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=differences)
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(0, 999))
-def test_the_newest_state_alone_is_that_of_the_whole_pass(
+def test_encode_last_is_the_last_state_of_the_full_pass(
     config: NextItemConfig | HSTUConfig, lengths: list[int], seed: int
 ) -> None:
     torch.manual_seed(seed)
     items, times = histories(len(lengths), max(lengths))
     for model in (make(config), make(config.model_copy(update={"num_blocks": 0}))):
-        inputs = Inputs(items, torch.tensor(lengths), times)
-        (whole,), (newest,) = model(inputs), model.newest(inputs)
-        expected = last_states(whole, torch.tensor(lengths))
-        found = last_states(newest, torch.tensor(lengths))
-        assert torch.allclose(found, expected, rtol=0, atol=1e-10)
+        inputs = ModelInputs(items, torch.tensor(lengths), times)
+        (full,), (last,) = model(inputs), model.encode_last(inputs)
+        expected = last_states(full, torch.tensor(lengths))
+        assert torch.allclose(last, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=differences)
@@ -123,18 +122,18 @@ def test_the_newest_state_alone_is_that_of_the_whole_pass(
 def test_the_future_changes_no_earlier_state(
     config: NextItemConfig | HSTUConfig, length: int, seed: int, data: st.DataObject
 ) -> None:
-    """Neither the items nor the times of it: who is asked at t sees the times up to there."""
+    """Neither its items nor its times: scoring at t reads the times up to there."""
     model = make(config)
     torch.manual_seed(seed)
     now = data.draw(st.integers(0, length - 2))
     items, times = histories(3, length)
     lengths = torch.full((3,), length)
-    (before,) = model(Inputs(items, lengths, times))
+    (before,) = model(ModelInputs(items, lengths, times))
     later_items, later_times = items.clone(), times.clone()
     later_items[:, now + 1 :] = torch.randint(1, 21, (3, length - now - 1))
-    told = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
-    later_times[:, told + 1 :] += torch.randint(1, 10**6, (3, length - told))
-    (after,) = model(Inputs(later_items, lengths, later_times))
+    readable = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
+    later_times[:, readable + 1 :] += torch.randint(1, 10**6, (3, length - readable))
+    (after,) = model(ModelInputs(later_items, lengths, later_times))
     assert torch.allclose(before[:, : now + 1], after[:, : now + 1], rtol=0, atol=1e-12)
 
 
@@ -146,11 +145,11 @@ def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
     torch.manual_seed(3)
     items, times = histories(4, 6)
     lengths = torch.full((4,), 6)
-    (states,) = model(Inputs(items, lengths, times))
+    (states,) = model(ModelInputs(items, lengths, times))
     for place in range(6):
         changed = items.clone()
         changed[:, place] = changed[:, place] % 20 + 1
-        (other,) = model(Inputs(changed, lengths, times))
+        (other,) = model(ModelInputs(changed, lengths, times))
         assert ((other - states)[:, -1].abs().amax(dim=1) > 1e-6).all(), place
     (states * torch.randn_like(states)).sum().backward()
     for name, weight in model.named_parameters():
@@ -160,19 +159,17 @@ def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("positions", choices("positions"))
-def test_order_is_told_apart_but_without_positions_only_by_causality(
-    heads: int, positions: str
-) -> None:
+def test_order_matters_but_without_positions_only_by_causality(heads: int, positions: str) -> None:
     """One block without positions: the last state reads the earlier items as a bag."""
     model = make(next_item(num_blocks=1, num_heads=heads, positions=positions))
     one, other = torch.tensor([[3, 5, 7, 9]]), torch.tensor([[7, 3, 5, 9]])
     lengths = torch.tensor([4])
-    (first,), (second,) = model(Inputs(one, lengths)), model(Inputs(other, lengths))
+    (first,), (second,) = model(ModelInputs(one, lengths)), model(ModelInputs(other, lengths))
     difference = (first - second)[0, -1].abs().max().item()
     assert (difference < 1e-12) == (positions == "none")
 
 
-# The published forms, written out.
+# The published forms.
 
 
 @settings(max_examples=25, deadline=None)
@@ -233,8 +230,8 @@ def test_rotary_positions_by_the_published_matrix(
             assert found[row, place, 2 * pair : 2 * pair + 2].tolist() == expected
 
 
-def test_rotary_attention_knows_distances_alone() -> None:
-    """The same items three places further on have the same weights among them."""
+def test_rotary_attention_depends_on_distances_only() -> None:
+    """The same items three positions later have the same weights among them."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(8, 2, rotary=RotaryPositions(12, 4)).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64)
@@ -251,7 +248,7 @@ def test_rotary_attention_knows_distances_alone() -> None:
     assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
 
 
-def test_rotary_positions_turn_pairs() -> None:
+def test_rotary_positions_rotate_pairs() -> None:
     with pytest.raises(ValueError, match="3 is odd"):
         RotaryPositions(5, 3)
     narrow = {"embedding_dim": 6, "num_heads": 2, "positions": "rotary"}

@@ -35,20 +35,20 @@ def test_contributions_and_dot_product_add_up_to_the_score(
     assert parts["item_id"].to_list() == [history[position] for position in known[-3:]]
 
 
-def test_one_purchase_attends_to_itself_alone(tiny_bundle: ModelBundle) -> None:
+def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> None:
     # Its weight is 1 in every head, so its contribution is W_u e · W_v norm(m).
     model = tiny_bundle.model
     head = model.head
     assert isinstance(head, TargetAttentionHead)
     parts = explain(tiny_bundle, ["boots"], "hat")
     with torch.inference_mode():
-        memory = head.memory_norm(model.items.weight[1] * 8**0.5)
-        expected = head.value_query(model.items.weight[3]) @ head.value(memory)
+        source = head.kv_norm(model.items.weight[1] * 8**0.5)
+        expected = head.value_query(model.items.weight[3]) @ head.value(source)
     assert parts["contribution"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert abs(parts["share"].item()) == 1
 
 
-def test_names_come_with_the_items(tiny_bundle: ModelBundle) -> None:
+def test_items_have_their_names(tiny_bundle: ModelBundle) -> None:
     parts = explain(tiny_bundle, ["hat", "socks"], "boots")
     assert parts.columns == ["position", "item_id", "name", "contribution", "share", "dot_product"]
     assert parts["name"].to_list() == ["Top hat", None]
@@ -63,7 +63,7 @@ def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
     assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
 
 
-def test_what_cannot_be_explained_is_refused(
+def test_impossible_explanations_are_refused(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
 ) -> None:
     with pytest.raises(

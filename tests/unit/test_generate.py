@@ -1,4 +1,4 @@
-"""The next purchases of users in raw ids: who gets what, and what is refused."""
+"""The next purchases of users in raw ids: which lists users get, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from recsys.serving.recommender import Recommender
 
 
 @pytest.fixture(scope="module")
-def writer(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+def generating(
+    tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Recommender:
     config = SequenceToSequenceConfig(
         kind="sequence_to_sequence",
         embedding_dim=8,
@@ -40,20 +42,20 @@ def writer(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFacto
         nn.init.normal_(weight, std=0.7)
     with torch.no_grad():
         model.items.weight[0] = 0
-    folder = tmp_path_factory.mktemp("writer") / "bundle"
+    folder = tmp_path_factory.mktemp("generating") / "bundle"
     experiment = Experiment(model=config)
     ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
     return recsys.load(folder, tiny_dataset)
 
 
-def lists(writer: Recommender, histories: list[list[str]], **how: object) -> list[list[str]]:
-    answer = writer.generate(histories, **how)  # type: ignore[arg-type]
+def lists(generating: Recommender, histories: list[list[str]], **how: object) -> list[list[str]]:
+    answer = generating.generate(histories, **how)  # type: ignore[arg-type]
     of = dict(answer.group_by("user_id").agg("item_id").iter_rows())
     return [of.get(user, []) for user in range(len(histories))]
 
 
-def test_lists_are_in_order_and_leave_out_what_was_bought(writer: Recommender) -> None:
-    answer = writer.generate({"ann": ["boots", "hat"], "new": ["unheard of"]}, n=3)
+def test_lists_are_in_order_and_exclude_seen_items(generating: Recommender) -> None:
+    answer = generating.generate({"ann": ["boots", "hat"], "new": ["unheard of"]}, n=3)
     assert answer.columns == ["user_id", "item_id", "step", "log_probability", "source"]
     ann, new = answer.partition_by("user_id", maintain_order=True)
     assert ann["step"].to_list() == [1, 2, 3]
@@ -67,64 +69,68 @@ def test_lists_are_in_order_and_leave_out_what_was_bought(writer: Recommender) -
     assert new["log_probability"].null_count() == 3
 
 
-def test_the_whole_history_is_left_out_not_only_what_the_model_reads(writer: Recommender) -> None:
-    (only,) = lists(writer, [["socks", "boots", "gloves", "hat"]], n=5)
+def test_the_entire_history_is_excluded_not_only_what_the_model_reads(
+    generating: Recommender,
+) -> None:
+    (only,) = lists(generating, [["socks", "boots", "gloves", "hat"]], n=5)
     assert only == ["jacket"], "where nothing is left the list ends"
-    (allowed,) = lists(writer, [["socks", "boots", "gloves", "hat"]], n=5, seen="allow")
+    (allowed,) = lists(generating, [["socks", "boots", "gloves", "hat"]], n=5, seen="allow")
     assert sorted(allowed) == ["boots", "gloves", "hat", "jacket", "socks"]
 
 
 @pytest.mark.parametrize(
     "strategy", [None, Beam(3), Sampling(torch.Generator().manual_seed(0), top_p=0.9)]
 )
-def test_candidates_and_repeats(writer: Recommender, strategy: Strategy | None) -> None:
+def test_candidates_and_repeats(generating: Recommender, strategy: Strategy | None) -> None:
     how = {"strategy": strategy, "candidates": ["hat", "socks"], "n": 3}
-    found = lists(writer, [["boots"], ["hat"], ["nothing known"]], **how)
+    found = lists(generating, [["boots"], ["hat"], ["nothing known"]], **how)
     assert sorted(found[0]) == ["hat", "socks"]
     assert found[1] == ["socks"]
     assert sorted(found[2]) == ["hat", "socks"]
-    (repeated,) = lists(writer, [["hat"]], **how, repeats=True)
+    (repeated,) = lists(generating, [["hat"]], **how, repeats=True)
     assert repeated == ["socks"] * 3
 
 
-def test_one_by_one_equals_all_at_once(writer: Recommender) -> None:
+def test_one_by_one_equals_all_at_once(generating: Recommender) -> None:
     histories = [["boots"], ["hat", "gloves", "boots", "hat"], ["jacket", "socks"], ["gloves"]]
     for strategy in (None, Beam(2)):
-        together = lists(writer, histories, n=3, strategy=strategy)
-        assert together == [lists(writer, [one], n=3, strategy=strategy)[0] for one in histories]
+        together = lists(generating, histories, n=3, strategy=strategy)
+        assert together == [
+            lists(generating, [one], n=3, strategy=strategy)[0] for one in histories
+        ]
 
 
-def test_frames_come_back_as_they_were_given(writer: Recommender) -> None:
+def test_frames_come_back_as_they_were_given(generating: Recommender) -> None:
     log = pd.DataFrame({"user_id": ["x"], "item_id": ["hat"], "timestamp": [1]})
-    answer = writer.generate(log, n=2)
+    answer = generating.generate(log, n=2)
     assert isinstance(answer, pd.DataFrame)
     assert answer["step"].tolist() == [1, 2]
-    of_a_user = writer.generate(users=["bob"], n=5)
-    assert not set(of_a_user["item_id"]) & {"boots", "hat", "socks"}
+    one_user = generating.generate(users=["bob"], n=5)
+    assert not set(one_user["item_id"]) & {"boots", "hat", "socks"}
 
 
-def test_the_first_step_is_the_first_of_the_ranking(writer: Recommender) -> None:
+def test_the_first_step_is_the_first_of_the_ranking(generating: Recommender) -> None:
     """As a scorer the model gives the probabilities of its first step."""
     histories = [["boots"], ["hat", "gloves"], ["jacket", "socks", "hat"]]
-    best = writer.recommend(histories, k=1)["item_id"].to_list()
-    assert [items[0] for items in lists(writer, histories, n=2)] == best
+    best = generating.recommend(histories, k=1)["item_id"].to_list()
+    assert [items[0] for items in lists(generating, histories, n=2)] == best
 
 
 def test_what_cannot_be_generated_is_refused(
-    writer: Recommender, tiny_bundle: ModelBundle, tmp_path: Path
+    generating: Recommender, tiny_bundle: ModelBundle, tmp_path: Path
 ) -> None:
     for n in (-1, 0, 6):
-        with pytest.raises(InputError, match=f"n={n}: this model writes 1 to 5 purchases"):
-            writer.generate([["hat"]], n=n)
+        with pytest.raises(InputError, match=f"n={n}: this model generates 1 to 5 purchases"):
+            generating.generate([["hat"]], n=n)
     with pytest.raises(InputError, match="candidate item 'hatt'.*did you mean 'hat'"):
-        writer.generate([["hat"]], candidates=["hatt"])
+        generating.generate([["hat"]], candidates=["hatt"])
     with pytest.raises(InputError, match="candidates: name at least one item"):
-        writer.generate([["hat"]], candidates=[])
+        generating.generate([["hat"]], candidates=[])
     with pytest.raises(InputError, match="kind next_item generates nothing"):
         Recommender(tiny_bundle).generate([["hat"]])
     with pytest.raises(InputError, match="only the scores of target attention"):
-        writer.explain(["hat"], "boots")
-    model = writer.bundle.model
+        generating.explain(["hat"], "boots")
+    model = generating.bundle.model
     assert isinstance(model, SequenceToSequence)
     with pytest.raises(ValueError, match="history 1 is empty"):
         SequenceGenerator(model, 3).generate(

@@ -1,4 +1,4 @@
-"""The cache changes nothing, beam search never loses to greedy, nothing is written twice."""
+"""The cache changes nothing, beam search never loses to greedy, no item is generated twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.decoder import Memory
+from recsys.model.decoder import EncodedHistory
 from recsys.model.generation import Beam, Greedy, Sampling, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
@@ -40,19 +40,19 @@ def make_model(seed: int, **settings: object) -> SequenceToSequence:
     return model.double().eval()
 
 
-def histories(model: SequenceToSequence, users: int = 4) -> Memory:
+def encode_random(model: SequenceToSequence, users: int = 4) -> EncodedHistory:
     items = torch.randint(1, ITEMS + 1, (users, 6))
     lengths = torch.randint(1, 7, (users,))
-    return model.remember(items * (torch.arange(6) < lengths[:, None]), lengths)
+    return model.encode(items * (torch.arange(6) < lengths[:, None]), lengths)
 
 
 def everything(users: int = 4) -> Tensor:
     return torch.ones(users, ITEMS + 1, dtype=torch.bool)
 
 
-def log_probability(model: SequenceToSequence, memory: Memory, tokens: Tensor) -> Tensor:
-    """Of lists [B, n] without repeats, from whole, uncached passes through the decoder."""
-    logits = model.write(memory, tokens[:, :-1]) @ model.items.weight.T
+def log_probability(model: SequenceToSequence, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
+    """Log-probability of lists [B, n] without repeats, by uncached passes through the decoder."""
+    logits = model.decode(encoded, tokens[:, :-1]) @ model.items.weight.T
     total = torch.zeros(len(tokens), dtype=torch.float64)
     for step in range(tokens.shape[1]):
         scores = logits[:, step].clone()
@@ -66,16 +66,16 @@ def log_probability(model: SequenceToSequence, memory: Memory, tokens: Tensor) -
 @settings(max_examples=30)
 def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: int) -> None:
     model = make_model(seed, norm=norm, wide_heads=bool(seed % 2))
-    memory = histories(model)
-    found = Greedy()(model, memory, everything(), length)
+    encoded = encode_random(model)
+    found = Greedy()(model, encoded, everything(), length)
     tokens = torch.empty(4, 0, dtype=torch.int64)
     for _ in range(length):
-        scores = model.write(memory, tokens)[:, -1] @ model.items.weight.T
+        scores = model.decode(encoded, tokens)[:, -1] @ model.items.weight.T
         scores[:, 0] = -math.inf
         scores.scatter_(1, tokens, -math.inf)
         tokens = torch.cat([tokens, scores.argmax(1, keepdim=True)], dim=1)
     assert found.tokens[:, 0].tolist() == tokens.tolist()
-    expected = log_probability(model, memory, tokens)
+    expected = log_probability(model, encoded, tokens)
     assert torch.allclose(found.log_probabilities[:, 0].double(), expected, atol=1e-4)
 
 
@@ -83,29 +83,29 @@ def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: 
 @settings(max_examples=40)
 def test_beam_search_never_loses_to_greedy(seed: int, width: int, length: int) -> None:
     model = make_model(seed)
-    memory = histories(model)
-    greedy = Greedy()(model, memory, everything(), length)
-    beam = Beam(width)(model, memory, everything(), length)
+    encoded = encode_random(model)
+    greedy = Greedy()(model, encoded, everything(), length)
+    beam = Beam(width)(model, encoded, everything(), length)
     assert (beam.log_probabilities[:, 0] >= greedy.log_probabilities[:, 0] - 1e-5).all()
     assert (beam.log_probabilities.diff(dim=1) <= 0).all(), "the best list comes first"
     for hypothesis in range(beam.tokens.shape[1]):  # the cache followed the hypotheses
-        expected = log_probability(model, memory, beam.tokens[:, hypothesis])
+        expected = log_probability(model, encoded, beam.tokens[:, hypothesis])
         found = beam.log_probabilities[:, hypothesis].double()
         assert torch.allclose(found, expected, atol=1e-4)
 
 
 def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     model = make_model(1)
-    memory = histories(model)
-    greedy = Greedy()(model, memory, everything(), 4)
-    assert Beam(1)(model, memory, everything(), 4).tokens.equal(greedy.tokens)
-    beam = Beam(ITEMS)(model, memory, everything(), 2)  # every first item is kept
+    encoded = encode_random(model)
+    greedy = Greedy()(model, encoded, everything(), 4)
+    assert Beam(1)(model, encoded, everything(), 4).tokens.equal(greedy.tokens)
+    beam = Beam(ITEMS)(model, encoded, everything(), 2)  # every first item is kept
     first, second = torch.meshgrid(torch.arange(1, 10), torch.arange(1, 10), indexing="ij")
     pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     for user in range(4):
-        one = Memory(memory.states[user : user + 1], memory.lengths[user : user + 1])
-        each = Memory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
+        one = EncodedHistory(encoded.states[user : user + 1], encoded.lengths[user : user + 1])
+        each = EncodedHistory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
         scores = log_probability(model, each, pairs)
         assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
@@ -115,33 +115,33 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
 @pytest.mark.parametrize(
     "strategy", [Greedy(), Beam(3), Sampling(torch.Generator().manual_seed(0))]
 )
-def test_nothing_is_written_twice_nor_what_is_not_allowed(strategy: Strategy) -> None:
+def test_no_item_is_generated_twice_or_without_being_allowed(strategy: Strategy) -> None:
     model = make_model(2)
-    memory = histories(model)
+    encoded = encode_random(model)
     allowed = everything()
     allowed[0, 3:] = False
-    written = strategy(model, memory, allowed, ITEMS)
-    lists = written.tokens[:, 0].tolist()
+    generated = strategy(model, encoded, allowed, ITEMS)
+    lists = generated.tokens[:, 0].tolist()
     assert sorted(lists[0][:2]) == [1, 2]
     assert lists[0][2:] == [0] * (ITEMS - 2), "where no item is left, PAD fills the end"
     assert all(sorted(row) == list(range(1, ITEMS + 1)) for row in lists[1:])
-    assert written.log_probabilities[:, 0].isfinite().all()
+    assert generated.log_probabilities[:, 0].isfinite().all()
 
 
-def test_repeats_are_written_on_request() -> None:
+def test_repeats_are_generated_on_request() -> None:
     model = make_model(2)
     allowed = torch.zeros(4, ITEMS + 1, dtype=torch.bool)
     allowed[:, 5] = True
-    written = Greedy()(model, histories(model), allowed, 3, repeats=True)
-    assert written.tokens.tolist() == [[[5, 5, 5]]] * 4
-    assert not written.log_probabilities.any(), "the only item is certain"
+    generated = Greedy()(model, encode_random(model), allowed, 3, repeats=True)
+    assert generated.tokens.tolist() == [[[5, 5, 5]]] * 4
+    assert not generated.log_probabilities.any(), "the only item is certain"
 
 
 def test_samples_follow_the_probabilities() -> None:
     model = make_model(3)
-    memory = histories(model, users=1)
-    many = Memory(memory.states.expand(20_000, -1, -1), memory.lengths.expand(20_000))
-    logits = (model.start(memory)[0][0, 0] @ model.items.weight.T)[1:].detach()
+    encoded = encode_random(model, users=1)
+    many = EncodedHistory(encoded.states.expand(20_000, -1, -1), encoded.lengths.expand(20_000))
+    logits = (model.start(encoded)[0][0, 0] @ model.items.weight.T)[1:].detach()
     generator = torch.Generator().manual_seed(0)
 
     def shares(**how: float) -> Tensor:

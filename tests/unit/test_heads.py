@@ -25,7 +25,7 @@ shapes = st.fixed_dictionaries(
         "length": st.integers(1, 9),
         "candidates": st.integers(1, 5),
         "heads": st.integers(1, 3),
-        "memory": st.sampled_from(["items", "states", "both"]),
+        "kv_source": st.sampled_from(["items", "states", "both"]),
         "pooling": st.sampled_from(["average", "sum"]),
         "seed": st.integers(0, 2**16),
     }
@@ -44,18 +44,18 @@ def make_head(heads: int, kv_source: Any, pooling: Any, seed: int) -> TargetAtte
 
 
 def plain_definition(
-    head: TargetAttentionHead, states: Tensor, memory: Tensor, embeddings: Tensor
+    head: TargetAttentionHead, states: Tensor, embedded: Tensor, embeddings: Tensor
 ) -> Tensor:
-    """TARGET_ATTENTION.md word for word: masked softmax attention, for each candidate and position.
+    """TARGET_ATTENTION.md literally: masked softmax attention, for each candidate and position.
 
     Nothing is shared with the code under test but the weights.
     """
-    sources = {"items": memory, "states": states, "both": torch.cat([memory, states], dim=-1)}
+    sources = {"items": embedded, "states": states, "both": torch.cat([embedded, states], dim=-1)}
     source = sources[head.kv_source]
     mean = source.mean(-1, keepdim=True)
     spread = source.var(-1, keepdim=True, unbiased=False)
     normed = (source - mean) / (spread + 1e-5).sqrt()
-    normed = normed * head.memory_norm.weight + head.memory_norm.bias
+    normed = normed * head.kv_norm.weight + head.kv_norm.bias
     rows = []
     for sequence in range(states.shape[0]):
         for t in range(states.shape[1]):
@@ -81,14 +81,14 @@ def plain_definition(
 
 
 def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor, Tensor, Tensor]]:
-    """A head, and random states, memory and candidate embeddings."""
-    head = make_head(shape["heads"], shape["memory"], shape["pooling"], shape["seed"])
+    """A head, and random states, input embeddings and candidate embeddings."""
+    head = make_head(shape["heads"], shape["kv_source"], shape["pooling"], shape["seed"])
     batch, length = shape["batch"], shape["length"]
     sizes = ((batch, length, DIM), (batch, length, DIM), (shape["candidates"], DIM))
-    states, memory, embeddings = (
+    states, embedded, embeddings = (
         torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes
     )
-    return head, (states, memory, embeddings)
+    return head, (states, embedded, embeddings)
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,16 +96,16 @@ def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor,
 def test_running_sums_equal_the_plain_definition_with_gradients(
     shape: dict[str, Any], group: int
 ) -> None:
-    """However many sequences are worked on together."""
-    head, (states, memory, embeddings) = make_case(shape)
+    """Whatever the number of sequences processed together."""
+    head, (states, embedded, embeddings) = make_case(shape)
     with patch.multiple(decayed_attention, _SIDE_BY_SIDE=group, _SIDE_BY_SIDE_FLOAT32=group):
         fast = head.logits(
-            head.represent_history(states, memory), head.represent_candidates(embeddings)
+            head.represent_history(states, embedded), head.represent_candidates(embeddings)
         )
-    plain = plain_definition(head, states, memory, embeddings)
+    plain = plain_definition(head, states, embedded, embeddings)
     assert torch.allclose(fast, plain, rtol=0, atol=1e-9)
 
-    leaves = [states, memory, embeddings, *head.parameters()]
+    leaves = [states, embedded, embeddings, *head.parameters()]
     upstream = torch.randn_like(fast)
     for one, other in zip(
         torch.autograd.grad(fast, leaves, upstream, allow_unused=True),
@@ -121,78 +121,77 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
 
 @settings(max_examples=25, deadline=None)
 @given(shapes)
-def test_working_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> None:
+def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> None:
     """float32: 1e-4; bf16, as in training: 5% of the largest score.
 
     10% where purchases are summed up: an average divides out half of what exp makes of rounding.
     """
-    head, (states, memory, embeddings) = make_case(shape)
+    head, (states, embedded, embeddings) = make_case(shape)
     exact = head.logits(
-        head.represent_history(states, memory), head.represent_candidates(embeddings)
+        head.represent_history(states, embedded), head.represent_candidates(embeddings)
     )
     low = head.float()
-    sides = (
-        low.represent_history(states.float(), memory.float()),
+    both = (
+        low.represent_history(states.float(), embedded.float()),
         low.represent_candidates(embeddings.float()),
     )
     scale = exact.detach().abs().max().item() + 1
-    assert torch.allclose(low.logits(*sides).double(), exact, rtol=0, atol=1e-4 * scale)
-    rough = low.logits(
-        tuple(side.bfloat16() for side in sides[0]), tuple(side.bfloat16() for side in sides[1])
-    )
+    assert torch.allclose(low.logits(*both).double(), exact, rtol=0, atol=1e-4 * scale)
+    rough = low.logits(tuple(x.bfloat16() for x in both[0]), tuple(x.bfloat16() for x in both[1]))
     tolerance = 0.05 if head.pooling == "average" else 0.1
     assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
 
 
 @settings(max_examples=40, deadline=None)
 @given(shapes)
-def test_newest_is_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
-    head, (states, memory, embeddings) = make_case(shape)
+def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
+    head, (states, embedded, embeddings) = make_case(shape)
     batch, length = shape["batch"], shape["length"]
     lengths = torch.randint(1, length + 1, (batch,))
     history, candidates = (
-        head.represent_history(states, memory),
+        head.represent_history(states, embedded),
         head.represent_candidates(embeddings),
     )
-    newest = head.newest(history, candidates, lengths)
+    last = head.score_last(head.select_last(history, lengths), candidates)
     every = head.logits(history, candidates)
-    assert torch.allclose(newest, last_states(every, lengths), rtol=0, atol=1e-9)
+    assert torch.allclose(last, last_states(every, lengths), rtol=0, atol=1e-9)
 
-    parts = head.contributions(history, candidates, lengths)
+    parts = head.attention(history, candidates, lengths).contributions
     dot = last_states(states, lengths) @ embeddings.T
-    assert torch.allclose(dot + parts.sum(dim=1), newest, rtol=0, atol=1e-9)
+    assert torch.allclose(dot + parts.sum(dim=1), last, rtol=0, atol=1e-9)
     for row, real in enumerate(lengths.tolist()):
         assert not parts[row, real:].any()
 
 
 @settings(max_examples=40, deadline=None)
 @given(shapes, st.sampled_from([torch.float32, torch.float64]))
-def test_purchases_beyond_reach_decide_nothing(shape: dict[str, Any], dtype: torch.dtype) -> None:
-    """Long histories are cut short, and score what they scored, to the rounding."""
+def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: torch.dtype) -> None:
+    """Long histories are cut, and keep their scores, to the rounding."""
     shape = {**shape, "heads": 1, "length": 200}
-    head, (states, memory, embeddings) = make_case(shape)
+    head, (states, embedded, embeddings) = make_case(shape)
     head = head.to(dtype)
-    history = head.represent_history(states.to(dtype), memory.to(dtype))
+    history = head.represent_history(states.to(dtype), embedded.to(dtype))
     candidates = head.represent_candidates(embeddings.to(dtype))
     lengths = torch.randint(150, 201, (shape["batch"],))
-    kept, left = head.recent(history, lengths)
-    assert kept[0].shape[1] < 120
-    assert (lengths - left).unique().tolist() == [200 - kept[0].shape[1]]
-    whole = head.newest(history, candidates, lengths)
-    scale = 100 * torch.finfo(dtype).eps * (1 + whole.abs().max().item())
-    assert torch.allclose(head.newest(kept, candidates, left), whole, rtol=0, atol=scale)
+    _, keys, values, left = last = head.select_last(history, lengths)
+    assert keys.shape[2] == values.shape[2] < 120
+    assert (lengths - left).unique().tolist() == [200 - keys.shape[2]]
+    scores = last_states(head.logits(history, candidates), lengths)
+    scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
+    assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
 
 
 def test_training_starts_from_the_dot_product() -> None:
     torch.manual_seed(0)
     head = TargetAttentionHead(DIM, 4, [2.0], kv_source="items", pooling="average", dropout=0.0)
-    states, memory, embeddings = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM), torch.randn(7, DIM)
+    states, embedded = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM)
+    embeddings = torch.randn(7, DIM)
     dot = DotProductHead()
     expected = dot.logits(
-        dot.represent_history(states, memory), dot.represent_candidates(embeddings)
+        dot.represent_history(states, embedded), dot.represent_candidates(embeddings)
     )
     found = head.logits(
-        head.represent_history(states, memory), head.represent_candidates(embeddings)
+        head.represent_history(states, embedded), head.represent_candidates(embeddings)
     )
     assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -204,13 +203,14 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     ).double()
     candidates = (
         torch.zeros(1, 2, dtype=torch.float64),
-        torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),  # the jacket asks for winter
+        # The jacket queries for winter.
+        torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),
         torch.tensor([[[1.0, 0.0]]], dtype=torch.float64),
     )
     keys = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]], dtype=torch.float64)  # gloves, keyboard
     values = torch.tensor([[[[8.0, 0.0], [4.0, 0.0]]]], dtype=torch.float64)
     history = (torch.zeros(1, 2, 2, dtype=torch.float64), keys, values)
-    parts = head.contributions(history, candidates, torch.tensor([2]))
+    parts = head.attention(history, candidates, torch.tensor([2])).contributions
     assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
 
 
@@ -236,25 +236,25 @@ def test_running_sum_in_blocks_equals_the_loop(length: int, block: int, decay: f
 def test_running_sums_of_sequences_side_by_side(
     length: int, side_by_side: int, groups: int, decay: float
 ) -> None:
-    """Each sums up by itself."""
+    """Each has its own sums."""
     x = torch.randn(3, groups * side_by_side, length, dtype=torch.float64)
     rate = torch.tensor(decay, dtype=torch.float64)
-    alone = DecayedSums(rate, length, x.dtype)
+    single = DecayedSums(rate, length, x.dtype)
     together = DecayedSums(rate, length, x.dtype, side_by_side)
-    for way in ("past", "future"):
-        expected = torch.cat([getattr(alone, way)(one) for one in x.unbind(1)], dim=-1)
-        assert torch.allclose(getattr(together, way)(x.flatten(1)), expected, atol=1e-12)
+    for direction in ("past", "future"):
+        expected = torch.cat([getattr(single, direction)(one) for one in x.unbind(1)], dim=-1)
+        assert torch.allclose(getattr(together, direction)(x.flatten(1)), expected, atol=1e-12)
 
 
 def plain_mixture(head: MixtureOfLogitsHead, state: Tensor, embedding: Tensor) -> Tensor:
     """The score of one candidate at one position, pair by pair."""
-    ways = range(head.components)
-    of_state = head.of_history(state).view(head.components, -1)
-    of_item = head.of_candidate(embedding).view(head.components, -1)
+    numbers = range(head.components)
+    of_state = head.history_projection(state).view(head.components, -1)
+    of_item = head.candidate_projection(embedding).view(head.components, -1)
     own, weight = head.candidate_gate(embedding).view(2, -1)
     gate, cosines, gates = head.history_gate(state), [], []
-    for i in ways:
-        for j in ways:
+    for i in numbers:
+        for j in numbers:
             cosine = torch.cosine_similarity(of_state[i], of_item[j], dim=0) / head.temperature
             pair = i * head.components + j
             cosines.append(cosine)
@@ -282,14 +282,14 @@ def test_a_mixture_of_logits_is_its_definition_everywhere(
     lengths = torch.randint(1, length + 1, (batch,))
     own = head.represent_candidates(embeddings.expand(batch, -1, -1))
     for candidates in (shared, own):
-        newest = head.newest(history, candidates, lengths)
-        assert torch.allclose(newest, last_states(every, lengths), atol=1e-12)
+        last = head.score_last(head.select_last(history, lengths), candidates)
+        assert torch.allclose(last, last_states(every, lengths), atol=1e-12)
     chosen = torch.randint(0, 5, (batch, length))
-    paired = head.paired(history, head.represent_candidates(embeddings[chosen]))
+    paired = head.score_targets(history, head.represent_candidates(embeddings[chosen]))
     assert torch.allclose(paired, every.gather(2, chosen[..., None])[..., 0], atol=1e-12)
 
 
-def test_cosine_scores_forget_lengths() -> None:
+def test_cosine_scores_ignore_lengths_of_vectors() -> None:
     head = CosineHead(temperature=0.05)
     states, embeddings = torch.randn(2, 3, DIM), torch.randn(4, DIM)
     history, candidates = (
@@ -298,5 +298,5 @@ def test_cosine_scores_forget_lengths() -> None:
     )
     expected = torch.cosine_similarity(states[:, :, None], embeddings, dim=-1) / 0.05
     assert torch.allclose(head.logits(history, candidates), expected, atol=1e-4)
-    newest = head.newest(history, candidates, torch.tensor([3, 1]))
-    assert torch.allclose(newest, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)
+    last = head.score_last(head.select_last(history, torch.tensor([3, 1])), candidates)
+    assert torch.allclose(last, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)

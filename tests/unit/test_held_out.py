@@ -57,7 +57,7 @@ def test_one_pass_gives_what_two_give(
 
 def test_scores_of_other_users_are_refused() -> None:
     made = Scored(torch.zeros(2, 6))
-    with pytest.raises(ValueError, match="scores of 2 users, asked for 1"):
+    with pytest.raises(ValueError, match="scores of 2 users, not of 1"):
         made.score(Histories.from_lists([[1]]))
 
 

@@ -37,7 +37,7 @@ def test_lengths_and_users(lists: Lists) -> None:
 @given(ragged, st.integers(0, 8))
 def test_newest(lists: Lists, count: int) -> None:
     expected = [row[max(0, len(row) - count) :] for row in lists]
-    assert as_lists(Histories.from_lists(lists).newest(count)) == expected
+    assert as_lists(Histories.from_lists(lists).latest(count)) == expected
 
 
 @given(ragged.filter(bool), st.data())

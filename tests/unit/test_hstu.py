@@ -1,4 +1,4 @@
-"""HSTU blocks against the published formula, written out in loops."""
+"""HSTU blocks against the published formula in loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from recsys.config import HSTUConfig, parse_experiment
 from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.hstu import HSTUBlock, HSTUEncoder, TimesRead, time_buckets
+from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
+from recsys.model.model_inputs import TimesRead
 from recsys.model.positions import NoPositions
 
 
@@ -31,8 +32,8 @@ def product(weight: Tensor, x: list[float]) -> list[float]:
     return [sum(w * value for w, value in zip(row, x, strict=True)) for row in weight.tolist()]
 
 
-def by_the_book(block: HSTUBlock, x: Tensor, gaps: list[list[int]] | None) -> list[list[float]]:
-    """[L, D] of one sequence [L, D]; gaps [L][L] between each position asked and each item had."""
+def published_block(block: HSTUBlock, x: Tensor, gaps: list[list[int]] | None) -> list[list[float]]:
+    """States [L, D] of a sequence [L, D]; gaps [L][L] between scoring times and item times."""
     length, dim = x.shape
     heads, width = block.num_heads, dim // block.num_heads
     projected = [
@@ -77,18 +78,18 @@ def test_the_block_is_the_published_one(
     length = len(pauses)
     x = torch.randn(2, length, 6, dtype=torch.float64)
     times = [sum(pauses[: place + 1]) for place in range(length)]
-    gaps = [[asked - had for had in times] for asked in times]
+    gaps = [[request - item for item in times] for request in times]
     buckets = time_buckets(torch.tensor(gaps)).expand(2, -1, -1)
     found = block(x, buckets if timed else None)
     for row in range(2):
-        expected = by_the_book(block, x[row], gaps if timed else None)
+        expected = published_block(block, x[row], gaps if timed else None)
         assert torch.allclose(
             found[row], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
         )
 
 
 def test_buckets_by_hand() -> None:
-    """e^.301 = 1.351: a gap of 1 is in bucket 0, of 2 in 2; the longest there can be in 128."""
+    """e^.301 = 1.351: a gap of 1 is in bucket 0, of 2 in 2; the longest possible gap in 128."""
     assert time_buckets(torch.tensor([-7, 0, 1, 2, 3, 10, 2**62])).tolist() == [
         0,
         0,
@@ -109,30 +110,30 @@ def test_longer_gaps_are_in_no_lower_bucket(one: int, other: int) -> None:
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
-    whole = HSTUEncoder(NoPositions(), blocks, 4, 0.0, times).double()
-    for weight in whole.parameters():
+    stack = HSTUEncoder(NoPositions(), blocks, 4, 0.0, times).double()
+    for weight in stack.parameters():
         nn.init.normal_(weight)
-    return whole
+    return stack
 
 
-def test_what_is_read_of_times() -> None:
-    """None; those of the past; the time of asking too. Only gaps count, not when they were."""
+def test_which_times_are_read() -> None:
+    """None; past ones; the time of the request too. Only gaps count, not absolute times."""
     embedded, lengths = torch.randn(1, 3, 4, dtype=torch.float64), torch.tensor([3])
     base = torch.tensor([[100, 200, 900, 5_000]])
-    asked_later = torch.tensor([[100, 200, 900, 900_000]])
+    later_request = torch.tensor([[100, 200, 900, 900_000]])
     other_past = torch.tensor([[100, 800, 900, 5_000]])
 
     def same(times: TimesRead, changed: Tensor) -> bool:
-        whole = encoder(times)
-        one, other = whole(embedded, lengths, base), whole(embedded, lengths, changed)
+        stack = encoder(times)
+        one, other = stack(embedded, lengths, base), stack(embedded, lengths, changed)
         return torch.allclose(one, other, rtol=0, atol=1e-12)
 
     timed: list[TimesRead] = ["past", "request"]
     for times in timed:
         assert same(times, base + 12_345_678_901)
         assert not same(times, other_past)
-    assert same("past", asked_later)
-    assert not same("request", asked_later)
+    assert same("past", later_request)
+    assert not same("request", later_request)
     assert same("none", other_past)
     for times in timed:
         with pytest.raises(ValueError, match="reads times, and there are none"):
@@ -140,14 +141,14 @@ def test_what_is_read_of_times() -> None:
 
 
 def test_the_request_gap_of_a_middle_position_is_the_time_to_its_target() -> None:
-    """At position t the request form equals the form that is asked at the time of item t + 1."""
+    """At position t the states equal those of a request at the time of item t + 1."""
     torch.manual_seed(4)
     embedded = torch.randn(1, 4, 4, dtype=torch.float64)
     times = torch.tensor([[10, 20, 500, 4_000, 90_000]])
-    whole = encoder("request")
-    states = whole(embedded, torch.tensor([4]), times)
+    stack = encoder("request")
+    states = stack(embedded, torch.tensor([4]), times)
     for length in range(1, 5):
-        short = whole(embedded[:, :length], torch.tensor([length]), times[:, : length + 1])
+        short = stack(embedded[:, :length], torch.tensor([length]), times[:, : length + 1])
         assert torch.allclose(short[0, -1], states[0, length - 1], rtol=0, atol=1e-12)
 
 

@@ -21,7 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer, read_histories
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -129,7 +129,7 @@ def test_encoders_learn_from_the_training_part_alone(dataset: PreparedDataset) -
 def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
     encoders = Encoders.fit(make_experiment(**READ).model, dataset)
     histories = encoders.read(dataset).histories("test")
-    taken = histories.take(np.array([1, 0])).newest(2)
+    taken = histories.take(np.array([1, 0])).latest(2)
     found = taken.padded_features(3)
     assert found is not None
     categories, shares, numbers = found
@@ -161,9 +161,9 @@ def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[
     ours, known = learnt(experiment, catalogue), catalogue.encoders.read(dataset).histories("test")
     (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
     history, _ = ours.teacher_forced(
-        Inputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
+        ModelInputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
-    before = known.without_last().newest(3)
+    before = known.without_last().latest(3)
     side, lengths = read_histories(ours, before)
     order = np.argsort(-lengths.numpy(), kind="stable")  # ann and bob have as many: 3 and 2, cat 1
     rows = np.argsort(-batch.lengths.numpy(), kind="stable")
@@ -182,7 +182,7 @@ def test_a_training_starts_where_one_without_features_does(dataset: PreparedData
         catalogue = Catalogue.of(experiment.model, dataset)
         torch.manual_seed(1)
         model = catalogue.new_model(experiment.model, np.ones(4, dtype=np.int64)).eval()
-        known = catalogue.encoders.read(dataset).histories("test").newest(3)
+        known = catalogue.encoders.read(dataset).histories("test").latest(3)
         sides.append(read_histories(model, known)[0])
     for plain, ours in zip(*sides, strict=True):
         assert torch.equal(plain, ours)

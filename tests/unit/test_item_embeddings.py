@@ -1,4 +1,4 @@
-"""Item embeddings: of tokens alone as ever, and with features by hand."""
+"""Item embeddings: of tokens only, and with features by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
 
@@ -50,7 +50,7 @@ def features(dim: int = 8) -> ItemFeatureEmbeddings:
     )
 
 
-def learnt(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> NextItemModel:
+def random_model(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> NextItemModel:
     torch.manual_seed(1)
     model = build_model(config, 4, features())
     for weight in model.parameters():
@@ -60,7 +60,7 @@ def learnt(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> NextItemModel:
     return model.eval()
 
 
-def test_tokens_alone_are_an_embedding_as_torch_has_it() -> None:
+def test_without_features_it_is_the_embedding_of_torch() -> None:
     torch.manual_seed(0)
     plain = nn.Embedding(5, 8, padding_idx=0)
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def test_tokens_alone_are_an_embedding_as_torch_has_it() -> None:
 
 def test_features_add_up() -> None:
     """e_2 = E[2] + (C[2] + C[3]) / 2 - W[0]; item 3 has no row of its own, item 4 no features."""
-    items = learnt().items
+    items = random_model().items
     assert items.features is not None
     own, of, by = items.weight, items.features.category_weight, items.features.number_weight
     expected = torch.stack(
@@ -97,7 +97,7 @@ def test_features_add_up() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_training_with_features_starts_where_one_without_does(
+def test_training_with_features_starts_like_training_without(
     config: NextItemConfig | HSTUConfig,
 ) -> None:
     torch.manual_seed(2)
@@ -115,23 +115,23 @@ def test_a_training_with_features_starts_where_one_without_does(
         assert torch.equal(weights[name], weight)
     tokens, lengths = torch.tensor([[1, 4, 2]]), torch.tensor([3])  # all of them with rows
     for ours_side, plain_side in zip(
-        ours(Inputs(tokens, lengths)), plain(Inputs(tokens, lengths)), strict=True
+        ours(ModelInputs(tokens, lengths)), plain(ModelInputs(tokens, lengths)), strict=True
     ):
         assert torch.equal(ours_side, plain_side)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
-def test_features_of_inputs_and_candidates_are_learnt(
+def test_features_of_inputs_and_candidates_are_learned(
     config: NextItemConfig | HSTUConfig, loss: str
 ) -> None:
-    """Category 2 is of an input alone, 1 of a target alone; what no item trained has does not."""
-    model = learnt(config)
+    """Category 2 is only of an input, 1 only of a target; categories of no trained item stay."""
+    model = random_model(config)
     tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
     objective = of_loss(loss)
     if loss != "cross_entropy":
         use_sparse_gradients(model)
-    history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+    history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
     objective(model, history, targets, None).backward()
     found = model.items.features
     assert found is not None
@@ -157,14 +157,14 @@ def of_loss(loss: str) -> nn.Module:
     return build_objective(TrainingConfig(loss=settings), torch.tensor([0, 1, 1, 0, 1]))
 
 
-def test_all_items_drawn_as_negatives_train_features_as_the_whole_catalogue_does() -> None:
+def test_all_items_drawn_as_negatives_train_features_as_the_full_catalogue_does() -> None:
     """With every item once among the negatives the sampled softmax is the full one."""
     gradients: list[dict[str, Tensor]] = []
     losses = []
     for loss in ("cross_entropy", "sampled_softmax"):
-        model = learnt().double()
+        model = random_model().double()
         tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
-        history, _ = model.teacher_forced(Inputs(tokens, lengths), targets)
+        history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
         value = of_loss(loss)(model, history, targets, None)
         value.backward()
         losses.append(value.item())
@@ -177,22 +177,23 @@ def test_all_items_drawn_as_negatives_train_features_as_the_whole_catalogue_does
 
 
 def test_more_items_than_rows() -> None:
-    """The table has rows for two items; the others are known by their features alone."""
+    """The table has rows for two items; the others are represented by their features only."""
     known = features()
     known.rows = torch.tensor([0, 1, 2, 0, 0])
     model = build_model(NEXT_ITEM, 2, known).eval()
     assert model.num_items == model.items.num_items == 4
     assert model.items.weight.shape == (3, 8)
     assert model.items.table().shape == (5, 8)
-    side = model.head.represent_candidates(model.items.table())
+    represented = model.head.represent_candidates(model.items.table())
     lengths = torch.tensor([2])
-    scores = model.head.newest(model(Inputs(torch.tensor([[3, 4]]), lengths)), side, lengths)
+    last = model.encode_last(ModelInputs(torch.tensor([[3, 4]]), lengths))
+    scores = model.head.score_last(last, represented)
     assert scores.shape == (1, 5)
     assert math.isfinite(scores.sum().item())
 
 
 @pytest.mark.parametrize("feature", ["brand", {"kind": "number", "column": "price"}])
-def test_features_of_one_kind_alone(feature: str | dict[str, str]) -> None:
+def test_features_of_one_kind_only(feature: str | dict[str, str]) -> None:
     """No numbers, or no categories."""
     items = pl.DataFrame({"item_id": [1, 2, 3], "brand": ["x", "y", "x"], "price": [1, 2, 3]})
     config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})

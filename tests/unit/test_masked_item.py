@@ -1,4 +1,4 @@
-"""BERT4Rec: what is hidden, what the mask sees, and that it learns."""
+"""BERT4Rec: which items are masked, what the states depend on, and that it learns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
 from recsys.model.masked_item import MaskedItemModel
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.training.loop import train
 from recsys.training.losses import seen_items
 
@@ -46,103 +46,104 @@ def make_model(positions: str = "learned") -> MaskedItemModel:
 
 
 @given(rows, st.floats(0.01, 1), st.integers(1, 12), st.integers(0, 9))
-def test_hidden_items_and_the_rest_make_the_sequences(
+def test_masked_items_and_the_others_make_up_the_sequences(
     lists: list[list[int]], probability: float, width: int, seed: int
 ) -> None:
     histories = Histories.from_lists(lists)
     found = []
     for batch in MaskedBatches(TrainingBatches(histories, width, 50, seed), probability, seed):
         for items, length, targets in zip(batch.items, batch.lengths, batch.targets, strict=True):
-            hidden = items[:length] == 0
+            masked = items[:length] == 0
             assert not items[length:].any()
-            assert hidden.any()
-            assert torch.equal(targets > 0, torch.arange(len(targets)) < hidden.sum())
-            whole = items[:length].clone()
-            whole[hidden] = targets[: int(hidden.sum())]
-            found.append(whole.tolist())
+            assert masked.any()
+            assert torch.equal(targets > 0, torch.arange(len(targets)) < masked.sum())
+            full = items[:length].clone()
+            full[masked] = targets[: int(masked.sum())]
+            found.append(full.tolist())
     assert sorted(found) == sorted(row[-width - 1 :] for row in lists if len(row) > 1)
 
 
-def test_as_many_items_are_hidden_as_asked_for_and_others_in_every_epoch() -> None:
+def test_the_configured_share_is_masked_and_other_items_in_every_epoch() -> None:
     histories = Histories.from_lists([[1 + i % ITEMS for i in range(50)]] * 100)
 
-    def hidden(batches: MaskedBatches) -> torch.Tensor:
+    def masked(batches: MaskedBatches) -> torch.Tensor:
         return torch.cat([batch.items[:, :50] == 0 for batch in batches])
 
     one, two = (
         MaskedBatches(TrainingBatches(histories, 50, 10_000, 3), 0.3, seed) for seed in (3, 3)
     )
-    first = hidden(one)
+    first = masked(one)
     assert first.double().mean() == pytest.approx(0.3, abs=0.02)
-    assert torch.equal(first, hidden(two))
-    assert not torch.equal(first, hidden(one))
+    assert torch.equal(first, masked(two))
+    assert not torch.equal(first, masked(one))
 
 
-def test_a_state_sees_both_sides_but_not_its_own_item() -> None:
-    """Each hidden item's state moves with every shown item, before it and behind it."""
+def test_a_state_depends_on_items_before_and_after_but_not_on_its_own() -> None:
+    """Each masked item's state changes with every visible item, before it and after it."""
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0, 9]], requires_grad=False)
     lengths, targets = torch.tensor([5]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (other,), _ = model.teacher_forced(Inputs(items, lengths), torch.tensor([[8, 2]]))
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (other,), _ = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[8, 2]]))
     assert torch.equal(states, other)
-    for place in (0, 2, 4):
+    for position in (0, 2, 4):
         changed = items.clone()
-        changed[0, place] = 11
-        (moved,), _ = model.teacher_forced(Inputs(changed, lengths), targets)
+        changed[0, position] = 11
+        (moved,), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_scoring_asks_for_the_last_state_alone(positions: str) -> None:
-    """Of a history of the greatest length, too, behind which stands what is asked for."""
+def test_encode_last_is_the_state_of_the_full_pass(positions: str) -> None:
+    """Even for a history of the greatest length, after which the mask token is appended."""
     model = make_model(positions).eval()
     longest = [5, 3, 7, 1, 2, 4, 6, 8, 9, 10, 11, 12]
     items, lengths = torch.tensor([longest, [6] + 11 * [0]]), torch.tensor([12, 1])
-    inputs = Inputs(items, lengths)
-    (whole,), (newest,) = model(inputs), model.newest(inputs)
-    torch.testing.assert_close(newest, whole, rtol=0, atol=1e-6)
+    inputs = ModelInputs(items, lengths)
+    (full,), (last,) = model(inputs), model.encode_last(inputs)
+    assert full.shape == (2, 1, 8)
+    torch.testing.assert_close(last, full[:, 0], rtol=0, atol=1e-6)
 
 
-def test_the_states_are_those_of_the_hidden_places_in_order() -> None:
+def test_the_states_are_those_of_the_masked_positions_in_order() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
     lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    whole = model.encoder(model._embed(items, lengths), lengths)
-    assert torch.equal(states[0], whole[0, [1, 3]])
-    assert torch.equal(states[1, 0], whole[1, 0])
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    full = model.encoder(model._embed(items, lengths), lengths)
+    assert torch.equal(states[0], full[0, [1, 3]])
+    assert torch.equal(states[1, 0], full[1, 0])
 
 
-def test_what_is_shown_is_had_before_every_target() -> None:
-    _, had = make_model().teacher_forced(
-        Inputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
+def test_visible_items_count_as_seen_before_every_target() -> None:
+    _, seen = make_model().teacher_forced(
+        ModelInputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
     )
-    shown = [set(row) - {0} for row in seen_items(had, 2)[0].tolist()]
-    assert shown == [{5, 7}, {5, 7}]
+    visible = [set(row) - {0} for row in seen_items(seen, 2)[0].tolist()]
+    assert visible == [{5, 7}, {5, 7}]
 
 
-def test_scoring_asks_for_the_item_behind_the_last() -> None:
-    """It is the state that training knows of a sequence whose last item alone is hidden."""
+def test_scoring_predicts_the_item_after_the_last() -> None:
+    """The state equals that of a training sequence of which only the last item is masked."""
     model = make_model()
     items, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
     candidates = model.head.represent_candidates(model.items.weight)
-    scores = model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
-    hidden = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
-    (states,), _ = model.teacher_forced(Inputs(hidden, lengths + 1), torch.tensor([[1], [1]]))
+    scores = model.head.score_last(model.encode_last(ModelInputs(items, lengths)), candidates)
+    masked = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
+    (states,), _ = model.teacher_forced(ModelInputs(masked, lengths + 1), torch.tensor([[1], [1]]))
     torch.testing.assert_close(scores, states[:, 0] @ model.items.weight.T)
 
 
 @given(st.lists(st.integers(1, ITEMS), min_size=1, max_size=10), st.integers(1, 2))
-def test_padding_and_neighbours_change_nothing(row: list[int], extra: int) -> None:
+def test_padding_and_other_rows_change_nothing(row: list[int], extra: int) -> None:
     model = make_model()
     lengths = torch.tensor([len(row)])
-    alone = model(Inputs(torch.tensor([row]), lengths))[0][0, -1]
+    single = model(ModelInputs(torch.tensor([row]), lengths))[0][0, -1]
     batch = torch.zeros(2, len(row) + extra, dtype=torch.int64)
     batch[0, : len(row)] = torch.tensor(row)
     batch[1] = 3
-    together = model(Inputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
-    torch.testing.assert_close(together, alone)
+    together = model(ModelInputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
+    torch.testing.assert_close(together, single)
 
 
 def make_experiment() -> Experiment:
@@ -163,7 +164,7 @@ def make_experiment() -> Experiment:
 
 
 def recall(*, planted: bool) -> float:
-    """Of the item after nine that walk along a permutation, or are drawn at random."""
+    """The recall of the item after nine that follow a permutation, or are drawn at random."""
     rng = np.random.default_rng(1)
     follower = np.random.default_rng(0).permutation(ITEMS)
     walks = []
@@ -180,11 +181,13 @@ def recall(*, planted: bool) -> float:
         60,
         lambda *_: None,
     )
-    asked = Histories.from_lists([walk[:-1] for walk in walks[400:]])
+    histories = Histories.from_lists([walk[:-1] for walk in walks[400:]])
     targets = np.array([walk[-1] for walk in walks[400:]], dtype=np.int32)
-    return float(recall_at(rank_targets(ModelScorer(model, 10), asked, targets, "allow"), 1).mean())
+    return float(
+        recall_at(rank_targets(ModelScorer(model, 10), histories, targets, "allow"), 1).mean()
+    )
 
 
-def test_a_planted_rule_is_learnt_and_noise_is_not() -> None:
+def test_a_planted_rule_is_learned_and_noise_is_not() -> None:
     assert recall(planted=True) > 0.95
     assert recall(planted=False) < 0.12

@@ -1,4 +1,4 @@
-"""The neural scorer: what the model says, whatever the batching."""
+"""The neural scorer: the scores of the model, whatever the batching."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
@@ -54,10 +54,11 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
     assert scores.shape == (len(lists), NUM_ITEMS + 1)
     model.eval()
     for row, items in zip(scores, lists, strict=True):
-        newest = torch.tensor([items[-LENGTH:]])
-        lengths = torch.tensor([newest.shape[1]])
+        latest = torch.tensor([items[-LENGTH:]])
+        lengths = torch.tensor([latest.shape[1]])
         candidates = model.head.represent_candidates(model.items.weight)
-        expected = model.head.newest(model(Inputs(newest, lengths)), candidates, lengths)[0]
+        last = model.head.select_last(model(ModelInputs(latest, lengths)), lengths)
+        expected = model.head.score_last(last, candidates)[0]
         assert row[0] == -torch.inf
         torch.testing.assert_close(row[1:], expected[1:], rtol=0, atol=1e-5)
 
@@ -77,29 +78,29 @@ def test_candidates_score_as_they_do_in_the_catalogue(
     tokens: int,
     elements: int,
 ) -> None:
-    """Each history's own ones, in any order, again or PAD."""
+    """Each history's own candidates, in any order, repeated or PAD."""
     scorer, histories = ModelScorer(make_model(head), LENGTH), Histories.from_lists(lists)
     drawn = np.random.default_rng(count).integers(0, NUM_ITEMS + 1, (len(lists), count))
     candidates = drawn.astype(np.int32)
     expected = scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))
-        some = scorer.score(histories, candidates)
-    assert torch.equal(some == -math.inf, torch.from_numpy(candidates) == 0)
-    torch.testing.assert_close(some, expected, rtol=0, atol=1e-5)
+        found = scorer.score(histories, candidates)
+    assert torch.equal(found == -math.inf, torch.from_numpy(candidates) == 0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_another_head_scores_in_place_of_the_models_own() -> None:
     model = make_model(HEADS[1])
     histories = Histories.from_lists([[1, 2, 3], [4]])
-    retriever, whole = ModelScorer(model, LENGTH, DotProductHead()), ModelScorer(model, LENGTH)
-    assert not torch.allclose(retriever.score(histories)[:, 1:], whole.score(histories)[:, 1:])
+    retriever, exact = ModelScorer(model, LENGTH, DotProductHead()), ModelScorer(model, LENGTH)
+    assert not torch.allclose(retriever.score(histories)[:, 1:], exact.score(histories)[:, 1:])
     assert isinstance(model.head, TargetAttentionHead)
     torch.nn.init.zeros_(model.head.value_query.weight)  # target attention adds nothing
-    torch.testing.assert_close(retriever.score(histories), whole.score(histories))
+    torch.testing.assert_close(retriever.score(histories), exact.score(histories))
 
 
-def test_the_model_keeps_its_mode_and_its_dropout_sleeps() -> None:
+def test_the_model_keeps_its_mode_and_scores_without_dropout() -> None:
     model = make_model(HEADS[0]).train()
     scorer = ModelScorer(model, LENGTH)
     histories = Histories.from_lists([[1, 2, 3]])

@@ -27,10 +27,12 @@ from recsys.model.attention import MultiHeadAttention
 from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
 from recsys.model.dropout import Dropout
+from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.model.positions import LearnedPositions, SinusoidalPositions
+from recsys.model.protocols import Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 
@@ -55,26 +57,27 @@ def make_model(head: DotProduct | TargetAttention, norm: Norm = "pre") -> NextIt
     return model
 
 
-def newest_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
+def last_scores(model: NextItemModel, items: Tensor, lengths: Tensor) -> Tensor:
     candidates = model.head.represent_candidates(model.items.weight)
-    return model.head.newest(model(Inputs(items, lengths)), candidates, lengths)
+    last = model.head.select_last(model(ModelInputs(items, lengths)), lengths)
+    return model.head.score_last(last, candidates)
 
 
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 6), extra=st.integers(1, 6), seed=st.integers(0, 999))
-def test_padding_and_company_change_nothing(
+def test_padding_and_other_rows_change_nothing(
     head: DotProduct | TargetAttention, length: int, extra: int, seed: int
 ) -> None:
     model = make_model(head)
     torch.manual_seed(seed)
     items = torch.randint(1, 21, (1, length))
-    alone = newest_scores(model, items, torch.tensor([length]))
+    single = last_scores(model, items, torch.tensor([length]))
     padded = F.pad(items, (0, extra))
     other = torch.randint(1, 21, (1, length + extra))
     both, lengths = torch.cat([other, padded]), torch.tensor([length + extra, length])
-    together = newest_scores(model, both, lengths)
-    assert torch.allclose(together[1], alone[0], rtol=0, atol=1e-10)
+    together = last_scores(model, both, lengths)
+    assert torch.allclose(together[1], single[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -84,10 +87,10 @@ def test_the_future_changes_nothing(head: DotProduct | TargetAttention, norm: No
     items = torch.randint(1, 21, (3, 9))
     lengths = torch.full((3,), 9)
     candidates = model.head.represent_candidates(model.items.weight)
-    before = model.head.logits(model(Inputs(items, lengths)), candidates)
+    before = model.head.logits(model(ModelInputs(items, lengths)), candidates)
     changed = items.clone()
     changed[:, 6:] = torch.randint(1, 21, (3, 3))
-    after = model.head.logits(model(Inputs(changed, lengths)), candidates)
+    after = model.head.logits(model(ModelInputs(changed, lengths)), candidates)
     assert torch.allclose(before[:, :6], after[:, :6], rtol=0, atol=1e-12)
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
@@ -129,8 +132,8 @@ KINDS: list[tuple[ModelConfig, type[nn.Module]]] = [
 
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
-def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
-    config: ModelConfig, kind: type[nn.Module]
+def test_a_new_model_favours_no_item_and_trains_all_its_weights(
+    config: ModelConfig, kind: type[Model]
 ) -> None:
     torch.manual_seed(0)
     model = build_model(config, num_items=100)
@@ -138,7 +141,9 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
     assert model.num_items == 100
     assert not model.items.weight[0].any()
     items, targets = torch.randint(1, 101, (16, 7)), torch.randint(1, 101, (16, 7))
-    history, _ = model.teacher_forced(Inputs(items, torch.full((16,), 7)), targets)
+    inputs = ModelInputs(items, torch.full((16,), 7))
+    assert model.encode_last(inputs)[0].shape == (16, model.items.embedding_dim)
+    history, _ = model.teacher_forced(inputs, targets)
     candidates = model.head.represent_candidates(model.items.weight)
     loss = chunked_cross_entropy(model.head.logits, history, candidates, targets, None)
     assert loss.item() == pytest.approx(math.log(100), abs=0.2)
@@ -149,7 +154,9 @@ def test_a_fresh_model_favours_nobody_and_trains_all_its_weights(
 
 
 @pytest.mark.parametrize(("config", "kind"), KINDS)
-def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.Module]) -> None:
+def test_the_seed_determines_the_initial_weights(
+    config: ModelConfig, kind: type[nn.Module]
+) -> None:
     weights = []
     for seed in (4, 4, 5):
         torch.manual_seed(seed)
@@ -164,7 +171,7 @@ def test_the_seed_decides_the_first_weights(config: ModelConfig, kind: type[nn.M
 )
 @pytest.mark.parametrize("old", [False, True])
 def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool) -> None:
-    """As by default, and as published in 2017 (with wide heads)."""
+    """The default parts, and those published in 2017 (with wide heads)."""
     changes = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "wide_heads": True}
     config = config.model_copy(update=changes if old else {})
     assert isinstance(config, NextItemConfig | SequenceToSequenceConfig)
@@ -180,8 +187,7 @@ def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool)
     assert widths == {64 * 2 if old else 64}
     counts = parts.count(EncoderBlock), parts.count(DecoderBlock)
     assert counts == ((3, 0) if isinstance(config, NextItemConfig) else (2, 2))
-    encoder = model.encoder
-    assert isinstance(encoder, nn.Module)
+    (encoder,) = (part for part in model.modules() if isinstance(part, Encoder))
     assert encoder.causal == isinstance(config, NextItemConfig)
 
 
@@ -207,11 +213,11 @@ def degree_two(features: list[tuple[float, Tensor, Tensor]]) -> float:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**16), st.lists(st.integers(1, 8), min_size=1, max_size=6))
-def test_the_factorisation_machine_written_out(seed: int, history: list[int]) -> None:
-    """Features: candidate, last item, each item of the bag; but for terms all candidates share."""
+def test_the_factorisation_machine_by_its_formula(seed: int, history: list[int]) -> None:
+    """Features: candidate, last item, items of the bag; terms shared by all candidates drop out."""
     model = make_factorisation_machine(seed)
-    side = model(Inputs(torch.tensor([history]), torch.tensor([len(history)])))
-    found = model.head.logits(side, model.head.represent_candidates(model.items.weight))
+    represented = model(ModelInputs(torch.tensor([history]), torch.tensor([len(history)])))
+    found = model.head.logits(represented, model.head.represent_candidates(model.items.weight))
     with torch.no_grad():
         own = torch.randn(2, 9, dtype=torch.float64)  # weights of the last item and of the bag's
         for t in range(len(history)):
@@ -235,8 +241,8 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     items = torch.randint(1, 9, (2, length + more))
     items[1, :length], items[1, length:] = items[0, :length], 0
     lengths = torch.tensor([length + more, length])
-    (states,) = model(Inputs(items, lengths))
-    (alone,) = model(Inputs(items[:1, :length], lengths[1:]))
+    (states,) = model(ModelInputs(items, lengths))
+    (single,) = model(ModelInputs(items[:1, :length], lengths[1:]))
     for row in states[:, :length]:
-        assert torch.allclose(row, alone[0], rtol=0, atol=1e-12)
+        assert torch.allclose(row, single[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()

@@ -1,4 +1,4 @@
-"""Lists of next purchases: made for whoever bought something, and kept with every run."""
+"""Lists of next purchases: made for every user with targets, and saved with every run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TINY = {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 6}
 
 
 def dataset_of(folder: Path, split: Split, users: int = 12, items: int = 8) -> PreparedDataset:
-    """Every user walks round the catalogue: six purchases, two at a time, from a point on."""
+    """Each user buys items in cyclic order from an own start: six purchases, two at a time."""
     rows = [(user, (user + step) % items, step // 2) for user in range(users) for step in range(6)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     return prepare(log, DataConfig(split=split), folder / "data")
@@ -63,13 +63,13 @@ def experiment_of(folder: Path, model: dict[str, Any]) -> Experiment:
         (LeaveLastBasketOut(), 20, 10),
     ],
 )
-def test_lists_are_as_long_as_the_split_asks_for(
+def test_the_split_determines_the_length_of_lists(
     split: Split, items: int, length: int | None, tmp_path: Path
 ) -> None:
     assert list_length(dataset_of(tmp_path, split, users=20, items=items)) == length
 
 
-def test_a_scorer_lists_its_best_items_for_everyone(tmp_path: Path) -> None:
+def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2), users=3)
     # Users 0, 1 and 2 have bought item tokens 1 to 4, 2 to 5 and 3 to 6, and buy the next two.
     scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
@@ -101,8 +101,9 @@ def test_a_baseline_logs_its_lists(split: Split, tmp_path: Path) -> None:
     client = MlflowClient(experiment.tracking.absolute_uri)
     table = NextListTable.load(client.download_artifacts(run_id, "lists_test.parquet"))
     metrics = logged(experiment, run_id)
-    for name, figure in table.summary().items():
-        assert (metrics[f"test/{name}"], metrics[f"test/{name}_high"]) == (figure.mean, figure.high)
+    for name, interval in table.summary().items():
+        assert metrics[f"test/{name}"] == interval.mean
+        assert metrics[f"test/{name}_high"] == interval.high
     assert metrics["test/recall_at_2"] > 0
     assert client.get_run(run_id).data.tags["protocol.split"] == str(split)
 
@@ -121,7 +122,7 @@ def test_a_model_of_the_next_item_lists_its_best_items(tmp_path: Path) -> None:
     assert again.test == run.test
 
 
-def test_a_model_that_writes_is_judged_by_what_it_writes(tmp_path: Path) -> None:
+def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
     experiment = experiment_of(
         tmp_path, {**TINY, "kind": "sequence_to_sequence", "max_generated": 3}
@@ -131,10 +132,10 @@ def test_a_model_that_writes_is_judged_by_what_it_writes(tmp_path: Path) -> None
     model = ModelBundle.open(run.bundle).model
     assert isinstance(model, SequenceToSequence)
     histories = dataset.next_purchases("test").histories
-    written, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
-    assert table.frame["generated"].to_list() == written.tolist()
+    generated, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
+    assert table.frame["generated"].to_list() == generated.tolist()
     assert run.test["next_recall_at_2"] == table.summary()["next_recall_at_2"]
-    # Beside it stands the list that there is without writing.
+    # The list without generation is saved as well.
     best = NextListTable.load(tmp_path / "out" / "lists_best_test.parquet")
     items, _ = top_k(ModelScorer(model, 6), histories, 2, "allow")
     assert best.frame["generated"].to_list() == items.tolist()
@@ -142,7 +143,7 @@ def test_a_model_that_writes_is_judged_by_what_it_writes(tmp_path: Path) -> None
     assert metrics["test/best_next_recall_at_2"] == best.summary()["next_recall_at_2"].mean
 
 
-def test_a_model_that_cannot_write_enough_is_not_trained(tmp_path: Path) -> None:
+def test_a_model_that_generates_too_few_items_is_not_trained(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
     experiment = experiment_of(
         tmp_path, {**TINY, "kind": "sequence_to_sequence", "max_generated": 1}
@@ -154,7 +155,7 @@ def test_a_model_that_cannot_write_enough_is_not_trained(tmp_path: Path) -> None
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_nothing_held_out_is_said_before_the_training(tmp_path: Path) -> None:
+def test_a_split_without_targets_is_refused_before_training(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=3))
     with pytest.raises(InputError, match="leave_last_out of 3 leaves no valid targets"):
         fit(experiment_of(tmp_path, TINY), dataset, tmp_path / "out")

@@ -43,7 +43,7 @@ def rotation(positions: SinusoidalPositions, shift: int) -> Tensor:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 150))
 def test_a_shift_is_one_rotation_wherever_it_starts(half: int, shift: int) -> None:
-    """PE(p + k) = M_k PE(p) for all p at once, with M_k orthogonal and made from k alone."""
+    """PE(p + k) = M_k PE(p) for all p at once, with M_k orthogonal and a function of k only."""
     positions = SinusoidalPositions(300, 2 * half)
     matrix = rotation(positions, shift)
     start = torch.arange(150)
@@ -52,7 +52,7 @@ def test_a_shift_is_one_rotation_wherever_it_starts(half: int, shift: int) -> No
     assert torch.allclose(matrix @ matrix.T, torch.eye(2 * half).double(), rtol=0, atol=1e-6)
 
 
-def test_likeness_of_positions_is_a_matter_of_distance() -> None:
+def test_similarity_of_positions_depends_on_distance_only() -> None:
     """A consequence of the rotations: PE(p) · PE(p + k) is the same for every p."""
     table = SinusoidalPositions(60, 16)(torch.arange(60)).double()
     products = table @ table.T
@@ -71,7 +71,7 @@ def test_sinusoids_are_computed_not_trained_and_not_stored() -> None:
     assert torch.equal(positions(grid)[0, 1], positions(grid)[1, 1])
 
 
-def test_learned_positions_look_their_rows_up() -> None:
+def test_learned_positions_are_rows_of_a_table() -> None:
     positions = LearnedPositions(5, 3)
     (table,) = positions.parameters()
     assert table.shape == (5, 3)
@@ -86,7 +86,7 @@ def test_learned_positions_look_their_rows_up() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 3))
-def test_positions_count_from_the_newest(lengths: list[int], extra: int) -> None:
+def test_positions_count_from_the_last_item(lengths: list[int], extra: int) -> None:
     width = max(lengths) + extra
     found = positions_from_end(torch.tensor(lengths), width)
     assert found.shape == (len(lengths), width)

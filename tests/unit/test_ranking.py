@@ -22,7 +22,7 @@ from recsys.inference.ranking import NEVER, Seen, Ties, rank_targets, top_k
 
 @dataclass
 class TableScorer:
-    """Gives user b, counted over all calls, the row b of a table [Q, I] of scores."""
+    """Scores user b, counted over all calls, by row b of a table [Q, I]."""
 
     table: NDArray[np.float32]
     calls: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ def cases(draw: st.DrawFn) -> Case:
 def brute_force(
     scores: NDArray[np.float32], history: list[int], target: int, seen: Seen, ties: Ties
 ) -> int:
-    """The place of the target in a sorted list of the items that may be recommended."""
+    """The rank of the target in a sorted list of the items that may be recommended."""
     items = [i for i in range(1, len(scores) + 1) if seen == "allow" or i not in history]
     if target not in items:
         return NEVER
@@ -199,7 +199,7 @@ def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again_values.tolist() == values.tolist()
 
 
-def test_the_scorers_own_tensor_is_left_alone() -> None:
+def test_the_scorers_own_tensor_is_unchanged() -> None:
     class Cached:
         num_items = 3
         scores = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
@@ -215,9 +215,9 @@ def test_the_scorers_own_tensor_is_left_alone() -> None:
 
 
 def test_no_users() -> None:
-    nobody = Histories.from_lists([])
-    assert rank_targets(table([1.0, 2.0]), nobody, targets(), "filter").shape == (0,)
-    assert top_k(table([1.0, 2.0]), nobody, 2, "filter")[0].shape == (0, 2)
+    no_users = Histories.from_lists([])
+    assert rank_targets(table([1.0, 2.0]), no_users, targets(), "filter").shape == (0,)
+    assert top_k(table([1.0, 2.0]), no_users, 2, "filter")[0].shape == (0, 2)
 
 
 def test_nan_is_an_error() -> None:

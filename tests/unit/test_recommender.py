@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -36,7 +36,8 @@ def model_scores(recommender: Recommender, history: list[str]) -> dict[str, floa
     model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():
         candidates = model.head.represent_candidates(model.items.weight)
-        scores = model.head.newest(model(Inputs(tokens, lengths)), candidates, lengths)
+        last = model.head.select_last(model(ModelInputs(tokens, lengths)), lengths)
+        scores = model.head.score_last(last, candidates)
     return dict(zip(ITEMS, scores[0, 1:].tolist(), strict=True))
 
 

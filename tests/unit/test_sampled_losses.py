@@ -19,7 +19,7 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training import objective as objectives
 from recsys.training.losses import (
@@ -51,14 +51,14 @@ def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
 
 
 def make_batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Items, lengths and targets; the last sequence is padded, and items come again."""
+    """Items, lengths and targets; the last sequence is padded, and items repeat."""
     items = torch.tensor([[3, 7, 3, 9, 1], [2, 2, 8, 11, 5], [4, 6, 1, 0, 0]])
     targets = torch.tensor([[7, 3, 9, 1, 10], [2, 8, 11, 5, 4], [6, 1, 2, 0, 0]])
     return items, torch.tensor([5, 5, 3]), targets
 
 
 def test_by_hand() -> None:
-    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is left out."""
+    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is excluded."""
     logits = torch.tensor([math.log(5.0), 0.0, math.log(2.0), -math.inf])
     assert sampled_softmax(logits).item() == pytest.approx(-math.log(5 / 8))
     parts = [math.log(6 / 5), math.log(2), math.log(3)]
@@ -77,15 +77,15 @@ def test_the_weight_is_the_published_beta() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("exclude_seen", [True, False])
-def test_the_whole_catalogue_as_negatives_is_full_cross_entropy(
+def test_the_full_catalogue_as_negatives_is_full_cross_entropy(
     head: DotProduct | TargetAttention, exclude_seen: bool
 ) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
     loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
     for objective in (CatalogueObjective(0.0), SampledObjective(loss, torch.ones(ITEMS + 1))):
-        history, had = model.teacher_forced(Inputs(items, lengths), targets)
-        value = objective(model, history, targets, had if exclude_seen else None)
+        history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
+        value = objective(model, history, targets, seen if exclude_seen else None)
         weights = [weight for weight in model.parameters() if weight is not model.items.weight]
         gradients = torch.autograd.grad(value, [model.items.weight, *weights], allow_unused=True)
         found.append((value, gradients))
@@ -105,8 +105,8 @@ def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
     found = []
     for more in (0, 7):
         monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
-        history, had = model.teacher_forced(Inputs(items, lengths), targets)
-        value = CatalogueObjective(0.1)(model, history, targets, had if exclude_seen else None)
+        history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
+        value = CatalogueObjective(0.1)(model, history, targets, seen if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
     for mine, his in zip(*found, strict=True):
@@ -121,11 +121,13 @@ def test_the_last_chunk_has_few_sizes() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_paired_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
+def test_target_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
-    history = model(Inputs(items, lengths))
+    history = model(ModelInputs(items, lengths))
     every = model.head.logits(history, model.head.represent_candidates(model.items.weight))
-    paired = model.head.paired(history, model.head.represent_candidates(model.items(targets)))
+    paired = model.head.score_targets(
+        history, model.head.represent_candidates(model.items(targets))
+    )
     torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
 
 
@@ -145,17 +147,17 @@ def test_the_plain_formula_position_by_position(
     model, (items, lengths, targets) = make_model(head), make_batch()
     interactions = torch.arange(ITEMS + 1.0)
     objective = SampledObjective(config, interactions)
-    history, had = model.teacher_forced(Inputs(items, lengths), targets)
+    history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
     torch.manual_seed(1)
-    found = objective(model, history, targets, had)
+    found = objective(model, history, targets, seen)
     torch.manual_seed(1)
     drawn = objective.negatives(targets)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
         for t in range(int(lengths[b])):
-            target, seen = int(targets[b, t]), set(items[b, : t + 1].tolist())
-            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in seen]
+            target, earlier = int(targets[b, t]), set(items[b, : t + 1].tolist())
+            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in earlier]
             wanted, wrong = scores[b, t, target], scores[b, t, others]
             if isinstance(config, SampledSoftmax):
                 share = interactions[others] / interactions.sum()
@@ -173,9 +175,9 @@ def test_the_plain_formula_position_by_position(
 def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
     torch.manual_seed(0)
     targets = make_batch()[2]
-    whole = UniformNegatives(ITEMS, 20)(targets)
-    assert whole.items.tolist() == list(range(1, ITEMS + 1))
-    assert not whole.log_expected.any()
+    all_items = UniformNegatives(ITEMS, 20)(targets)
+    assert all_items.items.tolist() == list(range(1, ITEMS + 1))
+    assert not all_items.log_expected.any()
     counts = torch.zeros(ITEMS + 1)
     for _ in range(3000):
         drawn = UniformNegatives(ITEMS, 4)(targets)
@@ -199,14 +201,14 @@ def test_popular_and_in_batch_draws_come_as_often_as_they_say() -> None:
         torch.testing.assert_close(counts / 400, expected, rtol=0.1, atol=0)
 
 
-def test_what_is_negative_mask_with_repeated_candidates_and_more_had_than_positions() -> None:
+def test_negative_mask_with_repeated_candidates_and_more_seen_items_than_positions() -> None:
     candidates = torch.tensor([5, 9, 5, 1])
     targets = torch.tensor([[9, 2]])
-    had = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
+    seen = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
     expected = [[[True, True, True, False], [True, False, True, True]]]
-    assert negative_mask(candidates, targets, had).tolist() == expected
-    alone = [[[False, True, False, False], [False, False, False, False]]]
-    assert negative_mask(candidates, targets, None).tolist() == alone
+    assert negative_mask(candidates, targets, seen).tolist() == expected
+    targets_only = [[[False, True, False, False], [False, False, False, False]]]
+    assert negative_mask(candidates, targets, None).tolist() == targets_only
 
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:
@@ -214,8 +216,8 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
     objective = SampledObjective(config, torch.ones(ITEMS + 1))
-    history, had = model.teacher_forced(Inputs(items[:1], lengths[:1]), targets[:1])
-    objective(model, history, targets[:1], had).backward()
+    history, seen = model.teacher_forced(ModelInputs(items[:1], lengths[:1]), targets[:1])
+    objective(model, history, targets[:1], seen).backward()
     gradient = model.items.weight.grad
     assert gradient is not None
     assert gradient.is_sparse
@@ -225,7 +227,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
 
 
 def test_a_process_without_targets_draws_too() -> None:
-    """What it draws is held against nothing; only a crash would tell."""
+    """Its draw is compared to nothing; the test fails only if it crashes."""
     draw = InBatchNegatives(torch.tensor([9, 1, 4, 2]), 5)
     negatives = draw(torch.zeros(1, 3, dtype=torch.int64))
     assert negatives.items.tolist() == [2] * 5

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.positions import positions_from_end
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import seen_items
@@ -56,7 +56,7 @@ def fresh_model(**variant: object) -> SequenceToSequence:
 
 
 def make_model(seed: int, **variant: object) -> SequenceToSequence:
-    """With large random weights, so that whatever is connected shows; and no larger ones, since a
+    """A model with large random weights, so that every connection shows; not larger, since a
     saturated softmax gives some tokens e^-20 of the attention.
     """
     torch.manual_seed(seed)
@@ -73,46 +73,46 @@ def draw(rows: int, width: int) -> Tensor:
 
 
 def changed(items: Tensor) -> Tensor:
-    """Every token another one."""
+    """The items with every token changed."""
     return items % ITEMS + 1
 
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, variants, st.integers(2, 8), st.data())
-def test_a_state_depends_on_all_that_was_written_before_and_on_nothing_after(
-    seed: int, variant: dict[str, object], written: int, data: st.DataObject
+def test_a_state_depends_on_all_tokens_before_it_and_on_none_after(
+    seed: int, variant: dict[str, object], generated: int, data: st.DataObject
 ) -> None:
     model = make_model(seed, **variant)
-    items, lengths, targets = draw(2, 5), torch.tensor([5, 3]), draw(2, written)
-    place = data.draw(st.integers(0, written - 1))
+    items, lengths, targets = draw(2, 5), torch.tensor([5, 3]), draw(2, generated)
+    position = data.draw(st.integers(0, generated - 1))
     others = targets.clone()
-    others[:, place] = changed(targets[:, place])
-    (before,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(Inputs(items, lengths), others)
-    assert before.shape == (2, written, 8)
-    assert torch.allclose(before[:, : place + 1], after[:, : place + 1], rtol=0, atol=1e-12)
+    others[:, position] = changed(targets[:, position])
+    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after,), _ = model.teacher_forced(ModelInputs(items, lengths), others)
+    assert before.shape == (2, generated, 8)
+    assert torch.allclose(before[:, : position + 1], after[:, : position + 1], rtol=0, atol=1e-12)
     differs = (before - after).abs().amax(-1) > 1e-9
-    assert differs[:, place + 1 :].all()
+    assert differs[:, position + 1 :].all()
 
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, variants, st.integers(1, 6), st.integers(0, 6), st.integers(0, 3))
-def test_padding_and_company_change_nothing(
+def test_padding_and_other_rows_change_nothing(
     seed: int, variant: dict[str, object], length: int, extra: int, more: int
 ) -> None:
-    """Neither a wider batch, nor other rows in it, nor longer targets beside one's own."""
+    """Neither a wider batch, nor other rows in it, nor longer targets in them."""
     model = make_model(seed, **variant)
     items, targets = draw(2, length + extra), draw(2, 4 + more)
     items[0, length:], targets[0, 4:] = 0, 0
-    (alone,), _ = model.teacher_forced(
-        Inputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
+    (single,), _ = model.teacher_forced(
+        ModelInputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
     )
     lengths = torch.tensor([length, length + extra])
-    (together,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    assert close(together[0, :4], alone[0])
-    (first,) = model(Inputs(items, lengths))
-    assert close(first[0, length - 1], alone[0, 0])
-    prefix = model.write(model.remember(items, lengths), targets[:, :2])
+    (together,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    assert close(together[0, :4], single[0])
+    (first,) = model(ModelInputs(items, lengths))
+    assert close(first[0, 0], single[0, 0])
+    prefix = model.decode(model.encode(items, lengths), targets[:, :2])
     assert close(prefix[0], together[0, :3])
 
 
@@ -123,50 +123,52 @@ def test_every_item_of_the_history_is_read_by_every_state(
 ) -> None:
     model = make_model(seed, **variant)
     items, lengths, targets = draw(1, length), torch.tensor([length]), draw(1, 3)
-    place = data.draw(st.integers(0, length - 1))
+    position = data.draw(st.integers(0, length - 1))
     others = items.clone()
-    others[:, place] = changed(items[:, place])
-    (before,), _ = model.teacher_forced(Inputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(Inputs(others, lengths), targets)
+    others[:, position] = changed(items[:, position])
+    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after,), _ = model.teacher_forced(ModelInputs(others, lengths), targets)
     assert ((before - after).abs().amax(-1) > 1e-9).all()
     if variant["num_encoder_blocks"]:  # and the encoder looks both ways
-        one, other = model.remember(items, lengths), model.remember(others, lengths)
+        one, other = model.encode(items, lengths), model.encode(others, lengths)
         assert ((one.states - other.states).abs().amax(-1) > 1e-9).all()
 
 
-def test_what_was_had_before_each_target() -> None:
+def test_the_items_seen_before_each_target() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[5, 3, 0], [6, 2, 4]]), torch.tensor([2, 3])
-    _, had = model.teacher_forced(Inputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]]))
-    rows = [[set(row) - {0} for row in sequence] for sequence in seen_items(had, 3).tolist()]
+    _, seen = model.teacher_forced(
+        ModelInputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]])
+    )
+    rows = [[set(row) - {0} for row in sequence] for sequence in seen_items(seen, 3).tolist()]
     assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_items_are_scaled_and_dropout_comes_after_the_sum(positions: str) -> None:
-    """√D times the embedding, plus the position, goes into the dropout; of both stacks."""
+    """√D times the embedding, plus the position, goes into the dropout, in both stacks."""
     model = make_model(0, positions=positions)
     sums: list[Tensor] = []
     for stack in (model.encoder, model.decoder):
         stack.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
     items, lengths, targets = torch.tensor([[4, 9, 2], [7, 1, 0]]), torch.tensor([3, 2]), draw(2, 3)
-    model.teacher_forced(Inputs(items, lengths), targets)
+    model.teacher_forced(ModelInputs(items, lengths), targets)
     scaled = model.items.weight * math.sqrt(8)
     begin = (model.begin * math.sqrt(8)).expand(2, 1, 8)
     read = scaled[items] + model.encoder.positions(positions_from_end(lengths, 3))
-    written = torch.cat([begin, scaled[targets[:, :2]]], dim=1)
+    generated = torch.cat([begin, scaled[targets[:, :2]]], dim=1)
     assert close(sums[0], read)
-    assert close(sums[1], written + model.decoder.positions(torch.arange(3)))
+    assert close(sums[1], generated + model.decoder.positions(torch.arange(3)))
 
 
-def test_reading_and_writing_share_one_table() -> None:
+def test_encoder_decoder_and_head_share_one_table() -> None:
     model = make_model(0)
     tables = [weight for weight in model.parameters() if weight.shape[0] == ITEMS + 1]
     assert len(tables) == 1
     (candidates,) = model.head.represent_candidates(model.items.weight)
     assert candidates is tables[0]
     items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(Inputs(items, lengths), targets)
+    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     # Read: 1 and 2 in the history, 3 by the decoder; 4 is only scored, 5 is neither.
     model.head.logits((states,), (candidates,))[..., 4].sum().backward()
     assert tables[0].grad is not None
@@ -174,11 +176,11 @@ def test_reading_and_writing_share_one_table() -> None:
     assert reached == [1, 2, 3, 4]
 
 
-def test_padding_stays_zero_whatever_is_learned() -> None:
+def test_padding_stays_zero_in_training() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])
     (states,), _ = model.teacher_forced(
-        Inputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
+        ModelInputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
     )
     states.square().sum().backward()
     assert model.items.weight.grad is not None
@@ -187,7 +189,7 @@ def test_padding_stays_zero_whatever_is_learned() -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_weights_start_as_xavier_has_them(wide: bool) -> None:
+def test_weights_are_initialised_by_xaviers_rule(wide: bool) -> None:
     """Uniform in ±√(6 / (inputs + outputs)), for every matrix of the stacks."""
     torch.manual_seed(0)
     model = fresh_model(embedding_dim=48, feed_forward_dim=96, wide_heads=wide)

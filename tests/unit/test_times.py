@@ -35,8 +35,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
-from recsys.model.hstu import TimesRead
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -74,13 +73,13 @@ def test_times_go_where_their_items_go(rows: Timed, data: st.DataObject) -> None
     kept = [[pair for pair in row if pair[0]] for row in rows]
     assert as_lists(histories) == kept
     count = data.draw(st.integers(1, 7))
-    assert as_lists(histories.newest(count)) == [row[-count:] for row in kept]
+    assert as_lists(histories.latest(count)) == [row[-count:] for row in kept]
     some = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
     taken = histories.take(np.array(some, dtype=np.int64))
     assert as_lists(taken) == [kept[row] for row in some]
     start = data.draw(st.integers(0, len(rows)))
     for part, numbers in (
-        (histories.newest(count), asked),
+        (histories.latest(count), asked),
         (taken, [asked[row] for row in some]),
         (histories[start:], asked[start:]),
     ):
@@ -226,7 +225,7 @@ def test_scores_in_company_are_those_alone(times: TimesRead) -> None:
 def test_a_scorer_refuses_histories_without_what_its_model_reads() -> None:
     with pytest.raises(ValueError, match="reads times"):
         ModelScorer(make("past"), 6).score(Histories.from_lists([[1]]))
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="the time of the request"):
         ModelScorer(make("request"), 6).score(timed([[(1, 5)]]))
 
 
@@ -272,7 +271,7 @@ def test_a_model_that_reads_the_time_of_asking(dataset: PreparedDataset, tmp_pat
     model = recommender.bundle.model
     items, times = torch.tensor([[1, 2, 1]]), torch.tensor([[10, 500, 900, 86_400]])
     assert isinstance(model, NextItemModel)
-    (states,) = model(Inputs(items, torch.tensor([3]), times))
+    (states,) = model(ModelInputs(items, torch.tensor([3]), times))
     expected = (states[0, -1] @ model.items.weight[1:].T).tolist()
     assert scores(86_400) == pytest.approx(expected, abs=1e-5)
     assert scores("1970-01-02") == scores(datetime(1970, 1, 2)) == scores(86_400)

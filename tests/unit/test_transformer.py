@@ -14,7 +14,7 @@ from recsys.config import SequenceToSequenceConfig
 from recsys.model.attention import causal_mask, padding_mask
 from recsys.model.blocks import BlockSettings, DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
-from recsys.model.decoder import Decoder, Memory
+from recsys.model.decoder import Decoder, EncodedHistory
 from recsys.model.encoder import Encoder
 
 DIM, FEED_FORWARD = 6, 10
@@ -32,7 +32,7 @@ class NoPositions(nn.Module):
 
 
 def torch_name(ours: str) -> str:
-    """What `nn.Transformer` calls a parameter of our stacks."""
+    """The name in `nn.Transformer` of a parameter of our stacks."""
     last_norm = "norm2" if ours.startswith("encoder") else "norm3"
     for name, theirs in {
         ".blocks.": ".layers.",
@@ -43,7 +43,7 @@ def torch_name(ours: str) -> str:
         "feed_forward.0": "linear1",
         "feed_forward.2": "linear2",
         "attention_norm": "norm1",
-        "memory_norm": "norm2",
+        "cross_norm": "norm2",
         "feed_forward_norm": last_norm,
     }.items():
         ours = ours.replace(name, theirs)
@@ -94,41 +94,41 @@ def twins(
     heads=st.sampled_from([1, 2, 3]),
     layers=st.integers(1, 2),
     histories=st.lists(st.integers(1, 7), min_size=1, max_size=3),
-    written=st.integers(1, 6),
+    generated=st.integers(1, 6),
 )
-def test_the_whole_equals_torch(
+def test_the_transformer_equals_torch(
     norm: Literal["pre", "post"],
     activation: Literal["gelu", "relu"],
     seed: int,
     heads: int,
     layers: int,
     histories: list[int],
-    written: int,
+    generated: int,
 ) -> None:
-    """Memory and output, and gradients to both inputs and to every parameter, with all masks."""
+    """Encoder states, output, and gradients to both inputs and every parameter, with all masks."""
     torch.manual_seed(seed)
     ours, theirs = twins(norm, activation, heads, layers)
     lengths, width = torch.tensor(histories), max(histories)
     source = torch.randn(len(lengths), width, DIM, dtype=torch.float64, requires_grad=True)
-    target = torch.randn(len(lengths), written, DIM, dtype=torch.float64, requires_grad=True)
+    target = torch.randn(len(lengths), generated, DIM, dtype=torch.float64, requires_grad=True)
     read = padding_mask(lengths, width)
-    wanted = padding_mask(torch.randint(1, written + 1, lengths.shape), written)
+    real_targets = padding_mask(torch.randint(1, generated + 1, lengths.shape), generated)
 
-    memory = ours["encoder"](source, lengths)
-    found = ours["decoder"](target, Memory(memory, lengths))
-    their_memory = theirs.encoder(source, src_key_padding_mask=~read)
+    encoded = ours["encoder"](source, lengths)
+    found = ours["decoder"](target, EncodedHistory(encoded, lengths))
+    their_encoded = theirs.encoder(source, src_key_padding_mask=~read)
     expected = theirs(
         source,
         target,
-        tgt_mask=~causal_mask(written),
+        tgt_mask=~causal_mask(generated),
         src_key_padding_mask=~read,
-        tgt_key_padding_mask=~wanted,  # for us, right-padded targets need no mask but causality's
+        tgt_key_padding_mask=~real_targets,  # ours needs only causality: right padding
         memory_key_padding_mask=~read,
     )
-    assert close(memory[read], their_memory[read])
-    assert close(found[wanted], expected[wanted])
+    assert close(encoded[read], their_encoded[read])
+    assert close(found[real_targets], expected[real_targets])
 
-    direction = torch.randn_like(found) * wanted[:, :, None]
+    direction = torch.randn_like(found) * real_targets[:, :, None]
     names, weights = zip(*ours.named_parameters(), strict=True)
     our_gradients = torch.autograd.grad((found * direction).sum(), [source, target, *weights])
     their_weights = [theirs.get_parameter(torch_name(name)) for name in names]

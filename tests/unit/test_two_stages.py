@@ -1,4 +1,4 @@
-"""Two stages: what is retrieved is ranked as in one, and nothing else is recommended."""
+"""Two stages: retrieved items are ranked as in one stage, and no others are recommended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recsys.evaluation.retrieval import retrieval_figures
 from recsys.inference.ranking import Seen, rank_targets, top_k
 from recsys.inference.scorer import Scored
 from recsys.inference.two_stages import TwoStages
-from recsys.model.model_inputs import Inputs
+from recsys.model.model_inputs import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
@@ -41,17 +41,17 @@ def two_stages(first: Scores, second: Scores, retrieve: int, seen: Seen = "filte
     return TwoStages(scored(first), scored(second), retrieve, seen)
 
 
-def test_what_is_found_has_the_rankers_scores_and_the_rest_none() -> None:
+def test_retrieved_items_have_the_rankers_scores_and_others_none() -> None:
     stages = two_stages([[9, 8, 7, 6], [1, 2, 3, 4]], [[1, 2, 30, 40], [10, 20, 3, 4]], 2)
     never = -math.inf
     histories = Histories.from_lists([[], []])
     assert stages.score(histories).tolist() == [[never, 1, 2, never, never], [never] * 3 + [3, 4]]
-    some = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
-    assert some.tolist() == [[2, never], [4, never]]
+    own = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
+    assert own.tolist() == [[2, never], [4, never]]
     assert stages.num_items == 4
 
 
-def test_of_equal_items_the_smaller_ones_are_found() -> None:
+def test_of_equal_scores_the_smaller_items_are_retrieved() -> None:
     stages = two_stages([[5, 1, 5, 5]], [[1, 9, 2, 3]], 2)
     items, scores = top_k(stages, Histories.from_lists([[]]), 3, "filter")
     assert items.tolist() == [[3, 1, 0]]
@@ -59,7 +59,7 @@ def test_of_equal_items_the_smaller_ones_are_found() -> None:
 
 
 @pytest.mark.parametrize(("seen", "expected"), [("filter", [3, 4]), ("allow", [1, 2])])
-def test_seen_items_take_up_no_place_unless_they_are_allowed(
+def test_seen_items_are_not_retrieved_unless_they_are_allowed(
     seen: Seen, expected: list[int]
 ) -> None:
     stages = two_stages([[9, 8, 7, 6]], [[1, 1, 1, 1]], 2, seen)
@@ -67,7 +67,7 @@ def test_seen_items_take_up_no_place_unless_they_are_allowed(
     assert items.tolist() == [expected]
 
 
-def test_fewer_items_may_be_left_than_are_wanted() -> None:
+def test_fewer_items_may_be_left_than_are_retrieved() -> None:
     stages = two_stages([[9, 8, 7]], [[1, 2, 3]], 2)
     never = -math.inf
     assert stages.score(Histories.from_lists([[1, 3]])).tolist() == [[never, never, 2, never]]
@@ -100,20 +100,20 @@ def test_lists_and_ranks_are_those_of_plain_sorting(
         best = sorted(kept, key=lambda i: (-second[user][i - 1], i))
         assert [i for i in found[user].tolist() if i] == best
     if retrieve >= num_items:
-        wanted = np.array(targets, dtype=np.int32)
-        one, two = (rank_targets(s, histories, wanted, seen) for s in (scored(second), stages))
+        tokens = np.array(targets, dtype=np.int32)
+        one, two = (rank_targets(s, histories, tokens, seen) for s in (scored(second), stages))
         assert one.tolist() == two.tolist()
 
 
-def test_nothing_is_retrieved() -> None:
+def test_retrieving_no_item_is_refused() -> None:
     with pytest.raises(InputError, match="retrieve=0: must be at least 1"):
         two_stages([[1]], [[1]], 0)
 
 
-def test_figures_of_each_size_by_hand() -> None:
-    """Four items, one user each with target 1, in the retriever's place 2 and 4.
+def test_metrics_of_each_size_by_hand() -> None:
+    """Four items, one user each with target 1, which the retriever ranks 2 and 4.
 
-    The ranker has it first and second.
+    The ranker ranks it 1 and 2.
     """
     first, second = [[3, 4, 2, 1], [1, 4, 3, 2]], [[9, 1, 1, 1], [8, 1, 1, 9]]
     users, targets = np.arange(2), np.array([1, 1], dtype=np.int32)
@@ -150,7 +150,7 @@ def counting_bundle(
 @pytest.mark.parametrize("fixture", ["tiny_bundle", "counting_bundle"])
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 @pytest.mark.parametrize("retrieve", [5, 1000])
-def test_to_retrieve_the_catalogue_is_to_rank_it(
+def test_retrieving_the_catalogue_is_ranking_it(
     fixture: str, seen: Seen, retrieve: int, request: pytest.FixtureRequest
 ) -> None:
     recommender = Recommender(request.getfixturevalue(fixture))
@@ -163,11 +163,11 @@ def test_to_retrieve_the_catalogue_is_to_rank_it(
 
 def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
     recommender, history = Recommender(tiny_bundle), ["hat"]
-    whole = recommender.recommend([history], k=5, seen="allow")
+    full = recommender.recommend([history], k=5, seen="allow")
     retriever = tiny_bundle.retriever.score(Histories.from_lists([[3]]))[0, 1:]
     best = tiny_bundle.vocabulary.decode(np.array([1 + int(retriever.argmax())])).to_list()
     (one,) = recommender.recommend([history], k=1, seen="allow", retrieve=1).to_dicts()
-    (same,) = whole.filter(pl.col("item_id").is_in(best)).to_dicts()
+    (same,) = full.filter(pl.col("item_id").is_in(best)).to_dicts()
     assert one["item_id"] == same["item_id"]
     assert one["score"] == pytest.approx(same["score"], abs=1e-5)
     assert one["rank"] == 1
@@ -180,13 +180,13 @@ def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -
     counted = 20 * count_ensemble.counts.score(history)[0]
     assert len(set(counted.tolist())) > 2, "the counts say something"
     with torch.inference_mode():
-        states = model(Inputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
+        states = model(ModelInputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
         expected = states[0, -1] @ model.items.weight.T + counted
     found = counting_bundle.retriever.score(history)[0]
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_what_cannot_be_done_in_two_stages_is_refused(
+def test_two_stages_without_target_attention_are_refused(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
 ) -> None:
     with pytest.raises(InputError, match="retrieve=2: must be at least k=3"):

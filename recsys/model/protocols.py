@@ -1,0 +1,230 @@
+"""The protocols of a head and of a model: what training, scoring and serving may call.
+
+Concrete classes need not inherit from them. Letters of shapes: B histories, L positions, D the
+embedding, C candidates, I items of the catalogue, H attention heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from recsys.model.decoder import DecoderCache, EncodedHistory
+from recsys.model.item_embeddings import ItemEmbeddings
+from recsys.model.model_inputs import ModelInputs, TimesRead
+from recsys.model.recorded_attention import AttentionLayer
+
+HistoryRepresentation = tuple[Tensor, ...]
+"""Tensors whose first dimension is B and whose second-last is L."""
+LastRepresentation = tuple[Tensor, ...]
+"""Tensors whose first dimension is B: what scoring at the last item of each history needs. The
+first one is the state there, [B, D]."""
+CandidateRepresentation = tuple[Tensor, ...]
+"""Tensors whose second-last dimension is the number of candidates: shared by all histories, or with
+a first dimension B, where each history has its own."""
+KVSource = Literal["items", "states", "both"]
+"""The source of a head's keys and values: item embeddings, encoder states or both."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAttention:
+    """How the attention of a head spreads over the purchases, as seen from the last item."""
+
+    weights: Tensor
+    """[B, H, L, C]; they sum to 1 over L and are 0 on padding."""
+    contributions: Tensor
+    """[B, L, C]: what each purchase adds to each candidate's score. The rest of the score is the
+    dot product of the last state and the candidate."""
+    half_lives: list[float]
+    """[H]: the number of purchases after which the attention of a head halves."""
+
+
+class Head(Protocol):
+    """How hidden states and candidates become scores.
+
+    Histories and candidates are represented separately, once per batch. `logits` then joins the two
+    at every position, chunk by chunk in training; `score_last` joins them at the last position
+    only, which is all that scoring needs.
+    """
+
+    @property
+    def kv_source(self) -> KVSource | None:
+        """The source of the keys and values of the head's attention over the history.
+
+        If None, the head has no attention: the scores at a position depend on the state there only.
+        If "items", they also depend on the item embeddings up to that position, but on no earlier
+        state.
+        """
+        ...
+
+    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
+        """Represent histories by hidden states [B, L, D] and input embeddings [B, L, D].
+
+        Unless keys and values are made of states, ``states`` may hold the last one only, [B, 1, D];
+        `select_last` is then all that the representation is good for.
+        """
+        ...
+
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
+        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D]."""
+        ...
+
+    def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
+        """Scores [B, L, C] of shared candidates at every position, from the items up to there."""
+        ...
+
+    def score_targets(
+        self, history: HistoryRepresentation, targets: CandidateRepresentation
+    ) -> Tensor:
+        """Scores [B, L] of one candidate at each position, represented from [B, L, D]."""
+        ...
+
+    def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
+        """Select what `score_last` needs, for histories of lengths [B] ≥ 1."""
+        ...
+
+    def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
+        """Scores [B, C] at each history's last item, of shared candidates or of its own."""
+        ...
+
+    def attention(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> HeadAttention | None:
+        """The attention at the last item of histories of lengths [B]; None if there is none."""
+        ...
+
+    def chunk_rows(self, length: int, candidates: int) -> int:
+        """The number of sequences of this length for which training best makes `logits` at once."""
+        ...
+
+    def elements_per_candidate(self, last: LastRepresentation) -> int:
+        """The number of elements that `score_last` holds in memory for each candidate."""
+        ...
+
+
+class Model(Protocol):
+    """A model that can be trained, and scores the items of a catalogue."""
+
+    training: bool
+    """Whether it is in training mode (`nn.Module`)."""
+
+    @property
+    def num_items(self) -> int:
+        """The size of the catalogue, I: item tokens are 1 to I."""
+        ...
+
+    @property
+    def items(self) -> ItemEmbeddings:
+        """The embeddings of the items, as inputs and as candidates."""
+        ...
+
+    @property
+    def head(self) -> Head:
+        """The head that turns representations into scores."""
+        ...
+
+    @property
+    def times(self) -> TimesRead:
+        """Which times the model reads."""
+        ...
+
+    def __call__(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories: at every item, or [B, 1, ...] if only the end can be scored at.
+
+        Raises:
+            ValueError: the model reads features, or times, and there are none.
+        """
+        ...
+
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """Encode what `Head.score_last` needs, with less work than calling the model.
+
+        Raises:
+            ValueError: the model reads features, or times, and there are none.
+        """
+        ...
+
+    def teacher_forced(
+        self, inputs: ModelInputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
+        """Represent histories at n positions, for the n targets [B, n] that are predicted there.
+
+        Returns:
+            The representation, its L being n; and item tokens [B, N] of which the first
+            N - n + 1 + t were seen before target t.
+        """
+        ...
+
+    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
+        """The attention of every layer whose weights sum to 1, in the order of the layers.
+
+        Args:
+            inputs: the histories that are read.
+            generated: item tokens [B, t] that a `GenerativeModel` generated; others ignore them.
+        """
+        ...
+
+    def as_generative(self) -> GenerativeModel | None:
+        """The model itself if it can generate purchases one after the other, else None."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """See `nn.Module`."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """See `nn.Module`."""
+        ...
+
+    def modules(self) -> Iterator[nn.Module]:
+        """See `nn.Module`."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `nn.Module`."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """See `nn.Module`."""
+        ...
+
+    def train(self, mode: bool = True) -> Self:
+        """See `nn.Module`."""
+        ...
+
+    def eval(self) -> Self:
+        """See `nn.Module`."""
+        ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """See `nn.Module`."""
+        ...
+
+
+class GenerativeModel(Model, Protocol):
+    """A model that generates purchases one after the other."""
+
+    @property
+    def max_generated(self) -> int:
+        """The most purchases that it can generate for a user."""
+        ...
+
+    def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
+        """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
+        ...
+
+    def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
+        """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
+        ...
+
+    def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
+        """The decoder's state before the first token, [B, 1, D], and its cache."""
+        ...
+
+    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """The decoder's states [B, W, D] after one more token of each hypothesis [B, W]."""
+        ...
