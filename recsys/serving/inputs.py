@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, time_value
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
-from recsys.data.histories import PAD, Histories, span_places
+from recsys.data.histories import PAD, Histories, span_indices
 from recsys.data.log import KEPT, filter_log, read_log
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
@@ -98,7 +98,7 @@ class UserHistories:
         rows = known_tokens(asked, known_users, "user", f"dataset {dataset.path}") - np.int64(1)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
-        places = span_places(starts, ends)
+        places = span_indices(starts, ends)
         features, user_features = dataset.interaction_features, dataset.user_features
         whole = Histories(
             ours[dataset.items[places]],

@@ -144,7 +144,7 @@ def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
     assert not ages[:, 2].any()
     assert histories[1:].padded_features() is not None
     batch = next(iter(TrainingBatches(histories, 2, 100, seed=0, windows="all")))
-    share = batch.share(1, 2)
+    share = batch.shard(1, 2)
     assert share.features is not None
     assert batch.features is not None
     for ours, whole in zip(share.features, batch.features, strict=True):
@@ -288,7 +288,9 @@ def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -
     for data in (dataset, changed):
         known = catalogue.encoders.read(data)
         ends = known.offsets[1:]
-        everything = known.known(np.arange(3), known.offsets[:-1], ends).take(np.array([0, 1]))
+        everything = known.histories_between(np.arange(3), known.offsets[:-1], ends).take(
+            np.array([0, 1])
+        )
         batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
     for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
         assert torch.equal(ours, theirs)

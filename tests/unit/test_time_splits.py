@@ -111,7 +111,7 @@ def test_targets_and_histories_by_hand(
     dataset = prepare(LOG, DataConfig(split=split), tmp_path / "out")
     assert dataset.item_table["item_id"].to_list() == [1, 2, 3]
     test = dataset.holdout("test")
-    histories = [test.histories[row : row + 1].items.tolist() for row in test.rows]
+    histories = [test.histories[row : row + 1].items.tolist() for row in test.history_rows]
     assert list(zip(test.users.tolist(), test.targets.tolist(), histories, strict=True)) == expected
     assert test.without_history == without
     assert test.dropped == (2 if targets == "every" else 1)
