@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.features.table import Features, side_by_side
+from recsys.data.features.table import Features, join_features
 
 PAD = 0
 """The item token that stands for "no item": padding, and items outside the catalogue."""
@@ -189,7 +189,7 @@ class Histories:
             parts.append((self.interaction_features.table, rows))
         if self.user_features is not None:
             parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        return side_by_side(parts)
+        return join_features(parts)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
