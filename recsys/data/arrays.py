@@ -54,8 +54,6 @@ def build_arrays(
         "offsets": offsets,
         "cuts": cuts,
     }
-    if "weight" in frame.columns:
-        arrays["weights"] = frame["weight"].to_numpy()
     user_ids = spans["value"].rename("user_id")
     persons = user_ids if config.session_gap is None else user_of_session(user_ids)
     catalogue = vocabulary.ids.rename("item_id")

@@ -37,7 +37,7 @@ _FILES = {
     *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
     *("users.parquet", "items.parquet"),
 }
-"""What every prepared dataset has; weights.npy and interactions.parquet may be beside them."""
+"""The files of every prepared dataset; interactions.parquet is optional."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,6 @@ class PreparedDataset:
     """Item tokens [N]; PAD for items that occur as test targets only."""
     timestamps: NDArray[np.int64]
     """[N], as in the log."""
-    weights: NDArray[np.float32] | None
-    """[N], if the log has them."""
     offsets: NDArray[np.int64]
     """[U + 1]."""
     cuts: NDArray[np.int32]
@@ -90,7 +88,6 @@ class PreparedDataset:
             manifest=manifest,
             items=arrays["items"],
             timestamps=arrays["timestamps"],
-            weights=arrays.get("weights"),
             offsets=arrays["offsets"],
             cuts=arrays["cuts"],
             user_table=pl.read_parquet(path / "users.parquet"),

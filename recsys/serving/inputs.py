@@ -194,7 +194,7 @@ def _from_log(
         raise InputError(
             f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
         ) from error
-    trained = (data.columns or Columns()).model_copy(update={"weight": None})
+    trained = data.columns or Columns()
     standard = Columns(position=trained.position)
     fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
     columns = standard if fits == [False, True] else trained

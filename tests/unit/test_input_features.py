@@ -105,7 +105,7 @@ def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: P
     assert dataset.user_table.rows() == [("ann", 20, "f"), ("bob", 40, "m"), ("cat", None, None)]
     plain = prepare(LOG, None, tmp_path / "plain")
     assert not {"interactions.parquet"} & set(plain.manifest.files)
-    assert "keep" not in plain.manifest.settings
+    assert plain.manifest.settings["keep"] == []
     fewer = prepare(LOG.drop("action", "rating", "tags"), None, tmp_path / "fewer")
     assert fewer.fingerprint == plain.fingerprint != dataset.fingerprint
     other = LOG.with_columns(rating=pl.lit(1))
@@ -441,8 +441,8 @@ def test_features_that_cannot_be_configured(model: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        (["user_id"], "data.keep: user_id is no column of an interaction's own"),
-        (["a", "a"], "data.keep: a is there twice"),
+        (["user_id"], "data.keep: user_id is stored anyway"),
+        (["a", "a"], "data.keep: a is listed twice"),
     ],
 )
 def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
@@ -486,9 +486,7 @@ def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: Prepared
     with pytest.raises(InputError, match="history: of one user, not of 3"):
         recommender.explain(raw, "hat")
     wrong = raw.with_columns(rating=pl.lit("good"))
-    with pytest.raises(
-        InputError, match="user 'ann', item 'boots' has 'good', which is not"
-    ):
+    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is not"):
         recommender.recommend(wrong, k=1)
 
 
