@@ -64,7 +64,7 @@ def test_training_after_a_test_target(tmp_path: Path) -> None:
     # 58; none is later than that of user 9 at 102: 1.8 on average.
     future = findings["future_training"]
     assert (future.count, future.share) == (2, 2 / 43)
-    assert "4% of them: leave_last_out knows no common clock" in future.sentence
+    assert "4% are later than the average one: leave_last_out does not" in future.sentence
     assert audited(log, tmp_path)["future_training"].count == 0
 
 
@@ -89,12 +89,12 @@ def test_held_out_users_know_the_future_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("filters", "words"),
     [
-        ({"min_item_interactions": 2}, "min_item_interactions=2, what"),
+        ({"min_item_interactions": 2}, "min_item_interactions=2: counted"),
         (
             {"min_item_interactions": 2, "min_user_interactions": 3, "k_core": True},
-            "min_item_interactions=2, min_user_interactions=3, k_core, what",
+            "min_item_interactions=2, min_user_interactions=3, k_core: counted",
         ),
-        ({"duplicates": "last"}, "duplicates=last, what"),
+        ({"duplicates": "last"}, "duplicates=last: counted"),
     ],
 )
 def test_filters_on_test_rows(filters: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_filters_on_test_rows(filters: dict[str, Any], words: str, tmp_path: Pat
     found = findings["filters_on_test_rows"]
     assert (found.count, found.share) == (10, 1 / 6)
     assert words in found.sentence
-    assert "those of validation and test targets too" in found.sentence
+    assert "including validation and test targets" in found.sentence
 
 
 def test_a_core_of_one_is_no_filter(tmp_path: Path) -> None:

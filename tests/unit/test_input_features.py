@@ -455,7 +455,7 @@ def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
         prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
     read = read_log(LOG, keep=["rating"])
-    with pytest.raises(InputError, match="data.keep: the frame is a log already read: keep"):
+    with pytest.raises(InputError, match="data.keep: the frame was read already: keep"):
         prepare(read, KEEP, tmp_path / "out")
     for users, message in (
         (pl.DataFrame({"user": ["ann"]}), "user table of the frame: no column 'user_id'"),

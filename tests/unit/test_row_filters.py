@@ -65,9 +65,9 @@ def test_what_was_left_out_stays_with_the_dataset(tmp_path: Path) -> None:
     ("rule", "words"),
     [
         ({"column": "piece", "below": 1}, "no column 'piece'"),
-        ({"column": "invoice", "matches": "("}, "'(' of 'x' is no regular expression"),
-        ({"column": "when", "below": 1}, "column 'when': not numbers but Date"),
-        ({"column": "day", "below": 1}, "is no number"),
+        ({"column": "invoice", "matches": "("}, "'(' of 'x' is not a regular expression"),
+        ({"column": "when", "below": 1}, "column 'when': must be numbers, not Date"),
+        ({"column": "day", "below": 1}, "is not a number"),
     ],
 )
 def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
@@ -80,7 +80,7 @@ def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
 
 def test_a_log_already_read_has_no_such_rows(tmp_path: Path) -> None:
     log = read_log(LINES.drop_nulls(), COLUMNS)
-    with pytest.raises(InputError, match="is a log already read"):
+    with pytest.raises(InputError, match="was read already"):
         prepare(log, DataConfig(drop=RULES), tmp_path / "out")
 
 

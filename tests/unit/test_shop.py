@@ -256,11 +256,11 @@ def test_smallest_shop_and_sizes_that_cannot_be() -> None:
     tiny = make_shop(num_customers=1, num_products=plain)
     assert tiny.interactions["user_id"].unique().to_list() == ["C00001"]
     assert len(tiny.products) == plain
-    with pytest.raises(InputError, match=f"^num_products: .* has {plain} to .* not {plain - 1}$"):
+    with pytest.raises(InputError, match=f"^num_products: must be {plain} to .* not {plain - 1}$"):
         make_shop(num_products=plain - 1)
     with pytest.raises(InputError, match=r"^num_products: .* not 99999$"):
         make_shop(num_products=99_999)
-    with pytest.raises(InputError, match=r"^num_customers: at least 1, not 0$"):
+    with pytest.raises(InputError, match=r"^num_customers: must be at least 1, not 0$"):
         make_shop(num_customers=0)
 
 

@@ -93,5 +93,5 @@ def test_judges_are_deterministic_and_check_what_they_are_given(small: Shop) -> 
     )
     with pytest.raises(InputError, match=r"was planted here.*judge models of a shuffled shop"):
         explanation_accuracy(shuffled(small), oracle.explain)
-    with pytest.raises(ValueError, match=r"^explain: one share per entry"):
+    with pytest.raises(ValueError, match=r"^explain: must return"):
         explanation_accuracy(small, lambda history, item: [1.0], max_cases=50)

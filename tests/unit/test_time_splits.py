@@ -79,7 +79,7 @@ def test_dates_of_yaml_are_dates_of_the_log(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_split_that_leaves_nothing_says_what_times_there_are(split: Split) -> None:
-    with pytest.raises(InputError, match=r"nothing to train on.*times run from 1 to 9"):
+    with pytest.raises(InputError, match=r"no test interactions.*times run from 1 to 9"):
         cut_points(split, TIMES, OFFSETS)
 
 

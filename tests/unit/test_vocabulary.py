@@ -55,7 +55,7 @@ def test_decode() -> None:
 
 @pytest.mark.parametrize("token", [-1, 4])
 def test_decode_refuses_other_tokens(token: int) -> None:
-    with pytest.raises(IndexError, match=r"item tokens are 0 to 3"):
+    with pytest.raises(IndexError, match=r"item tokens must be 0 to 3"):
         NUMBERS.decode([1, token])
 
 
