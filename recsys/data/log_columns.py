@@ -25,14 +25,14 @@ class LogColumn:
     values: pl.Series
     rows: pl.Series
     """The number of each data row, from 1."""
-    place: str
+    name: str
     """The origin and the column's name."""
 
     def refuse(self, bad: pl.Series, rule: str) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
         if (first := bad.arg_max()) is not None and bad[first]:
             row, value = self.rows[first], self.values[first]
-            raise InputError(f"{self.place}, data row {row}: {rule}: {value!r}")
+            raise InputError(f"{self.name}, data row {row}: {rule}: {value!r}")
 
 
 def _ids(column: LogColumn) -> pl.Series:
@@ -45,7 +45,7 @@ def _ids(column: LogColumn) -> pl.Series:
         column.refuse(ids == "", "an id is missing")
         return ids
     if not ids.dtype.is_integer():
-        raise InputError(f"{column.place}: ids must be integers or text, not {ids.dtype}")
+        raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
     integers = ids.cast(pl.Int64, strict=False)
     column.refuse(integers.is_null(), "an id of more than 64 bits")
     return integers
@@ -70,7 +70,7 @@ def _numbers(column: LogColumn) -> pl.Series:
     if numbers.dtype == pl.String:
         numbers = _numbers_in(numbers)
     elif not numbers.dtype.is_numeric():
-        raise InputError(f"{column.place}: must be numbers, not {numbers.dtype}")
+        raise InputError(f"{column.name}: must be numbers, not {numbers.dtype}")
     if numbers.dtype.is_integer():
         numbers = numbers.cast(pl.Int64, strict=False)
         bad = numbers.is_null()

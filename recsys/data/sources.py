@@ -123,21 +123,23 @@ def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: 
     )
 
 
-def _check(file: RemoteFile, found: str, place: str) -> None:
+def _check(file: RemoteFile, found: str, origin: str) -> None:
     if found != file.sha256:
-        raise InputError(f"{place}: SHA-256 {found} is not {file.sha256}: not the file {file.name}")
+        raise InputError(
+            f"{origin}: SHA-256 {found} is not {file.sha256}: not the file {file.name}"
+        )
 
 
 def _download(url: str, file: RemoteFile, cache: Path) -> Path:
     """Download into the cache; the file appears there once complete and verified."""
-    bar = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     digest = hashlib.sha256()
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
             urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)
             tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
-            Progress(*bar, console=Console(stderr=True), transient=True) as progress,
+            Progress(*bars, console=Console(stderr=True), transient=True) as progress,
         ):
             size = int(response.headers.get("Content-Length", 0)) or None
             task = progress.add_task(file.name, total=size)

@@ -1,4 +1,4 @@
-"""The log: one total order whatever the source, and its filters."""
+"""The log: one total order for every source, and its filters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def rows_of(log: InteractionLog) -> list[tuple[Any, ...]]:
 
 
 def times_of(values: list[Any] | pl.Series) -> list[int]:
-    """The stored timestamps of one user's rows, in order."""
+    """Return the stored timestamps of one user's rows, in order."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
     return [row[2] for row in rows_of(read_log(table))]
 
 
 def items_of(values: list[Any]) -> list[int]:
-    """The places of one user's rows, in the order of the log."""
+    """Return the positions of one user's rows, in the order of the log."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
     return [row[1] for row in rows_of(read_log(table))]
 
@@ -124,7 +124,7 @@ def test_frames_agree(convert: Any) -> None:
     assert log.fingerprint == read_log(frame_of(ROWS)).fingerprint
 
 
-def test_fingerprint_sees_every_value() -> None:
+def test_the_fingerprint_depends_on_every_value() -> None:
     first = read_log(frame_of(ROWS)).fingerprint
     for other in [("b", 2, 31), ("b", 4, 30), ("c", 2, 30)]:
         assert read_log(frame_of([other, *ROWS[1:]])).fingerprint != first
@@ -202,7 +202,7 @@ def test_duplicates(policy: Any, expected: list[tuple[Any, ...]]) -> None:
     assert log.rows == len(expected)
 
 
-# Item 9 has one row: without it user c has one row, without which item 3 has one row.
+# Item 9 has one row. Without it user c has one row, and without that item 3 has one row.
 CHAIN = [
     *[("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("b", 1, 1), ("b", 2, 2)],
     *[("c", 3, 1), ("c", 9, 2)],

@@ -1,4 +1,4 @@
-"""The prepared dataset: its content by hand, and that it is whole or refused."""
+"""The prepared dataset: its content by hand, and that damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 
-# Users a, b, c, d with 4, 3, 2 and 1 interactions. Items 8 and 9 occur as test targets only.
+# Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.
 LOG = pl.DataFrame(
     [
         *[("a", 5, 1), ("a", 3, 2), ("a", 5, 3), ("a", 9, 4)],
@@ -85,7 +85,7 @@ def test_holdout_test_drops_and_counts_targets_outside_the_catalogue(
     assert test.dropped == 2
 
 
-def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
+def test_the_split_is_stored_with_the_dataset(tmp_path: Path) -> None:
     splits: list[Split] = [LeaveLastOut(), LeaveLastOut(targets=2), LeaveLastBasketOut()]
     datasets = [prepare(LOG, DataConfig(split=s), tmp_path / str(s)) for s in splits]
     assert [dataset.manifest.settings["split"] for dataset in datasets] == [
@@ -148,7 +148,7 @@ def test_bad_item_features(features: dict[str, Any], words: str, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_fingerprint_is_of_settings_and_content_only(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     LOG.write_parquet(tmp_path / "log.parquet")
     frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), read_log(LOG)]
@@ -180,7 +180,7 @@ def test_a_damaged_or_old_dataset_is_replaced(harm: str, dataset: PreparedDatase
     assert prepare(LOG, DataConfig(), dataset.path).items.tolist() == expected
 
 
-def test_a_dataset_beside_users_work_is_left_alone(dataset: PreparedDataset) -> None:
+def test_a_dataset_with_other_files_is_not_replaced(dataset: PreparedDataset) -> None:
     (dataset.path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"left alone: notes\.txt is not part of a prepared"):
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
@@ -247,7 +247,7 @@ def damage(folder: Path, harm: str) -> None:
         ("none", r"not a prepared dataset: it has no manifest\.json"),
     ],
 )
-def test_open_refuses_what_is_not_whole(harm: str, words: str, dataset: PreparedDataset) -> None:
+def test_open_refuses_damaged_datasets(harm: str, words: str, dataset: PreparedDataset) -> None:
     damage(dataset.path, harm)
     with pytest.raises(InputError, match=words) as caught:
         PreparedDataset.open(dataset.path)
