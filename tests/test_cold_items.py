@@ -1,4 +1,4 @@
-"""Items of the shop that nobody has had yet: found by their category, and not without it."""
+"""New items of the shop, which nobody has bought yet, are recommended by their category."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recsys.training.loop import train
 SHOP = make_shop(seed=0, num_customers=1_000, num_products=300)
 VOCABULARY = Vocabulary(SHOP.products["item_id"])
 COLD = np.arange(1, 301) % 10 == 0
-"""Every tenth product, the ids of which say nothing, has not been sold yet."""
+"""Every tenth product has not been sold yet; ids carry no information."""
 
 
 def make_experiment(*features: str) -> Experiment:
@@ -31,36 +31,36 @@ def make_experiment(*features: str) -> Experiment:
 
 
 def warm_and_cold() -> tuple[Histories, Histories, NDArray[np.int32]]:
-    """What was bought of the known products; and what of it came before each of the new ones."""
+    """Return histories of known products, histories before new products, and these products."""
     tokens = VOCABULARY.encode(SHOP.interactions["item_id"])
     users = SHOP.interactions["user_id"].rle_id().to_numpy()
     known = ~COLD[tokens - 1]
     histories = [tokens[(users == user) & known] for user in range(users[-1] + 1)]
-    places = np.flatnonzero(~known)[::8]
-    before = [tokens[:place][(users[:place] == users[place]) & known[:place]] for place in places]
-    asked = [number for number, items in enumerate(before) if len(items) >= 3]
+    positions = np.flatnonzero(~known)[::8]
+    before = [tokens[:end][(users[:end] == users[end]) & known[:end]] for end in positions]
+    chosen = [number for number, items in enumerate(before) if len(items) >= 3]
     return (
         Histories.from_lists([items for items in histories if len(items) > 1]),
-        Histories.from_lists([before[number] for number in asked]),
-        tokens[places[asked]],
+        Histories.from_lists([before[number] for number in chosen]),
+        tokens[positions[chosen]],
     )
 
 
 def share_above(experiment: Experiment, products: pl.DataFrame) -> float:
-    """Of the catalogue that is ranked above a new product that was bought next: half is chance."""
-    histories, asked, targets = warm_and_cold()
+    """Return the share of the catalogue ranked above the new product bought next; 0.5 by chance."""
+    histories, before, targets = warm_and_cold()
     features = features_of(experiment.model, "item")
     encoder = FeatureEncoder.fit("item", features, products) if features else None
     catalogue = Catalogue.read(len(products), Encoders(encoder), products)
     model, _ = train(experiment, catalogue, histories, None, 8, lambda *_: None)
-    scores = ModelScorer(model, 20).score(asked).numpy()[:, PAD + 1 :]
+    scores = ModelScorer(model, 20).score(before).numpy()[:, PAD + 1 :]
     return float((scores > np.take_along_axis(scores, targets[:, None] - 1, axis=1)).mean())
 
 
 def test_new_products_are_found_by_their_category() -> None:
-    """Not by one that says nothing; and without any, they were wrong answers and nothing else."""
+    """A shuffled category gives chance; without features new items were only ever negatives."""
     products = SHOP.products
-    dealt = products.with_columns(products["category"].shuffle(seed=3))
+    shuffled = products.with_columns(products["category"].shuffle(seed=3))
     assert share_above(make_experiment("category"), products) < 0.4
-    assert 0.42 < share_above(make_experiment("category"), dealt) < 0.58
+    assert 0.42 < share_above(make_experiment("category"), shuffled) < 0.58
     assert share_above(make_experiment(), products) > 0.8

@@ -1,4 +1,4 @@
-"""Does the encoder-decoder continue the chains planted in the shop, in order? And only there?"""
+"""The encoder-decoder continues the chains planted in the shop, and none in a shuffled shop."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SMALL = [
 
 @dataclass(frozen=True)
 class Continued:
-    """Shares of the probe histories after which a chain is written in order; means of 8 chains."""
+    """The share of probe histories after which a chain is generated in order; means of 8 chains."""
 
     with_start: float
     without_start: float
 
 
-def written(model: Recommender) -> TopK:
+def generated(model: Recommender) -> TopK:
     def next_items(histories: Sequence[list[str]], n: int) -> list[list[str]]:
         lists: list[list[str]] = (
             model.generate(histories, n=n)
@@ -39,21 +39,21 @@ def written(model: Recommender) -> TopK:
             .agg("item_id")["item_id"]
             .to_list()
         )
-        assert len(lists) == len(histories), "none is left without a list"
+        assert len(lists) == len(histories), "every history has a list"
         return lists
 
     return next_items
 
 
 def continued(sold: Shop, truth: Shop, folder: Path, n: int, *overrides: str) -> Continued:
-    """Fit to the log of one shop, judge by the chains of another."""
+    """Fit a model to the log of one shop and test it with the chains of another."""
     split = "data.split={kind: leave_last_out, targets: 5}"
     experiment = recsys.load_experiment(
         CONFIG, [*overrides, split, f"tracking.uri=sqlite:///{folder}/mlflow.db"]
     )
     data = recsys.prepare(sold.interactions, experiment.data, folder / "data")
     run = recsys.fit(experiment, data, out=folder / "run")
-    chains = chain_continuation(truth, written(recsys.load(run.bundle)), n=n, num_probes=100)
+    chains = chain_continuation(truth, generated(recsys.load(run.bundle)), n=n, num_probes=100)
     print(chains)
     assert chains.height == 8
     return Continued(*chains.select("continued", "without_start").mean().row(0))
@@ -72,7 +72,7 @@ def test_chains_are_continued_in_the_shop_and_not_in_the_shuffled_one(tmp_path: 
 
 @pytest.mark.benchmark
 def test_chains_at_full_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rates of the shipped config, and of the same purchases shuffled, for five and ten."""
+    """Print the rates of the shipped config for 5 and 10 purchases, also on the shuffled shop."""
     shop = make_shop(seed=0)
     for name, sold in (("shop", shop), ("shuffled", shuffled(shop))):
         for n in (5, 10):

@@ -1,4 +1,4 @@
-"""Does target attention find the rules planted in the shop, and explain by them? And only there?"""
+"""Target attention recovers the rules planted in the shop and explains purchases by them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CONFIG = Path(__file__).parents[1] / "configs" / "shop.yaml"
 @dataclass(frozen=True)
 class Findings:
     rules: float
-    """Share of the planted rules that were recovered."""
+    """The share of planted rules that were recovered."""
     explained: float
-    """Share of the planted purchases whose true cause has the largest share of the score."""
+    """The share of planted purchases whose true cause has the largest share of the score."""
 
 
 def findings(sold: Shop, truth: Shop, folder: Path, *overrides: str) -> Findings:
-    """Fit to the log of one shop, judge by the truth of another."""
+    """Fit a model to the log of one shop and test it with the truth of another."""
     data = recsys.prepare(sold.interactions, out=folder / "data", items=sold.products)
     tracking = f"tracking.uri=sqlite:///{folder}/mlflow.db"
     run = recsys.fit(CONFIG, data, overrides=[*overrides, tracking], out=folder / "run")
@@ -37,15 +37,15 @@ def findings(sold: Shop, truth: Shop, folder: Path, *overrides: str) -> Findings
 
 
 def explained_by_age(truth: Shop) -> float:
-    """What explanations that know nothing but recency would reach: the best age to name always."""
+    """Return the accuracy of always naming the purchase of the best age as the cause."""
 
     def accuracy(age: int) -> float:
-        def name_it(history: list[str], _: str) -> list[float]:
+        def name_purchase(history: list[str], _: str) -> list[float]:
             return [
                 float(position == max(0, len(history) - age)) for position in range(len(history))
             ]
 
-        cases = explanation_accuracy(truth, name_it, max_cases=200)
+        cases = explanation_accuracy(truth, name_purchase, max_cases=200)
         return cases.select("cause_first").mean().item()  # type: ignore[no-any-return]
 
     return max(accuracy(age) for age in range(1, 7))
@@ -53,10 +53,10 @@ def explained_by_age(truth: Shop) -> float:
 
 @pytest.mark.slow
 def test_planted_rules_are_found_in_the_shop_and_not_in_the_shuffled_one(tmp_path: Path) -> None:
-    """A smaller shop than the demo's, for the time's sake: there all rules are found.
+    """The shop is smaller than the demo's, to save time; there all rules are recovered.
 
-    Even a model of noise names a true cause more often than chance does: its attention favours
-    recent purchases, and causes are recent. It must hardly do better than a fixed age does.
+    Even a model of noise names true causes more often than chance: its attention favours recent
+    purchases, and causes are recent. It must not do much better than a fixed age.
     """
     shop = make_shop(seed=0, num_customers=3_000)
     small = "training.batch_tokens=2000"
@@ -71,7 +71,7 @@ def test_planted_rules_are_found_in_the_shop_and_not_in_the_shuffled_one(tmp_pat
 
 @pytest.mark.benchmark
 def test_planted_rules_at_full_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rates of the demo's shop, and of the same purchases shuffled."""
+    """Print the rates of the demo's shop, and of the shuffled shop."""
     shop = make_shop(seed=0)
     for name, sold in (("shop", shop), ("shuffled", shuffled(shop))):
         found = findings(sold, shop, tmp_path / name)

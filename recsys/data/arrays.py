@@ -1,4 +1,4 @@
-"""A filtered log as the arrays and tables of a prepared dataset."""
+"""The arrays and tables of a prepared dataset, built from a filtered log."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
 INTERACTIONS = "interactions"
-"""The table of the columns of the log that are kept."""
+"""The name of the table of kept columns."""
 
 
-def encode_log(
+def build_arrays(
     log: InteractionLog,
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
     config: DataConfig,
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
-    """The arrays and tables of a dataset, by the names of their files.
+    """Build the arrays and tables of a dataset, by the names of their files.
 
-    The catalogue is the items of training and validation interactions.
+    The catalogue consists of the items of training and validation interactions.
 
     Args:
-        log: filtered.
+        log: the filtered log.
         items: item_id and features, if there are any.
-        users: user_id and features, if there are any; each is those of all sessions of a user.
-        config: how the log is split, and whether users were taken apart into sessions.
+        users: user_id and features, if there are any; a user's row applies to all sessions.
+        config: how the log is split, and whether users were split into sessions.
 
     Raises:
-        InputError: the split is none of this log, or a table is none of its items or users.
+        InputError: the split does not fit the log, or a table has none of its items or users.
     """
     frame = log.frame.collect("polars").to_polars()
     spans = frame["user_id"].rle().struct.unnest()
@@ -54,14 +54,12 @@ def encode_log(
         "offsets": offsets,
         "cuts": cuts,
     }
-    if "weight" in frame.columns:
-        arrays["weights"] = frame["weight"].to_numpy()
     user_ids = spans["value"].rename("user_id")
-    persons = user_ids if config.session_gap is None else user_of_session(user_ids)
+    person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
     catalogue = vocabulary.ids.rename("item_id")
     tables = {
-        "users": _described(user_ids, persons, users, f"user table of {log.origin}"),
-        "items": _described(catalogue, catalogue, items, f"item table of {log.origin}"),
+        "users": _with_features(user_ids, person_ids, users, f"user table of {log.origin}"),
+        "items": _with_features(catalogue, catalogue, items, f"item table of {log.origin}"),
     }
     if log.keep:
         tables[INTERACTIONS] = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
@@ -73,7 +71,7 @@ def dataset_fingerprint(
     arrays: dict[str, NDArray[np.generic]],
     tables: dict[str, pl.DataFrame],
 ) -> str:
-    """SHA-256 of what decides a dataset and of what `encode_log` made of it."""
+    """Return the SHA-256 of the settings of a dataset and of the output of `build_arrays`."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
@@ -83,10 +81,10 @@ def dataset_fingerprint(
     return digest.hexdigest()
 
 
-def count(
+def count_rows(
     log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
 ) -> dict[str, int]:
-    """How much there is of what, before the filters (rows_read) and in a dataset."""
+    """Count the rows before the filters (rows_read), and the parts of a dataset."""
     ends = arrays["cuts"].sum(axis=0).tolist()
     return {
         "rows_read": log.rows,
@@ -100,23 +98,23 @@ def count(
     }
 
 
-def _described(
-    ids: pl.Series, described: pl.Series, features: pl.DataFrame | None, origin: str
+def _with_features(
+    ids: pl.Series, feature_ids: pl.Series, features: pl.DataFrame | None, origin: str
 ) -> pl.DataFrame:
-    """The ids and the features of each; nulls where there are none.
+    """Join features to ids; null if an id has none.
 
     Args:
-        ids: of items or users, each once; their name is that of the column in the features.
-        described: the ids that features go by, not each once where sessions are.
-        features: the ids and what is known of them.
-        origin: of the features, as messages name it.
+        ids: unique ids of items or users, named as the id column of the features.
+        feature_ids: the id whose features each of them has; sessions of a user share one.
+        features: the id column and the features.
+        origin: the name of the features in messages.
     """
     if features is None:
         return ids.to_frame()
     key = ids.name
     if key not in features.columns:
         raise InputError(f"{origin}: no column {key!r} among {', '.join(features.columns)}")
-    known = Vocabulary(described.unique().sort())
+    known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))
     found = features.drop(key).with_columns(rows).filter(rows != PAD)
     if found.is_empty():
@@ -124,5 +122,5 @@ def _described(
     if found["__row"].is_duplicated().any():
         twice = features[key].filter((rows != PAD) & rows.is_duplicated())[0]
         raise InputError(f"{origin}: {key} {twice!r} has more than one row")
-    asked = pl.DataFrame({key: ids, "__row": known.encode(described)})
-    return asked.join(found, on="__row", how="left", maintain_order="left").drop("__row")
+    table = pl.DataFrame({key: ids, "__row": known.encode(feature_ids)})
+    return table.join(found, on="__row", how="left", maintain_order="left").drop("__row")

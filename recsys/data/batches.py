@@ -1,4 +1,4 @@
-"""From histories to tensors: batches of like-length sequences, under a token budget."""
+"""Training batches: sequences of similar length, under a token budget."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureValues, SequenceBatch
+from recsys.data.sequence_batch import FeatureTensors, SequenceBatch
 
 Windows = Literal["newest", "all"]
-"""Which targets an epoch has: those among the newest items of each history, or every one."""
+"""The targets of an epoch: those among the newest items of each history, or all of them."""
 
 _POOL_BATCHES = 50
-"""Sequences are sorted by length within pools of so many batches: with 20, 6 to 7% of the positions
-were padding on MovieLens-1M, Beauty and Sports, with 50 it is 3 to 4%."""
+"""Sequences are sorted by length within pools of this many batches. On MovieLens-1M, Beauty and
+Sports 6 to 7% of the positions were padding with 20, and 3 to 4% with 50."""
 
 
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
 
-    ``len`` is the number of batches of the epoch that comes next: it differs by a few from epoch to
-    epoch, with the lengths that meet.
+    ``len`` is the number of batches of the next epoch. It differs slightly between epochs, with the
+    lengths that are batched together.
 
-    Each user's newest ``max_sequence_length + 1`` items make one sequence: all but the last are
-    inputs, all but the first targets. With ``windows="all"`` what is older makes more of them, each
-    ending with the item that the next one begins with: every item but a user's first is a target
-    once. Sequences are shuffled, sorted by length within pools of some batches and cut so that
+    Each user's newest ``max_sequence_length + 1`` items are one sequence: all but the last are
+    inputs, all but the first are targets. With ``windows="all"``, older items form more sequences,
+    each ending with the first item of the next one: every item except a user's first is a target
+    once. Sequences are shuffled, sorted by length within pools of batches and cut so that
     rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1),
     without a Python step per sample.
 
-    Features are those of the inputs: what is known of a sequence's last target is not in a batch.
+    Batches have the features of the inputs, never those of a sequence's last target.
 
     Args:
-        histories: training histories; those with fewer than two items are left out.
-        seed: with the epoch number it decides the order.
+        histories: training histories; those with fewer than two items are excluded.
+        max_sequence_length: the maximum number of inputs per sequence.
+        batch_tokens: the maximum number of input positions per batch, padding included.
+        seed: seed of the order, together with the epoch number.
         windows: which items of a history are targets.
     """
 
@@ -59,16 +61,16 @@ class TrainingBatches:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences in an epoch."""
+        """Number of sequences in an epoch."""
         return len(self._sequences)
 
     @property
     def num_tokens(self) -> int:
-        """Real input tokens in an epoch."""
+        """Number of inputs in an epoch, without padding."""
         return len(self._sequences.items) - len(self._sequences)
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The rows of each batch of an epoch."""
+        """Return the rows of each batch of an epoch."""
         rng = np.random.default_rng([self._seed, epoch])
         return _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
 
@@ -88,20 +90,20 @@ class TrainingBatches:
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
                 times=None if times is None else torch.from_numpy(times[:, :-1]),
-                features=FeatureValues.of(sequences.without_last(), width),
+                features=FeatureTensors.from_histories(sequences.without_last(), width),
             )
 
 
 class MaskedBatches:
-    """An epoch of training sequences with some items hidden, others in every epoch.
+    """An epoch of training sequences with randomly masked items, different in every epoch.
 
-    Items are PAD where they are hidden; targets are the hidden ones, from the left. Of a sequence
-    of which chance hides nothing, the last item is hidden.
+    Masked items are PAD in the inputs, and the targets are the masked items, from the left. If no
+    item of a sequence is masked at random, its last item is masked.
 
     Args:
-        sequences: the whole sequences, in their batches; each is an item longer than there.
-        probability: that an item is hidden.
-        seed: with the epoch number it decides which.
+        sequences: the batches of unmasked sequences; a sequence here includes the last target.
+        probability: the probability of masking an item.
+        seed: seed of the masks, together with the epoch number.
 
     >>> sequences = TrainingBatches(Histories.from_lists([[7, 8, 9]]), 5, 100, seed=0)
     >>> (batch,) = MaskedBatches(sequences, probability=1e-9, seed=0)
@@ -116,7 +118,7 @@ class MaskedBatches:
 
     @property
     def epoch(self) -> int:
-        """The one that comes next, from 0."""
+        """The number of the next epoch, from 0."""
         return self._sequences.epoch
 
     @epoch.setter
@@ -125,12 +127,12 @@ class MaskedBatches:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences in an epoch."""
+        """Number of sequences in an epoch."""
         return self._sequences.num_sequences
 
     @property
     def num_tokens(self) -> int:
-        """Items in an epoch, hidden ones too."""
+        """Number of items in an epoch, including masked ones."""
         return self._sequences.num_tokens + self._sequences.num_sequences
 
     def __len__(self) -> int:
@@ -139,29 +141,29 @@ class MaskedBatches:
     def __iter__(self) -> Iterator[SequenceBatch]:
         rng = np.random.default_rng([self._seed, self._sequences.epoch])
         for batch in self._sequences:
-            whole = torch.cat([batch.items[:, :1], batch.targets], dim=1)
-            hidden = torch.from_numpy(rng.random(whole.shape) < self._probability)
-            hidden &= whole != PAD
-            rows = torch.arange(len(whole))
-            hidden[rows, batch.lengths] |= ~hidden.any(dim=1)
-            places = hidden.int().argsort(dim=1, descending=True, stable=True)
-            targets = (whole * hidden).gather(1, places)[:, : int(hidden.sum(1).max())]
-            yield SequenceBatch(whole * ~hidden, batch.lengths + 1, targets)
+            items = torch.cat([batch.items[:, :1], batch.targets], dim=1)
+            masked = torch.from_numpy(rng.random(items.shape) < self._probability)
+            masked &= items != PAD
+            rows = torch.arange(len(items))
+            masked[rows, batch.lengths] |= ~masked.any(dim=1)
+            order = masked.int().argsort(dim=1, descending=True, stable=True)
+            targets = (items * masked).gather(1, order)[:, : int(masked.sum(1).max())]
+            yield SequenceBatch(items * ~masked, batch.lengths + 1, targets)
 
 
 class SequenceToSequenceBatches:
-    """An epoch of histories cut in two: what was bought, and what was bought after that.
+    """An epoch of histories cut in two: the items before the cut, and the items after it.
 
-    Every epoch cuts each history anew at random places, once for each ``max_sequence_length`` items
-    of it, so that an epoch reads about as many items as there are. Batching and iteration are those
-    of `TrainingBatches`.
+    Every epoch cuts each history at new random positions, one per ``max_sequence_length`` items, so
+    that an epoch reads about as many items as the histories have. Batching and iteration work as in
+    `TrainingBatches`.
 
     Args:
-        histories: training histories; those with fewer than two items are left out.
-        max_sequence_length: the newest so many items before a cut are inputs.
-        max_targets: the first so many items after a cut are targets.
-        batch_tokens: inputs and targets per batch, padding included.
-        seed: with the epoch number it decides cuts and order.
+        histories: training histories; those with fewer than two items are excluded.
+        max_sequence_length: the maximum number of inputs, the newest items before a cut.
+        max_targets: the maximum number of targets, the first items after a cut.
+        batch_tokens: the maximum number of inputs and targets per batch, padding included.
+        seed: seed of cuts and order, together with the epoch number.
     """
 
     def __init__(
@@ -181,12 +183,12 @@ class SequenceToSequenceBatches:
 
     @property
     def num_sequences(self) -> int:
-        """Cuts in an epoch."""
+        """Number of cuts in an epoch."""
         return int(self._cuts_per_history().sum())
 
     @property
     def num_tokens(self) -> int:
-        """Real inputs and targets of the epoch that comes next; others differ a little."""
+        """Number of inputs and targets in the next epoch; it differs slightly between epochs."""
         inputs, targets = self._cut(np.random.default_rng([self._seed, self.epoch]))
         return len(inputs.items) + len(targets.items)
 
@@ -206,11 +208,11 @@ class SequenceToSequenceBatches:
             )
 
     def _epoch(self, epoch: int) -> tuple[list[NDArray[np.int64]], Histories, Histories]:
-        """The rows of each batch, and the inputs and targets that they are rows of."""
+        """Return the rows of each batch, and the inputs and targets that they index."""
         rng = np.random.default_rng([self._seed, epoch])
         inputs, targets = self._cut(rng)
-        beside = int(targets.lengths.max(initial=0))
-        return _plan(inputs.lengths, self._batch_tokens, rng, beside), inputs, targets
+        width = int(targets.lengths.max(initial=0))
+        return _plan(inputs.lengths, self._batch_tokens, rng, width), inputs, targets
 
     def _cut(self, rng: np.random.Generator) -> tuple[Histories, Histories]:
         users = np.repeat(np.arange(len(self._histories)), self._cuts_per_history())
@@ -226,7 +228,7 @@ class SequenceToSequenceBatches:
 
 
 def _overlapping(histories: Histories, size: int) -> Histories:
-    """Windows of ``size`` items from the end, each beginning with the last item of the one before.
+    """Cut windows of ``size`` items from the end; each starts with the last item of the one before.
 
     >>> _overlapping(Histories.from_lists([[1, 2, 3, 4, 5, 6], [7], [8, 9]]), 3).padded().tolist()
     [[1, 2, 0], [2, 3, 4], [4, 5, 6], [7, 0, 0], [8, 9, 0]]
@@ -236,23 +238,23 @@ def _overlapping(histories: Histories, size: int) -> Histories:
     left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # windows after this one
     starts, ends = histories.offsets[users], histories.offsets[users + 1] - left * (size - 1)
     windows = histories.spans(np.maximum(starts, ends - size), ends)
-    people = histories.user_features
-    return windows if people is None else replace(windows, user_features=people[users])
+    features = histories.user_features
+    return windows if features is None else replace(windows, user_features=features[users])
 
 
 def _plan(
-    lengths: NDArray[np.int64], batch_tokens: int, rng: np.random.Generator, beside: int = 0
+    lengths: NDArray[np.int64], batch_tokens: int, rng: np.random.Generator, extra: int = 0
 ) -> list[NDArray[np.int64]]:
-    """Shuffled rows in batches of like length; ``beside``: tokens that each row has besides."""
+    """Shuffle rows into batches of similar length; each row has ``extra`` tokens more."""
     order = rng.permutation(len(lengths))
     lengths = lengths[order]
-    pools = np.cumsum(lengths + beside) // (_POOL_BATCHES * batch_tokens)
+    pools = np.cumsum(lengths + extra) // (_POOL_BATCHES * batch_tokens)
     arranged = np.lexsort((-lengths, pools))
     order, lengths, pools = order[arranged], lengths[arranged], pools[arranged]
     batches = []
     start = 0
     while start < len(order):
-        rows = max(1, batch_tokens // (batch_width(int(lengths[start])) + beside))
+        rows = max(1, batch_tokens // (batch_width(int(lengths[start])) + extra))
         stop = min(start + rows, int(np.searchsorted(pools, pools[start], side="right")))
         batches.append(order[start:stop])
         start = stop
@@ -260,14 +262,14 @@ def _plan(
 
 
 def batch_width(length: int, scale: int | None = None) -> int:
-    """The width that a batch is padded to: up by at most a sixteenth, so that few widths occur.
+    """Round a batch's length up by at most a sixteenth, so that few widths occur.
 
-    oneDNN compiles and caches its kernels for each shape it meets: with all lengths from 20 to 200
-    that took twice the memory and 15% more time.
+    oneDNN compiles and caches its kernels for each shape: with all lengths from 20 to 200 this took
+    twice the memory and 15% more time.
 
     Args:
-        length: at least so much.
-        scale: up by at most a sixteenth of this in place of the length.
+        length: the minimum width.
+        scale: round up by at most a sixteenth of this number instead of the length.
 
     >>> [batch_width(length) for length in (7, 33, 65, 199, 200)]
     [7, 34, 68, 200, 200]

@@ -1,4 +1,4 @@
-"""Outputs that appear whole or not at all, and the checksums that say they are whole."""
+"""Atomic writing of files and folders, and checksums."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from recsys.errors import InputError
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary sibling to write into; it takes the path's place when the block ends well.
+    """Yield a temporary sibling folder that replaces the path when the block ends without error.
 
-    What was at the path is gone then; the caller decides whether it may go. When the block fails,
-    nothing has happened.
+    The old content of the path is deleted then; the caller decides whether it may be. If the block
+    fails, nothing changes.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    path = path.resolve()  # a link keeps pointing at the place
+    path = path.resolve()  # a link is kept and its target replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -42,7 +42,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             path.rename(old)
         try:
             new.rename(path)
-        except BaseException:  # an interrupt, too, must not lose what was there
+        except BaseException:  # not even an interrupt may lose the old folder
             if old.exists():
                 old.rename(path)
             raise
@@ -54,7 +54,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A temporary sibling to write; it takes the path's place when the block ends well.
+    """Yield a temporary sibling file that replaces the path when the block ends without error.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""The folds of a backtest: one dataset for each, which knows nothing of what comes after it."""
+"""The folds of a backtest: one dataset each, without the interactions that come later."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from recsys.errors import InputError
 
 
 def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
-    """How to prepare the dataset of each fold, the earliest first.
+    """Return the settings of each fold's dataset, the earliest first.
 
     Raises:
-        InputError: the split is no backtest, or the log cannot be read or cut.
+        InputError: the split is not a backtest, or the log cannot be read or cut.
     """
     split = config.split
     if not isinstance(split, Backtest):
@@ -30,11 +30,12 @@ def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
 
 
 def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...]:
-    """The split of each fold: its test part ends where that of the next one begins.
+    """Return the split of each fold: its test part ends where that of the next one begins.
 
     Args:
-        backtest: its cuts, or how many folds of what share of the log.
-        times: of all interactions before any filter, ascending [N]; not read where cuts are given.
+        backtest: the cuts, or the number of folds and the fraction of the log in each.
+        times: shape [N]: the times of all interactions before any filter, ascending; not read if
+            cuts are given.
 
     Raises:
         InputError: two folds begin at the same time.

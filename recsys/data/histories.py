@@ -1,4 +1,4 @@
-"""Ragged item histories: what every scorer reads."""
+"""Item histories of different lengths, the input of every scorer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.features.table import Features, side_by_side
+from recsys.data.features.table import Features, join_features
 
 PAD = 0
-"""The item token that stands for "no item": padding, and items outside the catalogue."""
+"""The item token for "no item": padding, and items outside the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The item histories of B users, laid end to end, oldest item first.
+    """The item histories of B users, concatenated, oldest item first.
 
     User b's history is ``items[offsets[b]:offsets[b + 1]]``.
 
@@ -30,21 +30,21 @@ class Histories:
     """
 
     items: NDArray[np.int32]
-    """Item tokens [N], each at least 1."""
+    """Shape [N]: item tokens, each at least 1."""
     offsets: NDArray[np.int64]
-    """Where each history starts and the last one ends [B + 1]."""
+    """Shape [B + 1]: where each history starts; the last entry is N."""
     times: NDArray[np.int64] | None = None
-    """When each item was had [N], on the scale of the log; None: not known."""
+    """Shape [N]: the time of each interaction, on the scale of the log. None if unknown."""
     request_times: NDArray[np.int64] | None = None
-    """When each user's next item is asked for [B]; None: the scorer is not told."""
+    """Shape [B]: the time at which each user's next item is predicted. None if unknown."""
     interaction_features: Features | None = None
-    """What is read of each interaction beside its item [N]; None: nothing."""
+    """The features of the N interactions. None if the model reads none."""
     user_features: Features | None = None
-    """What is read of each user [B]; None: nothing."""
+    """The features of the B users. None if the model reads none."""
 
     @classmethod
     def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
-        """One history per list of item tokens."""
+        """Return one history per list of item tokens."""
         rows = [np.fromiter(row, dtype=np.int32) for row in lists]
         lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
         items = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
@@ -57,90 +57,90 @@ class Histories:
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
         times: NDArray[np.int64] | None = None,
-        asked: NDArray[np.int64] | None = None,
+        request_times: NDArray[np.int64] | None = None,
     ) -> Histories:
-        """The histories ``items[starts[b]:ends[b]]``, copied end to end, without PAD tokens.
+        """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens.
 
-        ``times`` are those of the items, ``asked`` those of the histories.
+        ``times`` belong to the items, ``request_times`` to the histories.
         """
-        whole = cls(items, np.array([0, len(items)]), times)
-        return replace(whole.spans(starts, ends), request_times=asked)
+        joined = cls(items, np.array([0, len(items)]), times)
+        return replace(joined.spans(starts, ends), request_times=request_times)
 
     def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
-        """``items[starts[b]:ends[b]]`` with all that is known of them, without PAD tokens.
+        """Return ``items[starts[b]:ends[b]]``, their times and features, without PAD tokens.
 
-        What is known of users, and of when they ask, stays behind: spans may be of any.
+        User features and request times are dropped: a span may belong to any user.
         """
-        places, offsets = span_places(starts, ends), _offsets(ends - starts)
-        items = np.asarray(self.items)[places]
+        indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
+        items = np.asarray(self.items)[indices]
         known = items != PAD
         if not known.all():
-            items, places = items[known], places[known]
+            items, indices = items[known], indices[known]
             offsets = np.concatenate([[0], np.cumsum(known)])[offsets]
-        times = None if self.times is None else np.asarray(self.times)[places]
+        times = None if self.times is None else np.asarray(self.times)[indices]
         features = self.interaction_features
         return Histories(
             items,
             offsets,
             times,
-            interaction_features=None if features is None else features[places],
+            interaction_features=None if features is None else features[indices],
         )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """The histories of a run of users, sharing this one's memory; for a step see `take`."""
+        """Return the histories of consecutive users, without copying; for a step see `take`."""
         start, stop, step = users.indices(len(self))
         if step != 1:
-            raise ValueError(f"a run of users has step 1, not {step}")
+            raise ValueError(f"a slice of histories must have step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
-        run = slice(offsets[0], offsets[-1])
-        features, people = self.interaction_features, self.user_features
+        span = slice(offsets[0], offsets[-1])
+        features, user_features = self.interaction_features, self.user_features
         return Histories(
-            self.items[run],
+            self.items[span],
             offsets - offsets[0],
-            None if self.times is None else self.times[run],
+            None if self.times is None else self.times[span],
             None if self.request_times is None else self.request_times[users],
-            None if features is None else features[run],
-            None if people is None else people[users],
+            None if features is None else features[span],
+            None if user_features is None else user_features[users],
         )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Items per history [B]."""
+        """Shape [B]: the number of items of each history."""
         return np.diff(self.offsets)
 
     @property
     def users(self) -> NDArray[np.int64]:
-        """The row, 0 to B - 1, that each entry of ``items`` belongs to [N]."""
+        """Shape [N]: the history, 0 to B - 1, that each entry of ``items`` belongs to."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def take(self, rows: NDArray[np.int64]) -> Histories:
-        """The histories of the given rows, in their order."""
-        people = self.user_features
+        """Return the histories of the given rows, in their order."""
+        user_features = self.user_features
         return replace(
             self.spans(self.offsets[rows], self.offsets[rows + 1]),
             request_times=None if self.request_times is None else self.request_times[rows],
-            user_features=None if people is None else people[rows],
+            user_features=None if user_features is None else user_features[rows],
         )
 
     def latest(self, count: int) -> Histories:
-        """The last ``count`` items of each history."""
+        """Return the last ``count`` items of each history."""
         ends = self.offsets[1:]
         return self._between(np.maximum(self.offsets[:-1], ends - count), ends)
 
     def without_last(self) -> Histories:
-        """Without the last item of each history, which must have one."""
+        """Return the histories without their last items; each must have one."""
         return self._between(self.offsets[:-1], self.offsets[1:] - 1)
 
     def _between(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
-        """A part of each user's history, with what is known of the user."""
+        """Return a part of each user's history, with user features and request times."""
         parts = self.spans(starts, ends)
         return replace(parts, request_times=self.request_times, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
-        """Item tokens [B, width], right-padded with PAD; width is at least the longest history."""
+        """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
         grid = np.full((len(self), width), PAD, dtype=np.int32)
@@ -148,14 +148,14 @@ class Histories:
         return grid
 
     def padded_times(self, width: int | None = None) -> NDArray[np.int64] | None:
-        """When each item was had and, behind the last one, when the next is asked for.
+        """Return the times of the items, followed by the request time, or None if unknown.
 
-        [B, width + 1], right-padded with 0; where the scorer is not told the time of asking, that
-        of the last item stands in its place. None if the times are not known.
+        Shape [B, width + 1], right-padded with 0. Without request times, the time of the last item
+        is repeated instead.
 
         >>> items, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 3])
-        >>> times, asked = np.array([10, 11, 25]), np.array([14, 30])
-        >>> Histories(items, offsets, times, asked).padded_times()
+        >>> times, request_times = np.array([10, 11, 25]), np.array([14, 30])
+        >>> Histories(items, offsets, times, request_times).padded_times()
         array([[10, 11, 14],
                [25, 30,  0]])
         """
@@ -165,7 +165,7 @@ class Histories:
         width = int(lengths.max(initial=0)) if width is None else width
         grid = np.zeros((len(self), width + 1), dtype=np.int64)
         grid[np.arange(width + 1) < lengths[:, None]] = self.times
-        # Before the first place of an empty history is the last of the row: 0, as it should be.
+        # An empty history reads index -1, the last of its row, which is 0 as it should be.
         grid[users, lengths] = (
             grid[users, lengths - 1] if self.request_times is None else self.request_times
         )
@@ -174,10 +174,10 @@ class Histories:
     def padded_features(
         self, width: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
-        """What is read of each item's interaction and, behind that, of its user.
+        """Return the features of each interaction, followed by those of its user, or None.
 
-        Categories [B, width, M] and shares [B, width, M], numbers [B, width, K], as `FeatureTable`
-        has them, right-padded with 0. None if nothing is read.
+        Categories [B, width, M], shares [B, width, M] and numbers [B, width, K] of `FeatureTable`,
+        right-padded with 0.
         """
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
@@ -189,17 +189,17 @@ class Histories:
             parts.append((self.interaction_features.table, rows))
         if self.user_features is not None:
             parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        return side_by_side(parts)
+        return join_features(parts)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def span_places(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places start, start + 1, … of each span, end to end.
+def span_indices(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices start, start + 1, … of each span, concatenated.
 
-    >>> span_places(np.array([4, 1]), np.array([6, 4])).tolist()
+    >>> span_indices(np.array([4, 1]), np.array([6, 4])).tolist()
     [4, 5, 1, 2, 3]
     """
     offsets = _offsets(ends - starts)

@@ -1,4 +1,4 @@
-"""The interaction log: read, checked, and put in one total order."""
+"""The interaction log: read, checked and sorted into one total order."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import narwhals as nw
 import polars as pl
 
 from recsys.config import Columns, DataConfig, GlobalTime, Split, time_value
-from recsys.data.log_columns import RULES, LogColumn, as_kept
+from recsys.data.log_columns import RULES, LogColumn, convert_kept
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 
 Frame = nw.LazyFrame[Any]
 
 KEPT = "kept."
-"""What the names of columns begin with that are kept as they are: their own may mean another."""
+"""Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class InteractionLog:
-    """Who took what, when: checked, and in one total order.
+    """Checked interactions of users with items, in one total order.
 
-    The order is that of users, then of time within a user, then of the position column if there is
-    one, then of the rows in the source: no two rows change places from one run to the next.
+    Rows are sorted by user, then time, then the position column if there is one, then their order
+    in the source. So the order is the same in every run.
     """
 
     frame: Frame
     """user_id and item_id (integers or text), timestamp (int64: numbers rounded down, dates as
-    seconds since 1970 UTC), weight (float32) if given, the columns kept, and order: 0, 1, … along
-    the total order."""
+    seconds since 1970 UTC), kept columns, and order: 0, 1, … along the total order."""
     ordered_by: str
-    """The total order in words."""
+    """A description of the total order."""
     fingerprint: str
-    """SHA-256 of the rows as read, in order, whatever file or frame they came from."""
+    """SHA-256 of the rows as read, in order, independent of the file or frame they came from."""
     rows: int
+    """The number of rows."""
     origin: str
-    """The file or data set, as messages name it."""
+    """The name of the file or dataset in messages."""
     columns: Columns
-    """What the source calls its columns."""
+    """The names of the columns in the source."""
     keep: tuple[str, ...] = ()
-    """Other columns of the source that are kept: int64, float64, text or lists of text."""
+    """The names of the kept columns: int64, float64, text or lists of text."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rows of the source that were left out before, by the reasons of `DataConfig.drop`."""
+    """The number of dropped rows of the source, by the reasons of `DataConfig.drop`."""
 
 
 def read_log(
@@ -55,15 +55,15 @@ def read_log(
     origin: str = "",
     keep: Sequence[str] = (),
 ) -> InteractionLog:
-    """Read a log and put it in its total order.
+    """Read a log and sort it into its total order.
 
-    Messages count data rows from 1, header left out.
+    Messages number data rows from 1, without the header.
 
     Args:
         source: a file or a frame.
-        columns: what it calls its columns; None: user_id, item_id, timestamp.
-        origin: what messages call it; the name of the file if not given.
-        keep: its columns that are kept as they are.
+        columns: the names of its columns; if None, user_id, item_id, timestamp.
+        origin: its name in messages; the name of the file if not given.
+        keep: the names of further columns to keep.
 
     Raises:
         InputError: the source cannot be read (`read_table`), or a value breaks its column's rule.
@@ -77,7 +77,7 @@ def read_log(
     table = read_table(source, [*roles.values(), *keep], origin)
     table = table.select(
         *(pl.col(name).alias(role) for role, name in roles.items()),
-        *(as_kept(table[name]).alias(KEPT + name) for name in keep),
+        *(convert_kept(table[name]).alias(KEPT + name) for name in keep),
     )
     table = table.with_row_index("row", offset=1).filter(
         ~pl.all_horizontal(pl.exclude("row").is_null())  # blank lines of a text file
@@ -105,15 +105,15 @@ def read_log(
 
 
 def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
-    """End the log where its split does, and apply the duplicates policy, then the minimum numbers.
+    """Drop rows after the end of the split, then duplicates, then rare items and inactive users.
 
-    Items come first, then users; with ``k_core`` again and again until both minimums hold. Times
-    are compared as stored, in whole seconds where they were dates.
+    Items are filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times
+    are compared as stored: dates in whole seconds.
 
     Raises:
         InputError: no user is left.
     """
-    frame = _without_duplicates(_until_its_end(log.frame, config.split), config.duplicates)
+    frame = _without_duplicates(_before_end_of_split(log.frame, config.split), config.duplicates)
     rows = _count(frame)
     while True:
         frame = _with_at_least(frame, "item_id", config.min_item_interactions)
@@ -134,9 +134,9 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
 
 
 def fingerprint(table: pl.DataFrame) -> str:
-    """SHA-256 of a table of integers, floats, text and lists of text.
+    """Return the SHA-256 of a table of integers, floats, text and lists of text.
 
-    It is that of its names, types and values.
+    It covers the names, types and values of the columns.
     """
     digest = hashlib.sha256()
     for column in table:
@@ -151,11 +151,11 @@ def fingerprint(table: pl.DataFrame) -> str:
     return digest.hexdigest()
 
 
-# The order and the filters: Narwhals expressions alone, so that they run on any engine.
+# The order and the filters use only Narwhals expressions, so that they run on any engine.
 
 
 def _in_order(frame: Frame) -> Frame:
-    """Number the rows along the total order, and bring times to whole numbers."""
+    """Number the rows along the total order, and convert times to integers."""
     schema = frame.collect_schema()
     by = [name for name in ("user_id", "timestamp", "position", "row") if name in schema]
     time, unit = nw.col("timestamp"), 1
@@ -163,7 +163,7 @@ def _in_order(frame: Frame) -> Frame:
         time = time.cast(nw.Datetime("us"))
     if schema["timestamp"] in (nw.Date, nw.Datetime):
         time, unit = time.dt.timestamp("us"), 1_000_000
-    kept = [name for name in ("user_id", "item_id", "timestamp", "weight") if name in schema]
+    kept = [name for name in ("user_id", "item_id", "timestamp") if name in schema]
     kept += [name for name in schema if name.startswith(KEPT)]
     return (
         frame.with_row_index("order", order_by=by)
@@ -173,7 +173,7 @@ def _in_order(frame: Frame) -> Frame:
     )
 
 
-def _until_its_end(frame: Frame, split: Split) -> Frame:
+def _before_end_of_split(frame: Frame, split: Split) -> Frame:
     if not isinstance(split, GlobalTime) or split.test_until is None:
         return frame
     return frame.filter(nw.col("timestamp") < time_value(split.test_until))
@@ -190,7 +190,7 @@ def _without_duplicates(
 
 
 def _with_at_least(frame: Frame, column: str, minimum: int) -> Frame:
-    """The rows of the users, or items, that have at least so many."""
+    """Keep the rows of the users, or items, with at least ``minimum`` rows."""
     if minimum == 1:
         return frame
     sizes = frame.group_by(column).agg(nw.len().alias("size"))

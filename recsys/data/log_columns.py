@@ -1,4 +1,4 @@
-"""The columns of a log: the rule of each, and what it is read as."""
+"""The columns of a log: the rule that each must follow, and the type that it is read as."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ _ISO_FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class LogColumn:
-    """A column under check, and what a message needs to point into it."""
+    """A column to check, with the facts that messages name."""
 
     values: pl.Series
     rows: pl.Series
-    place: str
+    """The number of each data row, from 1."""
+    name: str
+    """The origin and the column's name."""
 
     def refuse(self, bad: pl.Series, rule: str) -> None:
-        """Complain of the first bad value, if there is one."""
+        """Raise an `InputError` that names the first bad value, if there is one."""
         if (first := bad.arg_max()) is not None and bad[first]:
             row, value = self.rows[first], self.values[first]
-            raise InputError(f"{self.place}, data row {row}: {rule}: {value!r}")
+            raise InputError(f"{self.name}, data row {row}: {rule}: {value!r}")
 
 
 def _ids(column: LogColumn) -> pl.Series:
-    """Integers as int64, or text."""
+    """Return ids: integers as int64, or text."""
     ids = column.values
     column.refuse(ids.is_null(), "an id is missing")
     if ids.dtype in (pl.Categorical, pl.Enum):
@@ -43,14 +45,14 @@ def _ids(column: LogColumn) -> pl.Series:
         column.refuse(ids == "", "an id is missing")
         return ids
     if not ids.dtype.is_integer():
-        raise InputError(f"{column.place}: ids are integers or text, not {ids.dtype}")
-    whole = ids.cast(pl.Int64, strict=False)
-    column.refuse(whole.is_null(), "an id of more than 64 bits")
-    return whole
+        raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
+    integers = ids.cast(pl.Int64, strict=False)
+    column.refuse(integers.is_null(), "an id of more than 64 bits")
+    return integers
 
 
 def _times(column: LogColumn) -> pl.Series:
-    """int64, float64, date or date-time: whatever keeps the full precision for the order."""
+    """Return times as int64, float64, date or date-time, in full precision for the order."""
     times = column.values
     column.refuse(times.is_null(), "a value is missing")
     if times.dtype == pl.String:
@@ -63,12 +65,12 @@ def _times(column: LogColumn) -> pl.Series:
 
 
 def _numbers(column: LogColumn) -> pl.Series:
-    """int64 or float64, finite."""
+    """Return finite numbers as int64 or float64."""
     numbers = column.values
     if numbers.dtype == pl.String:
         numbers = _numbers_in(numbers)
     elif not numbers.dtype.is_numeric():
-        raise InputError(f"{column.place}: not numbers but {numbers.dtype}")
+        raise InputError(f"{column.name}: must be numbers, not {numbers.dtype}")
     if numbers.dtype.is_integer():
         numbers = numbers.cast(pl.Int64, strict=False)
         bad = numbers.is_null()
@@ -79,12 +81,8 @@ def _numbers(column: LogColumn) -> pl.Series:
     return numbers
 
 
-def _weights(column: LogColumn) -> pl.Series:
-    return _numbers(column).cast(pl.Float32)
-
-
-def as_kept(column: pl.Series) -> pl.Series:
-    """A column that is kept, whatever it means: int64, float64, text or lists of text."""
+def convert_kept(column: pl.Series) -> pl.Series:
+    """Convert a kept column to int64, float64, text or lists of text."""
     if column.dtype.is_integer():
         return column.cast(pl.Int64, strict=False)
     if column.dtype.is_numeric():
@@ -93,12 +91,12 @@ def as_kept(column: pl.Series) -> pl.Series:
 
 
 def _numbers_in(text: pl.Series) -> pl.Series:
-    whole = text.cast(pl.Int64, strict=False)
-    return text.cast(pl.Float64, strict=False) if whole.null_count() else whole
+    integers = text.cast(pl.Int64, strict=False)
+    return text.cast(pl.Float64, strict=False) if integers.null_count() else integers
 
 
 def _dates_in(text: pl.Series) -> pl.Series:
-    """UTC date-times of ISO 8601 text, null where it is not; times without a zone are UTC."""
+    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC."""
     text = text.str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T")
     times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
     for form in _ISO_FORMATS:
@@ -115,5 +113,4 @@ RULES: dict[str, Callable[[LogColumn], pl.Series]] = {
     "item_id": _ids,
     "timestamp": _times,
     "position": _times,
-    "weight": _weights,
 }

@@ -1,4 +1,4 @@
-"""What a folder says of itself, and whether that is still true."""
+"""Manifests: the description of a folder that the library wrote, with checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 
 
 def library_version() -> str:
-    """Version of the installed library; "source" where it runs without being installed."""
+    """Return the version of the installed library; "source" if it is not installed."""
     try:
         return metadata.version("recsys")
     except metadata.PackageNotFoundError:
@@ -24,32 +24,32 @@ def library_version() -> str:
 
 
 class FolderManifest(Section):
-    """What every folder that the library writes says of itself.
+    """The manifest of every folder that the library writes.
 
-    A kind of folder has its own fields beside these, and fills in the class variables.
+    Each kind of folder adds its own fields and sets the class variables.
     """
 
-    model_config = ConfigDict(extra="ignore")  # another format version may say more
+    model_config = ConfigDict(extra="ignore")  # another format version may have more fields
 
     noun: ClassVar[str]
-    """The kind of folder, as messages name it, with its article."""
+    """The kind of folder in messages, with its article."""
     remedy: ClassVar[str]
-    """What to do about a folder that will not do."""
+    """The advice in messages about an invalid folder."""
     current_version: ClassVar[int]
-    """Of the folder's layout; a folder of another version is refused."""
+    """The version of the folder's layout; a folder of another version is refused."""
 
     format_version: int
     recsys: str = Field(default_factory=library_version)
-    """Version of the library that wrote it."""
+    """The version of the library that wrote the folder."""
     files: dict[str, str]
-    """SHA-256 of each file in the folder but the manifest."""
+    """The SHA-256 of each file in the folder except the manifest."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the manifest of a folder.
 
         Raises:
-            InputError: there is none, or it is of another kind.
+            InputError: the folder has none, or one of another kind.
         """
         path = folder / MANIFEST
         if not path.is_file():
@@ -58,17 +58,17 @@ class FolderManifest(Section):
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             wrong = error.errors()[0]
-            place = ".".join(map(str, wrong["loc"]))
+            key = ".".join(map(str, wrong["loc"]))
             raise InputError(
-                f"{path}: not the manifest of {cls.noun}: {place} {wrong['msg'].lower()}"
+                f"{path}: not the manifest of {cls.noun}: {key} {wrong['msg'].lower()}"
             ) from error
 
     @classmethod
     def previous(cls, folder: Path) -> Self | None:
-        """The manifest of the folder that a new one would replace; None if nothing is there.
+        """Return the manifest of the folder that a new one would replace; None if there is none.
 
         Raises:
-            InputError: something else is there, which may not be lost.
+            InputError: something else is there, which must not be lost.
         """
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return None
@@ -84,7 +84,7 @@ class FolderManifest(Section):
 
     @classmethod
     def load_if_valid(cls, folder: Path) -> Self | None:
-        """As `previous`, and None too if what is there is not what was written.
+        """Return the `previous` manifest; None also if a file was changed since it was written.
 
         Raises:
             InputError: as `previous`.
@@ -105,7 +105,7 @@ class FolderManifest(Section):
         """Check the format version, and every file of the folder against its checksum.
 
         Raises:
-            InputError: another version, or a file is missing or is not what was written.
+            InputError: another format version, or a file is missing or was changed.
         """
         if self.format_version != self.current_version:
             raise InputError(
@@ -123,7 +123,7 @@ class FolderManifest(Section):
 
 
 class Manifest(FolderManifest):
-    """What a prepared dataset is made of, and how."""
+    """The manifest of a prepared dataset."""
 
     noun: ClassVar[str] = "a prepared dataset"
     remedy: ClassVar[str] = "prepare the dataset again"
@@ -132,20 +132,21 @@ class Manifest(FolderManifest):
     format: Literal["recsys.prepared"] = "recsys.prepared"
     format_version: int = current_version
     origin: str
-    """The log, as it was named."""
+    """The name or path of the log."""
     log_fingerprint: str
-    """SHA-256 of the rows of the log, before any filter."""
+    """The SHA-256 of the rows of the log, before any filter."""
     fingerprint: str
-    """SHA-256 of settings and content: the same log gives the same one, whatever file it came in
-    and whenever it was prepared."""
+    """The SHA-256 of settings and content. It depends neither on the log's file nor on when it was
+    prepared."""
     settings: dict[str, Any]
-    """The fields of DataConfig that decide the content."""
+    """The fields of DataConfig that determine the content."""
     columns: Columns
-    """What the log called its columns; they leave no trace in the content."""
+    """The names of the log's columns, which do not affect the content."""
     ordered_by: str
     """The total order of the interactions."""
     filtered_on: str
-    """Which rows the minimum numbers of interactions were counted on."""
+    """The rows on which the minimum numbers of interactions were counted."""
     counts: dict[str, int]
+    """Sizes of the log and of the dataset; see `recsys.data.arrays.count_rows`."""
     dropped: dict[str, int] = Field(default_factory=dict)
-    """Rows of the source that were left out before all else, by the reasons of data.drop."""
+    """The number of dropped rows of the source, by the reasons of data.drop."""

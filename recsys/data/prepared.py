@@ -1,4 +1,4 @@
-"""The prepared dataset: a folder of flat arrays, written atomically, opened memory-mapped."""
+"""The prepared dataset: a folder of flat arrays, written atomically and memory-mapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import INTERACTIONS, count, dataset_fingerprint, encode_log
+from recsys.data.arrays import INTERACTIONS, build_arrays, count_rows, dataset_fingerprint
 from recsys.data.features.table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
@@ -23,63 +23,62 @@ from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sessions import split_sessions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
-from recsys.data.targets import TargetPlaces, find_targets, target_policy
+from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
-"""The parts of the split that weights or counts were fitted on; with "valid" after a refit."""
+"""The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
 
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
-"""The column of the cuts where a part of the split starts; it ends at the next one."""
+"""The column of the cuts at which a part of the split starts; the next one is its end."""
 _FILES = {
     *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
     *("users.parquet", "items.parquet"),
 }
-"""What every prepared dataset has; weights.npy and interactions.parquet may be beside them."""
+"""The files of every prepared dataset; interactions.parquet is optional."""
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedDataset:
-    """Interaction sequences of U users over a catalogue of I items, split into three parts.
+    """The N interactions of U users with a catalogue of I items, split into three parts.
 
-    Row u of the dataset has the interactions ``offsets[u]`` to ``offsets[u + 1]``, oldest first.
+    User u has the interactions ``offsets[u]`` to ``offsets[u + 1]``, oldest first.
     """
 
     path: Path
     manifest: Manifest
     items: NDArray[np.int32]
-    """Item tokens [N]; PAD for items that occur as test targets only."""
+    """Shape [N]: item tokens; PAD for items that occur only in the test part."""
     timestamps: NDArray[np.int64]
-    """[N], as in the log."""
-    weights: NDArray[np.float32] | None
-    """[N], if the log has them."""
+    """Shape [N], on the scale of the log."""
     offsets: NDArray[np.int64]
-    """[U + 1]."""
+    """Shape [U + 1]: where each user's interactions start; the last entry is N."""
     cuts: NDArray[np.int32]
-    """Where training, validation and test end, counted from the user's first interaction [U, 3]."""
+    """Shape [U, 3]: where training, validation and test end, counted from the user's first
+    interaction."""
     user_table: pl.DataFrame
-    """user_id, ascending, and the features of the users [U rows]."""
+    """user_id, ascending, and user features [U rows]."""
     item_table: pl.DataFrame
-    """item_id and the features of the items [I rows]; row i is item token i + 1."""
+    """item_id and item features [I rows]; row i is item token i + 1."""
     interaction_features: Features | None = None
-    """What a model reads of the interactions beside their items [N]; see `Encoders.read`."""
+    """The features of the N interactions that a model reads; see `Encoders.read`."""
     user_features: Features | None = None
-    """What a model reads of the users [U]."""
+    """The features of the U users that a model reads."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
-        """Open a folder written by `prepare`: every file is held against its checksum, then mapped.
+        """Open a folder written by `prepare`: check every file's checksum, and map it.
 
         Raises:
-            InputError: it is none, of another format version, or a file is not what was written.
+            InputError: it is not such a folder, has another format version, or a file was changed.
         """
         path = Path(path)
         manifest = Manifest.read(path)
         manifest.verify(path)
-        if lacking := _FILES - manifest.files.keys():
-            raise InputError(f"{path / MANIFEST} lists no {min(lacking)}; {Manifest.remedy}")
+        if missing := _FILES - manifest.files.keys():
+            raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
         arrays = {
             name.removesuffix(".npy"): np.load(path / name, mmap_mode="r", allow_pickle=False)
             for name in manifest.files
@@ -90,7 +89,6 @@ class PreparedDataset:
             manifest=manifest,
             items=arrays["items"],
             timestamps=arrays["timestamps"],
-            weights=arrays.get("weights"),
             offsets=arrays["offsets"],
             cuts=arrays["cuts"],
             user_table=pl.read_parquet(path / "users.parquet"),
@@ -99,38 +97,38 @@ class PreparedDataset:
 
     @property
     def num_users(self) -> int:
-        """U."""
+        """The number of users, U."""
         return len(self.cuts)
 
     @property
     def num_items(self) -> int:
-        """I, the size of the catalogue: the items of training and validation interactions."""
+        """The size of the catalogue, I: the items of training and validation interactions."""
         return len(self.item_table)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the settings and all content."""
+        """SHA-256 of the settings and the content."""
         return self.manifest.fingerprint
 
     @cached_property
     def config(self) -> DataConfig:
-        """The settings it was prepared with."""
+        """The settings that it was prepared with."""
         manifest = self.manifest
         return DataConfig(source=manifest.origin, columns=manifest.columns, **manifest.settings)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Item ids to item tokens and back."""
+        """The mapping between item ids and item tokens."""
         return Vocabulary(self.item_table["item_id"])
 
     @property
     def user_ids(self) -> pl.Series:
-        """[U], ascending."""
+        """The ids of the U users, ascending."""
         return self.user_table["user_id"]
 
     @cached_property
     def interaction_table(self) -> pl.DataFrame:
-        """user_id, item_id (null outside the catalogue) and what is kept of the log [N rows]."""
+        """user_id, item_id (null outside the catalogue) and kept columns of the log [N rows]."""
         users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
         ids = self.user_ids.gather(users), self.vocabulary.decode(self.items).alias("item_id")
         path = self.path / f"{INTERACTIONS}.parquet"
@@ -140,89 +138,92 @@ class PreparedDataset:
 
     @property
     def in_training(self) -> NDArray[np.bool_]:
-        """Which interactions are of the training part [N]."""
+        """Shape [N]: whether each interaction belongs to the training part."""
         users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
-        mine: NDArray[np.bool_] = (
-            np.arange(len(users)) < (self.offsets[:-1] + self.cuts[:, 0])[users]
-        )
-        return mine
+        ends = self.offsets[:-1] + self.cuts[:, 0]
+        in_training: NDArray[np.bool_] = np.arange(len(users)) < ends[users]
+        return in_training
 
-    def known(
+    def histories_between(
         self,
         users: NDArray[np.int64],
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
-        asked: NDArray[np.int64] | None = None,
+        request_times: NDArray[np.int64] | None = None,
     ) -> Histories:
-        """Interactions ``starts[b]`` to ``ends[b]`` as the history of user ``users[b]`` [B]."""
-        features, people = self.interaction_features, self.user_features
-        log = Histories(self.items, self.offsets, self.timestamps, interaction_features=features)
-        theirs = None if people is None else people[users]
-        return replace(log.spans(starts, ends), request_times=asked, user_features=theirs)
+        """Return interactions ``starts[b]`` to ``ends[b]`` as the history of ``users[b]`` [B]."""
+        log = Histories(
+            self.items,
+            self.offsets,
+            self.timestamps,
+            interaction_features=self.interaction_features,
+        )
+        features = None if self.user_features is None else self.user_features[users]
+        return replace(log.spans(starts, ends), request_times=request_times, user_features=features)
 
     def histories(self, before: Part) -> Histories:
-        """What is known of every user before a part of the split [U histories]."""
+        """Return the history of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, _START[before]]
-        return self.known(np.arange(self.num_users), starts, ends)
+        return self.histories_between(np.arange(self.num_users), starts, ends)
 
-    def places(self, part: Part) -> TargetPlaces:
-        """Where the targets of a part are, in user order, oldest first, and their histories.
+    def target_positions(self, part: Part) -> TargetPositions:
+        """Return the positions of a part's targets and histories, in user order, oldest first.
 
-        Those that `holdout` leaves out are among them.
+        They include the targets that `holdout` excludes.
         """
         start = _START[part]
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
 
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
-        """The targets of a part of the split one by one, in user order, oldest first.
+        """Return the targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 12 bytes per item. Advancing ones differ: of a user with n targets and as
-        many interactions before them they are up to 2n² items.
+        Histories take 12 bytes per item. Advancing histories all differ: those of a user with n
+        targets and n earlier interactions have up to 2n² items.
 
         Args:
-            part: of the split.
-            request_time: known: histories say when their targets were had, and are one for each
-                time of these.
+            part: the part of the split.
+            request_time: if known, histories have the times of their targets, and targets at
+                different times have histories of their own.
         """
-        places = self.places(part)
-        inside = places[self.items[places.targets] != PAD]
+        positions = self.target_positions(part)
+        inside = positions[self.items[positions.targets] != PAD]
         known = np.concatenate([[0], np.cumsum(self.items != PAD)])
-        told = inside[known[inside.ends] > known[inside.starts]]
-        other = np.diff(told.users, prepend=-1) != 0
-        other |= np.diff(known[told.ends], prepend=-1) != 0
-        asked = None
+        kept = inside[known[inside.ends] > known[inside.starts]]
+        differs = np.diff(kept.users, prepend=-1) != 0
+        differs |= np.diff(known[kept.ends], prepend=-1) != 0
+        request_times = None
         if request_time == "known":
-            when = self.timestamps[told.targets]
-            other[1:] |= np.diff(when) != 0
-            asked = when[other]
-        starts, ends = told.starts[other], told.ends[other]
+            times = self.timestamps[kept.targets]
+            differs[1:] |= np.diff(times) != 0
+            request_times = times[differs]
+        starts, ends = kept.starts[differs], kept.ends[differs]
         return Holdout(
-            users=told.users,
-            targets=self.items[told.targets],
-            places=told.targets,
-            rows=np.cumsum(other) - 1,
-            histories=self.known(told.users[other], starts, ends, asked),
-            dropped=len(places.users) - len(inside.users),
-            without_history=len(inside.users) - len(told.users),
+            users=kept.users,
+            targets=self.items[kept.targets],
+            positions=kept.targets,
+            history_rows=np.cumsum(differs) - 1,
+            histories=self.histories_between(kept.users[differs], starts, ends, request_times),
+            dropped=len(positions.users) - len(inside.users),
+            without_history=len(inside.users) - len(kept.users),
         )
 
     def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
-        """All that users with a history did in a part of the split, that of a user together.
+        """Return all purchases in a part of the split of the users with a history, user by user.
 
         Histories end where the part begins, whatever targets and histories the split chooses; with
-        ``request_time: known`` they say when the first purchase of the part was.
+        ``request_time: known`` they have the time of the user's first purchase in the part.
         """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
         targets = Histories.from_spans(self.items, starts, ends)
         histories = self.histories(part)
         users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
-        asked = self.timestamps[starts[users]] if request_time == "known" else None
+        times = self.timestamps[starts[users]] if request_time == "known" else None
         return NextPurchases(
             users=users,
-            histories=replace(histories.take(users), request_times=asked),
+            histories=replace(histories.take(users), request_times=times),
             targets=targets.take(users),
             dropped=int((ends - starts).sum()) - len(targets.items),
             without_history=int(targets.lengths[histories.lengths == 0].sum()),
@@ -236,42 +237,46 @@ def prepare(
     items: TableSource | None = None,
     users: TableSource | None = None,
 ) -> PreparedDataset:
-    """Order, filter, split and encode a log, and write it as a prepared dataset.
+    """Sort, filter, split and encode a log, and write it as a prepared dataset.
 
     A dataset already at ``out`` is reused if it has the same settings and content, and replaced in
-    one step if not; anything else at ``out`` is left alone and refused.
+    one step otherwise; anything else at ``out`` is an error and is not touched.
 
     Args:
-        source: a named dataset, a file, a frame, or a log already read.
-        config: how to read and prepare it; ``config.source`` gives way to ``source``.
+        source: a named dataset, a file, a frame, or a log that was read already.
+        config: how to read and prepare it; ``source`` overrides ``config.source``.
         out: the folder to write.
-        items: features of the items: a table with the column item_id, one row per item.
-        users: features of the users: a table with the column user_id, one row per user.
+        items: item features: a table with the column item_id and one row per item.
+        users: user features: a table with the column user_id and one row per user.
 
     Raises:
-        InputError: the log, a table or the folder will not do; nothing is written then.
+        InputError: the log, a table or the folder is invalid; nothing is written then.
     """
     config = config or DataConfig()
     out = Path(out)
     previous = Manifest.load_if_valid(out)
-    features: pl.DataFrame | None = None
-    people = None if users is None else read_table(users, origin="the user table")
+    item_table: pl.DataFrame | None = None
+    user_table = None if users is None else read_table(users, origin="the user table")
     if isinstance(source, InteractionLog):
         if config.drop:
-            raise InputError(f"data.drop: {source.origin} is a log already read: drop rows before")
+            raise InputError(
+                f"data.drop: {source.origin} was read already: drop rows when reading it"
+            )
         if config.keep != source.keep:
-            raise InputError(f"data.keep: {source.origin} is a log already read: keep columns then")
+            raise InputError(
+                f"data.keep: {source.origin} was read already: keep columns when reading it"
+            )
         log = source
     else:
-        log, features = load_source(source, config)
+        log, item_table = load_source(source, config)
     if items is not None:
-        features = read_table(items, origin="the item table")
+        item_table = read_table(items, origin="the item table")
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
     filtered = filter_log(sessions, config)
-    arrays, tables = encode_log(filtered, features, people, config)
-    identity = dataset_fingerprint(settings, arrays, tables)
-    if previous is None or previous.fingerprint != identity:
+    arrays, tables = build_arrays(filtered, item_table, user_table, config)
+    fingerprint = dataset_fingerprint(settings, arrays, tables)
+    if previous is None or previous.fingerprint != fingerprint:
         with new_folder(out) as folder:
             for name, array in arrays.items():
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
@@ -280,12 +285,12 @@ def prepare(
             manifest = Manifest(
                 origin=log.origin,
                 log_fingerprint=log.fingerprint,
-                fingerprint=identity,
+                fingerprint=fingerprint,
                 settings=settings,
                 columns=log.columns,
                 ordered_by=log.ordered_by,
-                filtered_on="all rows, those of validation and test targets too",
-                counts=count(log, arrays, tables),
+                filtered_on="all rows, including validation and test targets",
+                counts=count_rows(log, arrays, tables),
                 dropped=dict(log.dropped),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             )

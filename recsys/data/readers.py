@@ -1,4 +1,4 @@
-"""The files of the named datasets, read as a log and an item table."""
+"""Readers of the named datasets' files: each returns a log and an item table."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Tables = tuple[pl.DataFrame, pl.DataFrame | None]
 
 
 def parquet(log: Path) -> Tables:
-    """A log as it is."""
+    """Read a log without item features."""
     return pl.read_parquet(log), None
 
 
 def parquet_with_items(log: Path, items: Path) -> Tables:
-    """A log and an item table as they are."""
+    """Read a log and an item table."""
     return pl.read_parquet(log), pl.read_parquet(items)
 
 
 def movielens_100k(log: Path) -> Tables:
-    """Tab-separated, without a header."""
+    """Read a tab-separated log without a header."""
     names = ["user_id", "item_id", "rating", "timestamp"]
     return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
 
 
 def online_retail(log: Path) -> Tables:
-    """The lines by which a known customer bought something, and the names of the products."""
+    """Read the purchases of known customers, and the names of the products."""
     lines = pl.read_parquet(log).filter(
         pl.col("CustomerID").is_not_null(),
         ~pl.col("InvoiceNo").str.starts_with("C"),  # a cancellation
         pl.col("Quantity") > 0,
     )
-    # Descriptions vary; the most frequent one is the name, the first in the alphabet of equals.
+    # Descriptions vary: the most frequent one is the name; ties go to the first in the alphabet.
     items = (
         lines.filter(pl.col("Description").is_not_null())
         .group_by(pl.col("StockCode").alias("item_id"), pl.col("Description").alias("description"))
@@ -49,11 +49,11 @@ def online_retail(log: Path) -> Tables:
 
 
 def online_retail_lines(log: Path) -> Tables:
-    """All lines, and the names of the products."""
+    """Read all lines, and the names of the products."""
     return pl.read_parquet(log), online_retail(log)[1]
 
 
 def shop() -> Tables:
-    """Made on the spot."""
+    """Simulate the shop."""
     made = make_shop()
     return made.interactions, made.products

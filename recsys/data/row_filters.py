@@ -1,4 +1,4 @@
-"""Rows of a source that are no interactions: left out by declared rules, and counted."""
+"""Row filters: drop rows that are not interactions by declared rules, and count them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from recsys.errors import InputError
 def drop_rows(
     table: pl.DataFrame, rules: Sequence[DropRows], origin: str
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Leave out the rows that a rule names.
+    """Drop the rows that match a rule.
 
     Args:
-        table: has the columns of the rules.
-        rules: a row counts for the first one that names it.
-        origin: of the table, as messages name it.
+        table: a table with the columns of the rules.
+        rules: the rules; a row counts for the first one that it matches.
+        origin: the name of the table in messages.
 
     Returns:
-        The other rows, in their order, and how many went for each reason.
+        The other rows, in their order, and the number of dropped rows for each reason.
 
     Raises:
-        InputError: a rule asks for numbers of a column that has none, or is no regular expression.
+        InputError: a column with a numeric rule has other values, or a pattern is not a regular
+            expression.
 
     >>> lines = pl.DataFrame({"invoice": ["1", "C2", "3"], "quantity": [2, -2, 0]})
     >>> rules = [DropRows(reason="returns", column="invoice", matches="^C"),
@@ -35,14 +36,14 @@ def drop_rows(
     """
     dropped: dict[str, int] = {}
     for rule in rules:
-        named = _named(table[rule.column], rule, origin)
-        dropped[rule.reason] = dropped.get(rule.reason, 0) + int(named.sum())
-        table = table.filter(~named)
+        matched = _matched(table[rule.column], rule, origin)
+        dropped[rule.reason] = dropped.get(rule.reason, 0) + int(matched.sum())
+        table = table.filter(~matched)
     return table, dropped
 
 
-def _named(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
-    """Which values the rule names."""
+def _matched(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
+    """Return which values match the rule."""
     if rule.missing:
         empty = values.is_nan() if values.dtype.is_float() else values.cast(pl.String) == ""
         return values.is_null() | empty.fill_null(value=False)
@@ -51,11 +52,11 @@ def _named(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
             return values.cast(pl.String).str.contains(rule.matches).fill_null(value=False)
         except pl.exceptions.ComputeError as error:
             raise InputError(
-                f"data.drop: {rule.matches!r} of {rule.reason!r} is no regular expression"
+                f"data.drop: {rule.matches!r} of {rule.reason!r} is not a regular expression"
             ) from error
     if not values.dtype.is_numeric() and values.dtype != pl.String:
-        raise InputError(f"{origin}: column {rule.column!r}: not numbers but {values.dtype}")
+        raise InputError(f"{origin}: column {rule.column!r}: must be numbers, not {values.dtype}")
     numbers = values.cast(pl.Float64, strict=False)
     if (wrong := values.filter(numbers.is_null() & values.is_not_null())).len():
-        raise InputError(f"{origin}: column {rule.column!r}: {wrong[0]!r} is no number")
+        raise InputError(f"{origin}: column {rule.column!r}: {wrong[0]!r} is not a number")
     return (numbers < rule.below).fill_null(value=False)

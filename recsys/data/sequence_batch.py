@@ -1,4 +1,4 @@
-"""What one training step reads."""
+"""The tensors of one training step."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from torch import Tensor
 from recsys.data.histories import Histories
 
 
-class FeatureValues(NamedTuple):
-    """Features of the inputs, as `Histories.padded_features` has them."""
+class FeatureTensors(NamedTuple):
+    """The features of the inputs, as in `Histories.padded_features`."""
 
     categories: Tensor
-    """[B, L, M], int64."""
+    """Shape [B, L, M], int64."""
     shares: Tensor
-    """[B, L, M]."""
+    """Shape [B, L, M]."""
     numbers: Tensor
-    """[B, L, K]."""
+    """Shape [B, L, K]."""
 
     @classmethod
-    def of(cls, histories: Histories, width: int | None = None) -> Self | None:
-        """Those of histories; None if nothing is read of them."""
+    def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
+        """Return the features of histories; None if the model reads none."""
         found = histories.padded_features(width)
         return None if found is None else cls(*map(torch.from_numpy, found))
 
-    def rows(self, some: slice) -> FeatureValues:
-        """Of some rows of the batch."""
-        return FeatureValues(*(values[some] for values in self))
+    def rows(self, index: slice) -> FeatureTensors:
+        """Return the features of a slice of the batch."""
+        return FeatureTensors(*(values[index] for values in self))
 
-    def to(self, device: torch.device) -> FeatureValues:
-        """On a device."""
-        return FeatureValues(*(values.to(device, non_blocking=True) for values in self))
+    def to(self, device: torch.device) -> FeatureTensors:
+        """Copy the features to a device."""
+        return FeatureTensors(*(values.to(device, non_blocking=True) for values in self))
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """What one training step reads."""
+    """The inputs and targets of one training step."""
 
     items: Tensor
-    """Input item tokens [B, L], int64, right-padded with PAD; PAD too where an item is hidden."""
+    """Shape [B, L], int64: input item tokens, right-padded with PAD; masked items are PAD too."""
     lengths: Tensor
-    """Real tokens per row [B], int64."""
+    """Shape [B], int64: inputs per row, without padding."""
     targets: Tensor
-    """What is to be foretold, int64, PAD where there is nothing: the item that follows each input
-    [B, L], the items that follow the last input, or the hidden items [B, n]."""
+    """Shape [B, L] or [B, n], int64, padded with PAD: the item that follows each input, or the n
+    items that follow the last input, or the masked items."""
     times: Tensor | None = None
-    """When the inputs and, behind them, the last target were had, int64 [B, L + 1], on the scale of
-    the log; None: not known, or of no use."""
-    features: FeatureValues | None = None
-    """Of the inputs, never of a last target; None: nothing is read of them but the items."""
+    """Shape [B, L + 1], int64: the times of the inputs and of the last target, on the scale of the
+    log. None if they are unknown or not used."""
+    features: FeatureTensors | None = None
+    """The features of the inputs, never of a last target. None if the model reads none."""
 
-    def share(self, process: int, processes: int) -> SequenceBatch:
-        """The rows of one of several processes; who gets none has one without targets.
+    def shard(self, process: int, processes: int) -> SequenceBatch:
+        """Return every P-th row for one of P processes; the rows of a batch are sorted by length.
 
-        Every P-th row of P processes: the rows of a batch come by length.
+        A process without a row gets the first row without its targets.
         """
-        some = process < len(self.items)
-        rows = slice(process, None, processes) if some else slice(1)
-        targets = self.targets[rows] if some else torch.zeros_like(self.targets[rows])
+        has_rows = process < len(self.items)
+        rows = slice(process, None, processes) if has_rows else slice(1)
+        targets = self.targets[rows] if has_rows else torch.zeros_like(self.targets[rows])
         times = None if self.times is None else self.times[rows]
         features = None if self.features is None else self.features.rows(rows)
         return SequenceBatch(self.items[rows], self.lengths[rows], targets, times, features)
 
     def to(self, device: torch.device) -> SequenceBatch:
-        """The batch on a device."""
+        """Copy the batch to a device."""
         return SequenceBatch(
             items=self.items.to(device, non_blocking=True),
             lengths=self.lengths.to(device, non_blocking=True),

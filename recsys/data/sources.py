@@ -1,4 +1,4 @@
-"""The named datasets: what they are, where they come from, and that they are what they were."""
+"""The named datasets: their descriptions, files and checksums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIRROR_VARIABLE = "RECSYS_MIRROR"
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a dataset, found on the mirror under its name."""
+    """A file of a dataset, stored on the mirror under its name."""
 
     name: str
     sha256: str
@@ -37,7 +37,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class NamedDataset:
-    """A public log under a short name; counts are those of the log as it is read."""
+    """A public log with a short name. The counts are those of the log as it is read."""
 
     name: str
     description: str
@@ -48,7 +48,7 @@ class NamedDataset:
     items: int
     files: tuple[RemoteFile, ...]
     read: Callable[..., readers.Tables]
-    """From the paths of the files, in their order."""
+    """Reads the log and the item table from the paths of the files, in their order."""
     columns: Columns = field(default_factory=Columns)
 
 
@@ -59,17 +59,17 @@ def load_source(
 
     Args:
         source: "ml-1m" and the like, a path, or a frame.
-        config: its columns, those to keep, its mirror and the rows to leave out.
-        cache: folder that keeps what is downloaded.
+        config: its columns, those to keep, its mirror and the rows to drop.
+        cache: folder for downloaded files.
 
     Returns:
         The log, and the item table (item_id and features) of datasets that have one.
 
     Raises:
-        InputError: no such dataset or file, no mirror has it, or the log is not as it should be.
+        InputError: no such dataset or file, no mirror has it, or the log is invalid.
     """
     config = config or DataConfig()
-    dataset = find_dataset(source) if isinstance(source, str) else None
+    dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
         return _read(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
@@ -79,7 +79,7 @@ def load_source(
 
 
 def _read(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
-    """The log, less the rows that a rule names."""
+    """Read a log without the rows that a rule drops."""
     columns, rules, keep = config.columns or Columns(), config.drop, config.keep
     if not rules:
         return read_log(source, columns, origin, keep)
@@ -90,11 +90,11 @@ def _read(source: TableSource, config: DataConfig, origin: str = "") -> Interact
     return replace(read_log(table, columns, origin, keep), dropped=dropped)
 
 
-def find_dataset(source: str) -> NamedDataset | None:
-    """The dataset of that name; None if it is the path of a file.
+def find_named_dataset(source: str) -> NamedDataset | None:
+    """Return the dataset of that name; None if it is the path of a file.
 
     Raises:
-        InputError: neither a dataset nor a file.
+        InputError: the source is neither a dataset nor a file.
     """
     names = [dataset.name for dataset in DATASETS]
     if source in names:
@@ -106,7 +106,7 @@ def find_dataset(source: str) -> NamedDataset | None:
 
 
 def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: Path) -> Path:
-    """A path where the file lies, checksum verified; downloaded if the mirror is a URL."""
+    """Return the path of the verified file; download it if the mirror is a URL."""
     mirror = mirror or os.environ.get(MIRROR_VARIABLE, "")
     is_url = mirror.startswith(("http://", "https://"))
     folders = [cache] if is_url or not mirror else [Path(mirror), cache]
@@ -116,28 +116,30 @@ def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: 
             return path
     if is_url:
         return _download(f"{mirror.rstrip('/')}/{file.name}", file, cache)
-    places = " nor in ".join(str(folder) for folder in folders)
+    searched = " nor in ".join(str(folder) for folder in folders)
     raise InputError(
-        f"{dataset.name}: {file.name} is not in {places}; set {MIRROR_VARIABLE} to a folder or "
+        f"{dataset.name}: {file.name} is not in {searched}; set {MIRROR_VARIABLE} to a folder or "
         f"base URL that has it (the data come from {dataset.homepage})"
     )
 
 
-def _check(file: RemoteFile, found: str, place: str) -> None:
+def _check(file: RemoteFile, found: str, origin: str) -> None:
     if found != file.sha256:
-        raise InputError(f"{place}: SHA-256 {found} is not {file.sha256}: not the file {file.name}")
+        raise InputError(
+            f"{origin}: SHA-256 {found} is not {file.sha256}: not the file {file.name}"
+        )
 
 
 def _download(url: str, file: RemoteFile, cache: Path) -> Path:
-    """Fetch into the cache: the file appears there when it is whole and its checksum right."""
-    look = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    """Download into the cache; the file appears there once complete and verified."""
+    bars = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     digest = hashlib.sha256()
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
             urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)
             tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
-            Progress(*look, console=Console(stderr=True), transient=True) as progress,
+            Progress(*bars, console=Console(stderr=True), transient=True) as progress,
         ):
             size = int(response.headers.get("Content-Length", 0)) or None
             task = progress.add_task(file.name, total=size)
@@ -160,14 +162,14 @@ _ONLINE_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", time
 
 _BEAUTY = ("Beauty", 198_502, 22_363, 12_101)
 _SPORTS = ("Sports and Outdoors", 296_337, 35_598, 18_357)
-"""Category of Amazon's products; interactions, users and items of its 5-core."""
+"""The category's name at Amazon, and the interactions, users and items of its 5-core."""
 
 
 def _amazon(name: str, log: tuple[str, int, int, int], sha256: str) -> NamedDataset:
-    """Reviews as most papers have them, as sequences, or by day (their item ids differ)."""
+    """Describe Amazon reviews as sequences, as in most papers, or by day (with other item ids)."""
     category, interactions, users, items = log
     timed = name.endswith("-timed")
-    times = "by day; other item ids" if timed else "as sequences: times are mere positions"
+    times = "by day; other item ids" if timed else "as sequences: times are positions"
     return NamedDataset(
         name=f"amazon-{name}",
         description=f"Amazon reviews 2014, {category}, 5-core, {times}",
@@ -185,7 +187,7 @@ def _amazon(name: str, log: tuple[str, int, int, int], sha256: str) -> NamedData
 DATASETS = (
     NamedDataset(
         name="shop",
-        description="a simulated shop with planted rules, made on the spot from a seed",
+        description="a simulated shop with planted rules, generated from a seed",
         homepage="recsys.shop.simulation",
         licence="Apache-2.0, as this library",
         interactions=259_813,
@@ -241,7 +243,7 @@ DATASETS = (
         description=(
             "UCI Online Retail II: purchase lines of a British gift wholesaler, 2009 to 2011, less "
             "lines without a customer, cancellations (InvoiceNo C…) and quantities not above 0; "
-            "postage and the like (POST, D, M) are kept as items"
+            "postage and similar codes (POST, D, M) remain as items"
         ),
         homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
         licence="CC BY 4.0",
@@ -255,9 +257,9 @@ DATASETS = (
     NamedDataset(
         name="online-retail-ii-lines",
         description=(
-            "UCI Online Retail II as it was published, all purchase lines, those that are no "
-            "purchase of a product by a known customer too: they are to be left out by data.drop, "
-            "as configs/online-retail-ii.yaml does"
+            "UCI Online Retail II as published: all lines, including those that are not purchases "
+            "of a product by a known customer; data.drop can drop these, as in "
+            "configs/online-retail-ii.yaml"
         ),
         homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
         licence="CC BY 4.0",

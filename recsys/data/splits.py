@@ -25,19 +25,19 @@ from recsys.errors import InputError
 def cut_points(
     split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """The cut points of a split.
+    """Compute the cut points of a split.
 
     Args:
         split: of any kind but a backtest.
-        timestamps: of all interactions, those of each user ascending [N].
-        offsets: where each user's interactions start and the last one's end [U + 1]; every user
-            has at least one.
+        timestamps: shape [N]: the times of all interactions, ascending for each user.
+        offsets: shape [U + 1]: where each user's interactions start; the last entry is N. Every
+            user has at least one.
 
     Returns:
         Cut points [U, 3].
 
     Raises:
-        InputError: the split leaves nothing to train on or nothing to test; or it is a backtest.
+        InputError: the split leaves no training or no test interactions, or it is a backtest.
     """
     lengths = np.diff(offsets)
     match split:
@@ -48,22 +48,23 @@ def cut_points(
         case GlobalTime():
             return global_time(timestamps, offsets, _cut_times(split, timestamps))
         case UserHoldout():
-            shares = split.valid_fraction, split.test_fraction
-            return user_holdout(lengths, *shares, np.random.default_rng(split.seed))
+            fractions = split.valid_fraction, split.test_fraction
+            return user_holdout(lengths, *fractions, np.random.default_rng(split.seed))
     raise InputError(
-        "data.split: a backtest is several datasets, one per fold, not one: see recsys backtest"
+        "data.split: a backtest has one dataset per fold and cannot be prepared as one: use "
+        "recsys backtest"
     )
 
 
 def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.int32]:
-    """The last interactions of each user are test targets, as many before them validation targets.
+    """Hold out each user's last interactions for test, and as many before them for validation.
 
-    At least one interaction is always left to train on: of a user with too few for both parts only
-    the test targets are held out, and nothing of a user with too few for those.
+    At least one interaction is always left for training: a user with too few for both parts has
+    only test targets, and a user with too few for these has none.
 
     Args:
-        lengths: interactions per user [U], each at least 1.
-        targets: how many in each part, at least 1.
+        lengths: shape [U]: interactions per user, each at least 1.
+        targets: number of targets in each part, at least 1.
 
     Returns:
         Cut points [U, 3].
@@ -87,15 +88,15 @@ def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.i
 def leave_last_basket_out(
     timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """The last basket of each user is held out for test, the one before it for validation.
+    """Hold out each user's last basket for test, and the one before it for validation.
 
-    A basket is all that a user bought at one time. At least one is always left to train on: of two
-    baskets none is for validation, and a single one is not held out.
+    A basket is all interactions of a user at one time. At least one is always left for training: a
+    user with two baskets has none for validation, and a user with one has none for test.
 
     Args:
-        timestamps: of all interactions, those of each user ascending [N].
-        offsets: where each user's interactions start and the last one's end [U + 1]; every user
-            has at least one.
+        timestamps: shape [N]: the times of all interactions, ascending for each user.
+        offsets: shape [U + 1]: where each user's interactions start; the last entry is N. Every
+            user has at least one.
 
     Returns:
         Cut points [U, 3].
@@ -104,7 +105,7 @@ def leave_last_basket_out(
     array([[2, 3, 5],
            [1, 1, 3]], dtype=int32)
     """
-    first = np.ones(len(timestamps), dtype=np.bool_)  # of its basket
+    first = np.ones(len(timestamps), dtype=np.bool_)  # the first interaction of its basket
     first[1:] = timestamps[1:] != timestamps[:-1]
     first[offsets[:-1]] = True
     edges = np.append(np.flatnonzero(first), len(timestamps))
@@ -116,11 +117,11 @@ def leave_last_basket_out(
 def global_time(
     timestamps: NDArray[np.int64], offsets: NDArray[np.int64], cuts: Sequence[float]
 ) -> NDArray[np.int32]:
-    """Validation begins for all users at the first of two times, test at the second.
+    """Start validation for all users at the first of two times, and test at the second.
 
     Args:
-        timestamps: of all interactions, those of each user ascending [N].
-        offsets: where each user's interactions start and the last one's end [U + 1].
+        timestamps: shape [N]: the times of all interactions, ascending for each user.
+        offsets: shape [U + 1]: where each user's interactions start; the last entry is N.
         cuts: the two times.
 
     Returns:
@@ -136,10 +137,10 @@ def global_time(
 
 
 def cut_time(times: NDArray[np.int64], rows: int) -> int:
-    """A cut that leaves all interactions before it but the newest ``rows``, and those that tie.
+    """Return the cut with the last ``rows`` interactions, and those tied with them, after it.
 
     Args:
-        times: ascending [N].
+        times: shape [N], ascending.
         rows: 1 to N.
 
     >>> cut_time(np.array([1, 4, 4, 9]), rows=2)
@@ -149,7 +150,7 @@ def cut_time(times: NDArray[np.int64], rows: int) -> int:
 
 
 def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
-    """Where validation and test begin."""
+    """Return the times at which validation and test begin."""
     times = np.sort(timestamps)
     if split.test_from is not None:
         test = time_value(split.test_from)
@@ -164,7 +165,7 @@ def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float,
     if held_out == 0 or not times[0] < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "
-            f"leaves nothing to train on or nothing to test: times run from {times[0]} to "
+            f"leaves no training or no test interactions: times run from {times[0]} to "
             f"{times[-1]}"
         )
     return valid, test
@@ -176,27 +177,27 @@ def user_holdout(
     test_fraction: float,
     generator: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Some users are validation as a whole, some test, and the others training.
+    """Assign each user, with all interactions, to training, validation or test.
 
     Args:
-        lengths: interactions per user [U].
-        valid_fraction: share of the users, at least one user.
-        test_fraction: likewise.
-        generator: of the draw.
+        lengths: shape [U]: interactions per user.
+        valid_fraction: fraction of the users for validation, at least one user.
+        test_fraction: fraction of the users for test, at least one user.
+        generator: draws the users.
 
     Returns:
-        Cut points [U, 3]: (n, n, n) of training, (0, n, n) of validation and (0, 0, n) of test
-        users with n interactions.
+        Cut points [U, 3] of a user with n interactions: (n, n, n) in training, (0, n, n) in
+        validation, (0, 0, n) in test.
 
     Raises:
-        InputError: no user is left to train on.
+        InputError: no user is left for training.
     """
-    shares = (valid_fraction, test_fraction)
-    valid, test = (max(1, round(share * len(lengths))) for share in shares)
+    fractions = (valid_fraction, test_fraction)
+    valid, test = (max(1, round(fraction * len(lengths))) for fraction in fractions)
     if valid + test >= len(lengths):
         raise InputError(
             f"data.split: of {len(lengths)} users {valid} are for validation and {test} for test: "
-            "none is left to train on"
+            "none is left for training"
         )
     drawn = generator.permutation(len(lengths))
     cuts = np.repeat(lengths[:, None], 3, axis=1)

@@ -1,4 +1,4 @@
-"""Tables as users bring them: files and frames, read as they are, refused in one line."""
+"""Tables from files and frames, with one-line errors."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 
 
 def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "") -> pl.DataFrame:
-    """Read a table: the given columns, or all of them if none is given.
+    """Read the given columns of a table, or all of them if none are given.
 
-    A column of a text file holds integers if every value is written as an integer is, else text:
-    one "007" makes it text. Typed sources keep their types.
+    A column of a text file has integers if every value is a plain integer, else text: one "007"
+    makes it text. Typed sources keep their types.
 
     Raises:
-        InputError: no such file, an unknown extension, a broken file, a column missing, or a
-            column name used twice.
+        InputError: no such file, an unknown extension, a broken file, a missing column, or a
+            duplicate column name.
     """
     if not isinstance(source, str | os.PathLike):
         return _read_frame(source, columns, origin or "the frame")
@@ -63,7 +63,7 @@ def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "
 
 
 def frame_like(answer: pl.DataFrame, *given: object) -> Any:
-    """The answer as a frame of the kind of the first frame given; polars for lazy ones."""
+    """Convert the answer to the kind of the first frame given; polars for lazy frames."""
     frames = (nw.from_native(source, pass_through=True) for source in given)
     first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)
     if not isinstance(first, nw.DataFrame) or first.implementation.is_polars():
@@ -90,17 +90,17 @@ def _read_text(path: Path, delimiter: str, columns: Sequence[str], origin: str) 
         raise InputError(f"{origin}: two columns are named {twice!r}")
     names = _present(columns, header, origin)
     table = pl.read_csv(path, separator=delimiter, infer_schema=False, columns=names)
-    whole = table.select(pl.all().str.contains(_INTEGER).all() & pl.all().is_not_null().any())
-    return table.with_columns(pl.col(name).cast(pl.Int64) for name in names if whole[name].item())
+    integer = table.select(pl.all().str.contains(_INTEGER).all() & pl.all().is_not_null().any())
+    return table.with_columns(pl.col(name).cast(pl.Int64) for name in names if integer[name].item())
 
 
-def _present(columns: Sequence[str], there: list[str], origin: str) -> list[str]:
-    """The columns asked for, each once; all if none is asked for."""
+def _present(columns: Sequence[str], known: list[str], origin: str) -> list[str]:
+    """Return the given columns, each once, or all known ones if none are given."""
     for name in columns:
-        if name not in there:
-            hint = did_you_mean(name, there)
-            raise InputError(f"{origin}: no column {name!r} among {', '.join(there)}{hint}")
-    return list(dict.fromkeys(columns)) or there
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise InputError(f"{origin}: no column {name!r} among {', '.join(known)}{hint}")
+    return list(dict.fromkeys(columns)) or known
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Which held-out interactions are foretold, and what is known before each of them."""
+"""Which held-out interactions are targets, and where the history of each ends."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from recsys.config import ChosenTargets, GlobalTime, KnownHistory, Split, UserHo
 
 
 @dataclass(frozen=True, slots=True)
-class TargetPlaces:
-    """Q targets, and the history of each, as places among the N interactions of a dataset."""
+class TargetPositions:
+    """Q targets and their histories, as positions among the N interactions of a dataset."""
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q]."""
+    """Shape [Q]: the user's row in the dataset."""
     targets: NDArray[np.int64]
-    """Ascending [Q]."""
+    """Shape [Q], ascending: the position of each target."""
     starts: NDArray[np.int64]
-    """Of the user's interactions [Q]."""
+    """Shape [Q]: the position of the user's first interaction, where the history starts."""
     ends: NDArray[np.int64]
-    """Of the history: it is ``starts`` to ``ends``, which is at most the target's place [Q]."""
+    """Shape [Q]: where the history ends (exclusive), at most the target's position."""
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> TargetPlaces:
-        """Some of the targets."""
-        return TargetPlaces(
+    def __getitem__(self, rows: NDArray[np.bool_]) -> TargetPositions:
+        """Return a subset of the targets."""
+        return TargetPositions(
             self.users[rows], self.targets[rows], self.starts[rows], self.ends[rows]
         )
 
 
 def target_policy(split: Split) -> tuple[ChosenTargets, KnownHistory]:
-    """Which interactions of a part are targets, and what is known before them."""
+    """Return which interactions of a part are targets, and where their histories end."""
     if isinstance(split, GlobalTime):
         return split.targets, split.history
     return ("last", "advancing") if isinstance(split, UserHoldout) else ("every", "frozen")
@@ -42,21 +42,21 @@ def find_targets(
     offsets: NDArray[np.int64],
     part: tuple[NDArray[np.int32], NDArray[np.int32]],
     chosen: ChosenTargets,
-    known: KnownHistory,
-) -> TargetPlaces:
-    """The targets of one part of a split, in the order of the dataset.
+    history: KnownHistory,
+) -> TargetPositions:
+    """Find the targets of one part of a split, in the order of the dataset.
 
     Args:
-        timestamps: of all interactions, those of each user ascending [N].
-        offsets: where each user's interactions start and the last one's end [U + 1].
-        part: the cut points that it lies between, two arrays [U].
-        chosen: which of a user's interactions in it are targets.
-        known: where histories end.
+        timestamps: shape [N]: the times of all interactions, ascending for each user.
+        offsets: shape [U + 1]: where each user's interactions start; the last entry is N.
+        part: the cut points at which the part starts and ends, two arrays [U].
+        chosen: which of a user's interactions in the part are targets.
+        history: where histories end.
 
     >>> times, offsets = np.array([1, 3, 5, 5, 2, 6]), np.array([0, 4, 6])
     >>> part = np.array([1, 1]), np.array([4, 2])
-    >>> places = find_targets(times, offsets, part, "every", "advancing")
-    >>> places.targets.tolist(), places.ends.tolist()
+    >>> found = find_targets(times, offsets, part, "every", "advancing")
+    >>> found.targets.tolist(), found.ends.tolist()
     ([1, 2, 3, 5], [1, 2, 2, 5])
     >>> find_targets(times, offsets, part, "last", "frozen").ends.tolist()
     [1, 5]
@@ -68,13 +68,17 @@ def find_targets(
     users = np.repeat(np.arange(len(starts)), ends - firsts)
     before = np.concatenate([[0], np.cumsum(ends - firsts)])[:-1]
     targets = np.arange(len(users)) + (firsts - before)[users]
-    histories = starts[users] if known == "frozen" else _earlier(timestamps, offsets)[targets]
-    return TargetPlaces(users, targets, offsets[users], histories)
+    history_ends = starts[users]
+    if history == "advancing":
+        history_ends = _ends_of_earlier(timestamps, offsets)[targets]
+    return TargetPositions(users, targets, offsets[users], history_ends)
 
 
-def _earlier(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the interactions end that the user had at earlier times than each interaction's [N]."""
-    first = np.ones(len(timestamps), dtype=np.bool_)  # of those at its time
+def _ends_of_earlier(
+    timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return where the user's interactions at earlier times end, for each interaction [N]."""
+    first = np.ones(len(timestamps), dtype=np.bool_)  # the first interaction at its time
     first[1:] = timestamps[1:] != timestamps[:-1]
     first[offsets[:-1]] = True
     return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))

@@ -1,4 +1,4 @@
-"""Item ids outside, item tokens inside."""
+"""The mapping between item ids, used outside, and item tokens, used inside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recsys.data.histories import PAD
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The catalogue of I items: item token t, 1 to I, stands for ``ids[t - 1]``.
+    """The catalogue of I items: item token t, from 1 to I, is the item ``ids[t - 1]``.
 
     >>> vocabulary = Vocabulary(pl.Series(["boots", "gloves"]))
     >>> vocabulary.encode(["gloves", "hat", "boots"])
@@ -26,36 +26,36 @@ class Vocabulary:
     """
 
     ids: pl.Series
-    """Item ids [I], int64 or text, in ascending order, each once."""
+    """Shape [I]: unique item ids, int64 or text, in ascending order."""
 
     def __len__(self) -> int:
-        """I."""
+        """The number of items, I."""
         return len(self.ids)
 
     def encode(self, ids: IntoSeries | Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
-        """Item tokens [N] of item ids [N]; PAD for an id outside the catalogue.
+        """Return item tokens [N] of item ids [N]; PAD for an id outside the catalogue.
 
-        Integers and text are compared as text: 12 is "12", and "012" is neither.
+        Integers and text are compared as text: 12 equals "12", but not "012".
         """
-        asked = pl.Series(ids) if len(ids) else self.ids.head(0)
+        given = pl.Series(ids) if len(ids) else self.ids.head(0)
         known = self.ids
-        if asked.dtype.is_integer() and known.dtype.is_integer():
-            asked = asked.cast(known.dtype, strict=False)
-        elif asked.dtype != known.dtype:
-            asked, known = asked.cast(pl.String), known.cast(pl.String)
+        if given.dtype.is_integer() and known.dtype.is_integer():
+            given = given.cast(known.dtype, strict=False)
+        elif given.dtype != known.dtype:
+            given, known = given.cast(pl.String), known.cast(pl.String)
         tokens = pl.int_range(1, len(known) + 1, dtype=pl.Int32, eager=True)
-        found = asked.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
+        found = given.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
         return found.to_numpy().copy()
 
     def decode(self, tokens: ArrayLike) -> pl.Series:
-        """Item ids [N] of item tokens [N]; null for PAD.
+        """Return item ids [N] of item tokens [N]; null for PAD.
 
         Raises:
-            IndexError: a token is neither PAD nor one of 1 to I.
+            IndexError: a token is neither PAD nor from 1 to I.
         """
         rows = np.asarray(tokens, dtype=np.int64).ravel() - 1
         if rows.size and not (rows.min() >= -1 and rows.max() < len(self)):
             raise IndexError(
-                f"item tokens are 0 to {len(self)}, not {rows.min() + 1} to {rows.max() + 1}"
+                f"item tokens must be 0 to {len(self)}, not {rows.min() + 1} to {rows.max() + 1}"
             )
         return self.ids.gather(pl.Series(rows).replace(PAD - 1, None))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureValues
+from recsys.data.sequence_batch import FeatureTensors
 from recsys.inference.scorer import users_per_batch
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import (
@@ -144,7 +144,7 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
     device = model.items.weight.device
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
-    times, features = histories.padded_times(), FeatureValues.of(histories)
+    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
     return ModelInputs(
         items,
         lengths,

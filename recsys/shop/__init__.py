@@ -1,1 +1,1 @@
-"""The simulated shop: purchase histories with planted rules whose ground truth is kept."""
+"""The simulated shop: purchase histories with planted rules and their ground truth."""

@@ -1,4 +1,4 @@
-"""How the customers of the simulated shop buy."""
+"""The customers of the simulated shop: how they buy."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from numpy.typing import NDArray
 from recsys.shop.products import SEASONS, Rule
 
 YEARS = 3
-"""The shop's log runs for so many years."""
+"""The length of the shop's log, in years."""
 MAX_DELAY = 3.0
-"""Most own choices of the customer between the last cause and its effect; effects of other rules
-and repeats fall between as well."""
+"""The maximum number of the customer's own choices between the last cause and its effect; effects
+of other rules and repeats can occur between them as well."""
 
 COMPANY = 0.25
-"""How often one cause of a conjunction brings another along."""
+"""The probability that a customer buys another cause of a conjunction together with one."""
 
 FEWEST_CHOICES, MOST_CHOICES = 5, 100
-"""Own choices of a customer; what follows from them makes half as many again and more."""
+"""The range of own choices per customer. The purchases that follow from them add half as many or
+more."""
 
 _YEAR = 365.25 * 24 * 3600
-"""Seconds."""
+"""A year in seconds."""
 _QUARTERS = 4 * YEARS
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
-    """N purchases, by user and time."""
+class DatedPurchases:
+    """N purchases, sorted by user and time."""
 
     users: NDArray[np.int64]
     items: NDArray[np.int64]
-    """Rows of the stock."""
+    """Shape [N]: rows of the stock."""
     times: NDArray[np.float64]
-    """Seconds since the shop opened."""
+    """Shape [N]: seconds since the shop opened."""
     positions: NDArray[np.int64]
-    """Place in the user's history, from 0."""
+    """Shape [N]: the position in the user's history, from 0."""
     rules: NDArray[np.int64]
-    """Index of the rule that the purchase follows, -1 for none."""
+    """Shape [N]: the index of the rule that the purchase follows, or -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Purchases:
-    """N purchases in no order, not yet dated."""
+    """N unsorted purchases without dates."""
 
     users: NDArray[np.int64]
     items: NDArray[np.int64]
     turns: NDArray[np.float64]
-    """When in the customer's life: own choices at 0, 1, 2, ..., what follows from them between."""
+    """Shape [N]: the turn in the customer's history. Own choices have turns 0, 1, 2, ...; the
+    purchases that follow from them lie between."""
     rules: NDArray[np.int64]
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> _Purchases:
@@ -69,12 +71,13 @@ class _Purchases:
 
 def simulate_purchases(
     num_customers: int, stock: pl.DataFrame, rules: Sequence[Rule], rng: np.random.Generator
-) -> Bought:
-    """Let customers buy from the stock (item_id, category, season, consumable).
+) -> DatedPurchases:
+    """Simulate purchases from the stock (item_id, category, season, consumable).
 
-    Each customer's life is a row of own choices, by popularity, season and a taste that drifts.
-    Purchases that follow from earlier ones are put between: first the effects of the planted rules,
-    then repeats of consumables. What would come after the end of that life is left out.
+    Each customer makes a sequence of own choices, by popularity, season and a drifting taste.
+    Purchases that follow from earlier ones are inserted between them: first the effects of the
+    planted rules, then repeats of consumables. Purchases after the end of a
+    customer's history are dropped.
     """
     number = {item: row for row, item in enumerate(stock["item_id"])}
     causes = [[number[cause] for cause in rule.causes] for rule in rules]
@@ -91,21 +94,21 @@ def simulate_purchases(
     purchases = purchases[purchases.turns < lengths[purchases.users]]
     purchases = purchases[np.lexsort((purchases.turns, purchases.users))]
     users, turns = purchases.users, purchases.turns
-    place = _starts(lengths + 1)[users] + np.floor(turns).astype(np.int64)
-    dated = times[place] + turns % 1 * (times[place + 1] - times[place])
+    index = _starts(lengths + 1)[users] + np.floor(turns).astype(np.int64)
+    dates = times[index] + turns % 1 * (times[index + 1] - times[index])
     positions = np.arange(len(users)) - _starts(np.bincount(users))[users]
-    return Bought(users, purchases.items, dated, positions, purchases.rules)
+    return DatedPurchases(users, purchases.items, dates, positions, purchases.rules)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each user's rows start, laid end to end."""
+    """Return where each user's rows start if they are concatenated."""
     return np.cumsum(lengths) - lengths
 
 
 def _times(lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Seconds since opening of each own choice and, after them, of the life's end [N + U].
+    """Draw the times of own choices, and of each customer's end, in seconds since opening [N + U].
 
-    Customers join in the first two thirds of the shop's years; most stay to the end, others leave.
+    Customers join in the first two thirds of the log; most stay to the end, others leave earlier.
     """
     years = YEARS * _YEAR
     joined = rng.uniform(0, years * 2 / 3, len(lengths))
@@ -119,11 +122,11 @@ def _times(lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.f
 def _popularity(
     num_products: int, causes: list[list[int]], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Share of own choices that each product has before season and taste [I].
+    """Draw the share of own choices of each product, before season and taste [I].
 
-    Half goes to the bestsellers: the causes, those of conjunctions ahead of the others, so that a
-    customer who bought one of two causes and not the other is nothing special. The rest goes to all
-    other products by a Zipf-Mandelbrot law.
+    Half goes to the bestsellers: the causes. Causes of conjunctions come first, so that customers
+    who bought one of two causes but not the other are common. The other half goes to all other
+    products by a Zipf-Mandelbrot law.
     """
     best = np.zeros(num_products)
     for group in causes:
@@ -142,7 +145,7 @@ def _own_choices(
     stock: pl.DataFrame,
     rng: np.random.Generator,
 ) -> _Purchases:
-    """What customers buy of their own accord: first a category, by taste, then a product in it."""
+    """Draw the customers' own choices: first a category, by taste, then a product in it."""
     users = np.repeat(np.arange(len(lengths)), lengths)
     turns = np.arange(len(users)) - _starts(lengths)[users]
     dates = times[np.arange(len(users)) + users]
@@ -155,7 +158,7 @@ def _own_choices(
     bounds = np.pad(np.cumsum(wanted, axis=1), ((0, 0), (1, 0)))
     upper, lower = bounds[:, ends], bounds[:, np.concatenate([[0], ends[:-1]])]
 
-    # A random walk, one step a quarter: after three years half of a taste is new.
+    # A random walk with one step per quarter: after three years half of a taste is new.
     steps = rng.normal(size=(len(lengths), _QUARTERS, len(ends))).astype(np.float32)
     steps[:, 1:] *= 0.3
     tastes = np.cumsum(steps, axis=1)
@@ -167,12 +170,12 @@ def _own_choices(
     # Month m's distribution lies in [m, m + 1), so that one search serves all months.
     edges = (np.arange(12)[:, None] + bounds[:, 1:]).ravel()
     drawn = months + low + (high - low) * rng.random(len(users))
-    places = np.searchsorted(edges, drawn, side="right") % len(popularity)
-    return _Purchases(users, shelf[places], turns.astype(np.float64), np.full(len(users), -1))
+    indices = np.searchsorted(edges, drawn, side="right") % len(popularity)
+    return _Purchases(users, shelf[indices], turns.astype(np.float64), np.full(len(users), -1))
 
 
 def _seasonal_demand(stock: pl.DataFrame) -> NDArray[np.float64]:
-    """How much better or worse than on average each product sells in each month [12, I]."""
+    """Return each product's demand in each month, relative to its average [12, I]."""
     months = np.arange(12)[:, None]
     peaks = stock["season"].replace_strict(
         {season: 3.0 * index for index, season in enumerate(SEASONS)}, default=None
@@ -189,11 +192,11 @@ def _with_effects(
     num_customers: int,
     rng: np.random.Generator,
 ) -> _Purchases:
-    """The purchases with those added that follow a rule: at most once per customer and rule.
+    """Add the purchases that follow a rule, at most one per customer and rule.
 
-    Before that, some customers who buy one cause of a conjunction buy the others with it: causes
-    meet often enough for the rule to be learned, and stay apart often enough for single causes to
-    mislead.
+    Before that, some customers who buy one cause of a conjunction also buy the others. So causes
+    occur together often enough for the rule to be learned, and separately often enough for single
+    causes to mislead.
     """
     first = {}
     for cause in sorted({cause for group in causes for cause in group}):
@@ -204,7 +207,7 @@ def _with_effects(
     parts = [own]
 
     def follow(turns: NDArray[np.float64], chance: float, item: int, rule: int) -> None:
-        """Some customers buy the item soon after their turn [U]; an infinite turn is never."""
+        """Let some customers buy the item soon after a turn [U]; an infinite turn means never."""
         users = np.flatnonzero((rng.random(num_customers) < chance) & np.isfinite(turns))
         then = turns[users] + rng.uniform(0, MAX_DELAY, len(users))
         parts.append(_Purchases(users, np.full(len(users), item), then, np.full(len(users), rule)))
@@ -226,7 +229,7 @@ def _with_repeats(
     consumable: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> _Purchases:
-    """The purchases with consumables bought again, and again, each time by two in five."""
+    """Add repeat purchases of consumables; each purchase is repeated with probability 0.4."""
     parts = [caused]
     latest = caused[consumable[caused.items]]
     while len(latest.users):

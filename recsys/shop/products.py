@@ -1,4 +1,4 @@
-"""What the simulated shop sells, and the rules planted in what its customers buy."""
+"""The products of the simulated shop, and the rules planted in its purchases."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import polars as pl
 from recsys.errors import InputError
 
 SEASONS = ("winter", "spring", "summer", "autumn")
-"""When seasonal goods sell best; goods without a season sell all year."""
+"""The seasons in which seasonal goods sell best; other goods sell all year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """One category: its goods by season, and the styles they come in.
 
-    Every good is a product under its plain name, and one more in each style:
+    Every good is a product with its plain name, and another product in each style:
     "Tent"; "Tent, Trail"; "Tent, Featherlight"...
     """
 
@@ -25,14 +25,14 @@ class Shelf:
     styles: str
     all_year: str
     consumables: str = ""
-    """Goods that are used up and bought again."""
+    """Goods that customers use up and buy again."""
     winter: str = ""
     spring: str = ""
     summer: str = ""
     autumn: str = ""
 
     def goods(self) -> list[tuple[str, str, bool]]:
-        """(name, season or "", consumable) of each good."""
+        """Return (name, season or "", consumable) of each good."""
         listed = [
             (self.all_year, "", False),
             (self.consumables, "", True),
@@ -154,7 +154,7 @@ SHELVES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who has bought every cause, in any order, buys the effect soon after, or never."""
+    """Customers who bought all causes, in any order, buy the effect soon after, or never."""
 
     name: str
     causes: tuple[str, ...]
@@ -162,11 +162,11 @@ class Rule:
     effect: str
     """Product id; each product is the effect of at most one rule."""
     probability: float
-    """How many customers in whom the causes are complete follow the rule."""
+    """The share of customers with all causes who follow the rule."""
 
 
 PLANTED = (
-    # Any two of three causes, each pair with its own effect: no single cause tells which.
+    # Three causes, an effect for each pair: no single cause determines the effect.
     Rule("cold hands and feet", ("Winter gloves", "Snow boots"), "Down jacket", 0.9),
     Rule("off to the slopes", ("Snow boots", "Ski goggles"), "Ski helmet", 0.9),
     Rule("wind chill", ("Winter gloves", "Ski goggles"), "Hand warmers", 0.9),
@@ -200,7 +200,7 @@ PLANTED = (
     Rule("bits, plugs", ("Drill bit set",), "Wall plugs", 0.7),
     Rule("aquarium, filter", ("Aquarium",), "Aquarium filter", 0.8),
     Rule("filter, fish", ("Aquarium filter",), "Fish food", 0.8),
-    # Single causes; what follows is often bought again and again.
+    # Single causes; the effect is often bought repeatedly.
     Rule("camera card", ("Camera",), "Memory card", 0.8),
     Rule("for two players", ("Games console",), "Second controller", 0.7),
     Rule("printer ink", ("Printer",), "Ink cartridge", 0.8),
@@ -210,24 +210,22 @@ PLANTED = (
     Rule("wet shave", ("Safety razor",), "Razor blades", 0.8),
     Rule("broken string", ("Acoustic guitar",), "Guitar strings", 0.8),
 )
-"""The planted rules, with product names for ids; a rule comes after those that cause its causes."""
+"""The planted rules, with product names as ids; a rule follows those that lead to its causes."""
 
 
 def list_products(num_products: int) -> pl.DataFrame:
-    """The range of a shop of that size: name, category, season ("" for none), consumable.
+    """List the products of a shop of that size: name, category, season ("" if none), consumable.
 
-    The plain goods come first, then style after style, evenly from all shelves.
+    The plain goods come first, then style by style, evenly from all shelves.
 
     Raises:
-        InputError: more products than can be named, or fewer than there are plain goods.
+        InputError: there are fewer products than plain goods, or more than can be named.
     """
     plain = [(s.category, *good) for s in SHELVES for good in s.goods()]
     styled = chain.from_iterable(zip_longest(*(_styled(shelf) for shelf in SHELVES)))
     listed = plain + [entry for entry in styled if entry is not None]
     if not len(plain) <= num_products <= len(listed):
-        raise InputError(
-            f"num_products: a shop has {len(plain)} to {len(listed)} products, not {num_products}"
-        )
+        raise InputError(f"num_products: must be {len(plain)} to {len(listed)}, not {num_products}")
     return pl.DataFrame(
         listed[:num_products],
         schema={

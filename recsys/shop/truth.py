@@ -1,4 +1,4 @@
-"""Did a model find what is planted in the shop: rules, chains, the true causes of purchases?"""
+"""Ground-truth tests: which planted rules, chains and causes of purchases a model recovers."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from recsys.shop.products import Rule
 from recsys.shop.simulation import Shop
 
 TopK = Callable[[Sequence[list[str]], int], Sequence[Sequence[str]]]
-"""Item ids of B histories, oldest first, and k -> k item ids for each, best first."""
+"""A function from the item ids of B histories, oldest first, and k, to each one's k best items."""
 Explain = Callable[[list[str], str], Sequence[float]]
-"""Item ids of a history, and the item to explain -> a share for each entry of the history."""
+"""A function from the item ids of a history, and an item, to the share of each history entry."""
 
 RECOVERED_RATE = 0.5
-"""A rule is recovered when its effect is in the top k of at least this share of its probes..."""
+"""A rule is recovered if its effect is in the top k of at least this share of its probes..."""
 RECOVERED_LIFT = 2.0
-"""...and at least so many times as often as when a cause is missing."""
+"""...and at least this many times as often as when a cause is missing."""
 
 
 def rule_recovery(
     shop: Shop, top_k: TopK, *, k: int = 10, num_probes: int = 200, seed: int = 0
 ) -> pl.DataFrame:
-    """Which planted rules a model has found, each judged on histories made for it.
+    """Test which planted rules a model has learned, on histories made for each rule.
 
-    A probe is the beginning of a customer's history, without the products of the rule, and after it
+    A probe is the beginning of a customer's history without the products of the rule, followed by
     the causes in random order, each followed by a neutral purchase (of a product that is in no
-    rule). Its controls leave one cause out, with a neutral purchase in its place: of a conjunction
-    each cause alone, of a single cause none. ::
+    rule). Each control replaces one cause by a neutral purchase: a conjunction keeps one of its two
+    causes, a single cause none. ::
 
         probe      Kettle, Tent, Olive oil | Snow boots, Bookcase, Winter gloves, Hay
         controls   Kettle, Tent, Olive oil | Snow boots, Bookcase, Easel, Hay
                    Kettle, Tent, Olive oil | Desk lamp, Bookcase, Winter gloves, Hay
 
-    A model fitted to a `shuffled` shop is judged in the same way and should recover nothing.
+    A model fitted to a `shuffled` shop should recover nothing.
 
     Returns:
         One row per rule: rule (name), with_causes (share of the probes with the effect in the top
-        k), without_cause (the same of the controls, for the cause whose absence matters least),
+        k), without_cause (the same share of the controls without the cause that matters least),
         recovered.
     """
     rng = np.random.default_rng(seed)
@@ -64,25 +64,26 @@ def rule_recovery(
 def chain_continuation(
     shop: Shop, next_items: TopK, *, n: int = 5, num_probes: int = 200, seed: int = 0
 ) -> pl.DataFrame:
-    """How often the planted chains are continued in order, each judged on histories made for it.
+    """Test how often a model continues the planted chains in order, on histories made for each.
 
-    A chain is a rule with one cause whose effect is the one cause of another rule: phone, case,
-    charger. Its probes are those of its first rule (see `rule_recovery`): they hold the phone, and
-    neither the case nor the charger. It is continued if the next n items hold the case and, after
-    it, the charger; in the shop itself that comes to the product of the two rules' probabilities,
-    less what falls behind the n-th purchase.
+    A chain is a rule with a single cause whose effect is the single cause of another rule: phone,
+    case, charger. Its probes are those of its first rule (see `rule_recovery`): they contain the
+    phone, but neither the case nor the charger. It is continued if the next n items contain the
+    case and, later, the charger. In the shop this has the product of the two rules' probabilities,
+    minus the cases after the n-th purchase.
 
     Args:
-        shop: whose rules are looked for.
-        next_items: item ids of B histories, oldest first, and n -> the next n of each, in order.
-        n: how many.
+        shop: the shop with the rules.
+        next_items: a function from the item ids of B histories, oldest first, and n, to the next n
+            items of each, in order.
+        n: the number of next items.
         num_probes: histories per chain.
-        seed: of the histories.
+        seed: seed of the histories.
 
     Returns:
         One row per chain: chain ("Phone, Phone case, Fast charger"), planted (the product of the
-        probabilities), continued (share of the probes), without_start (the same without its first
-        item).
+        probabilities), continued (share of the probes), without_start (the same share of histories
+        without the chain's first item).
     """
     rng = np.random.default_rng(seed)
     names = dict(shop.products.select("item_id", "name").iter_rows())
@@ -108,17 +109,17 @@ def chain_continuation(
 def explanation_accuracy(
     shop: Shop, explain: Explain, *, max_cases: int = 500, seed: int = 0
 ) -> pl.DataFrame:
-    """Whether planted purchases are explained by their true causes.
+    """Test whether a model explains planted purchases by their true causes.
 
-    Each case is a planted purchase, drawn at random, explained from the history before it.
+    Each case is a randomly drawn planted purchase, explained from the history before it.
 
     Returns:
         One row per case: user_id, item_id, rule, cause_first (whether a true cause has a larger
-        share than all that is none: equal shares do not count), chance (how many of the entries are
-        causes). The accuracy is the mean of cause_first, and the mean of chance what to hold it to.
+        share than all other entries; ties do not count), chance (the share of entries that are
+        causes). The accuracy is the mean of cause_first; the mean of chance is its baseline.
 
     Raises:
-        InputError: the shop's log is not the one that the rules were planted in.
+        InputError: the shop's log is not the one in which the rules were planted.
     """
     histories = _histories(shop)
     chosen = np.random.default_rng(seed).permutation(len(shop.truth))[:max_cases]
@@ -132,7 +133,7 @@ def explanation_accuracy(
             )
         shares = np.asarray(explain(history, item), dtype=np.float64)
         if shares.shape != (len(history),):
-            raise ValueError(f"explain: one share per entry, {len(history)}, not {shares.shape}")
+            raise ValueError(f"explain: must return {len(history)} shares, not {shares.shape}")
         true = np.isin(history, causes)
         first = shares[true].max() > shares[~true].max(initial=-np.inf)
         rows.append((user, item, rule, bool(first), float(true.mean())))
@@ -148,10 +149,10 @@ def _probes(
     num_probes: int,
     rng: np.random.Generator,
 ) -> list[list[list[str]]]:
-    """Probe histories, and as many controls for each cause left out."""
+    """Return probe histories, and as many controls for each cause that is replaced."""
     size = len(rule.causes)
     own = {*rule.causes, rule.effect}
-    kept = [set(rule.causes), *(set(some) for some in combinations(rule.causes, size - 1))]
+    kept = [set(rule.causes), *(set(causes) for causes in combinations(rule.causes, size - 1))]
     groups: list[list[list[str]]] = [[] for _ in kept]
     for customer in rng.integers(len(histories), size=num_probes):
         before = [item for item in histories[customer] if item not in own]
@@ -160,27 +161,27 @@ def _probes(
         order = rng.permutation(rule.causes).tolist()
         for group, present in zip(groups, kept, strict=True):
             purchases = list(before)
-            for place, cause in enumerate(order):
-                stand_in, after = others[2 * place : 2 * place + 2]
-                purchases += [cause if cause in present else stand_in, after]
+            for number, cause in enumerate(order):
+                replacement, after = others[2 * number : 2 * number + 2]
+                purchases += [cause if cause in present else replacement, after]
             group.append(purchases)
     return groups
 
 
 def _neutral(shop: Shop) -> pl.Series:
-    """The purchases of products that are in no rule."""
+    """Return the purchases of products that are in no rule."""
     in_rules = {item for rule in shop.rules for item in (*rule.causes, rule.effect)}
     items = shop.interactions["item_id"]
     return items.filter(~items.is_in(in_rules))
 
 
 def _in_order(items: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the wanted items are there, each after the one before."""
+    """Return whether the items contain the wanted ones in their order."""
     rest = iter(items)
     return all(item in rest for item in wanted)
 
 
 def _histories(shop: Shop) -> dict[str, list[str]]:
-    """Item ids of each user, oldest first."""
+    """Return the item ids of each user, oldest first."""
     log = shop.interactions.group_by("user_id", maintain_order=True)
     return dict(log.agg("item_id").iter_rows())

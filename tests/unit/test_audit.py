@@ -1,4 +1,4 @@
-"""The audit: a planted leak of each kind is found, a clean log warns of nothing."""
+"""The audit finds a planted leak of each kind, and has no warnings about a clean log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from recsys.data.audit import Finding, audit
 from recsys.data.prepared import prepare
 
 BY_TIME = GlobalTime(valid_from=40, test_from=50)
-"""Times of the clean log: 0 to 39 training, 40 to 49 validation, 50 to 59 test."""
+"""The clean log has times 0 to 39 in training, 40 to 49 in validation and 50 to 59 in test."""
 
 
 def clean_log(users: int = 10) -> pl.DataFrame:
-    """Six interactions of each user with six of seven items, all at times of their own."""
+    """Return six interactions of each user with six of seven items, all at different times."""
     rows = [
         (user, (user + step) % 7, 10 * step + user) for step in range(6) for user in range(users)
     ]
@@ -47,8 +47,8 @@ def with_rows(*rows: tuple[int, int, int]) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("split", [BY_TIME, LeaveLastOut()], ids=["global_time", "leave_last_out"])
-def test_a_clean_log_warns_of_nothing(split: Split, tmp_path: Path) -> None:
-    """Of one that is in step, leave_last_out knows no future either."""
+def test_a_clean_log_has_no_warnings(split: Split, tmp_path: Path) -> None:
+    """All users buy at the same pace, so leave_last_out trains on no later interactions either."""
     findings = audited(clean_log(), tmp_path, split=split)
     assert warnings(findings) == []
     assert all(finding.count == 0 for finding in findings.values() if finding.name != "few_times")
@@ -56,7 +56,7 @@ def test_a_clean_log_warns_of_nothing(split: Split, tmp_path: Path) -> None:
 
 
 def test_training_after_a_test_target(tmp_path: Path) -> None:
-    """User 9's three interactions from time 100 on: one trained on, one validation, one test."""
+    """User 9 has three interactions from time 100 on, one in each part."""
     log = with_rows((9, 6, 100), (9, 0, 101), (9, 1, 102))
     findings = audited(log, tmp_path, split=LeaveLastOut())
     assert warnings(findings) == ["future_training"]
@@ -64,7 +64,7 @@ def test_training_after_a_test_target(tmp_path: Path) -> None:
     # 58; none is later than that of user 9 at 102: 1.8 on average.
     future = findings["future_training"]
     assert (future.count, future.share) == (2, 2 / 43)
-    assert "4% of them: leave_last_out knows no common clock" in future.sentence
+    assert "4% are later than the average one: leave_last_out does not" in future.sentence
     assert audited(log, tmp_path)["future_training"].count == 0
 
 
@@ -79,7 +79,7 @@ def test_training_at_the_time_of_a_test_target_is_not_later(tmp_path: Path) -> N
     assert audited(log, tmp_path, split=LeaveLastOut())["future_training"].count == 0
 
 
-def test_held_out_users_know_the_future_too(tmp_path: Path) -> None:
+def test_held_out_users_have_later_training_interactions(tmp_path: Path) -> None:
     split = UserHoldout(valid_fraction=0.2, test_fraction=0.2)
     findings = audited(clean_log(), tmp_path, split=split)
     assert "future_training" in warnings(findings)
@@ -89,12 +89,12 @@ def test_held_out_users_know_the_future_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("filters", "words"),
     [
-        ({"min_item_interactions": 2}, "min_item_interactions=2, what"),
+        ({"min_item_interactions": 2}, "min_item_interactions=2: counted"),
         (
             {"min_item_interactions": 2, "min_user_interactions": 3, "k_core": True},
-            "min_item_interactions=2, min_user_interactions=3, k_core, what",
+            "min_item_interactions=2, min_user_interactions=3, k_core: counted",
         ),
-        ({"duplicates": "last"}, "duplicates=last, what"),
+        ({"duplicates": "last"}, "duplicates=last: counted"),
     ],
 )
 def test_filters_on_test_rows(filters: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -103,21 +103,21 @@ def test_filters_on_test_rows(filters: dict[str, Any], words: str, tmp_path: Pat
     found = findings["filters_on_test_rows"]
     assert (found.count, found.share) == (10, 1 / 6)
     assert words in found.sentence
-    assert "those of validation and test targets too" in found.sentence
+    assert "including validation and test targets" in found.sentence
 
 
-def test_a_core_of_one_is_no_filter(tmp_path: Path) -> None:
+def test_a_core_of_one_does_not_filter(tmp_path: Path) -> None:
     assert warnings(audited(clean_log(), tmp_path, k_core=True)) == []
 
 
 def test_duplicates_across_cuts(tmp_path: Path) -> None:
-    """User 3's last interaction is in the log twice, at one time: one is test, one validation."""
-    twin = (3, (3 + 5) % 7, 53)
-    findings = audited(with_rows(twin), tmp_path, split=LeaveLastOut(), seen="allow")
+    """User 3's last interaction is in the log twice: one is in test, the other in validation."""
+    duplicate = (3, (3 + 5) % 7, 53)
+    findings = audited(with_rows(duplicate), tmp_path, split=LeaveLastOut(), seen="allow")
     found = findings["duplicates_across_cuts"]
     assert (found.severity, found.count, found.share) == ("warn", 1, 1 / 20)
-    assert audited(with_rows(twin), tmp_path)["duplicates_across_cuts"].count == 0
-    cleaned = audited(with_rows(twin), tmp_path, split=LeaveLastOut(), duplicates="drop_exact")
+    assert audited(with_rows(duplicate), tmp_path)["duplicates_across_cuts"].count == 0
+    cleaned = audited(with_rows(duplicate), tmp_path, split=LeaveLastOut(), duplicates="drop_exact")
     assert warnings(cleaned) == []
 
 
@@ -144,7 +144,7 @@ def test_times_that_hardly_differ(users: int, coarse: int, tmp_path: Path) -> No
 
 
 def test_repeat_targets(tmp_path: Path) -> None:
-    """User 0 took item 5 at time 50; here it has it from time 5 on."""
+    """User 0 buys item 5 at time 50, and in this log also at time 5."""
     log = with_rows((0, 5, 5))
     findings = audited(log, tmp_path)
     assert warnings(findings) == ["repeat_targets"]
@@ -154,7 +154,7 @@ def test_repeat_targets(tmp_path: Path) -> None:
 
 
 def test_targets_outside_the_catalogue_and_unknown_to_training(tmp_path: Path) -> None:
-    """Item 77 is in validation and test, 88 in test alone."""
+    """Item 77 is in validation and test, item 88 only in test."""
     findings = audited(with_rows((0, 77, 45), (1, 77, 49), (1, 88, 51)), tmp_path)
     split = GlobalTime(valid_from=40, test_from=50, targets="every")
     every = audited(with_rows((0, 77, 45), (1, 77, 59), (1, 88, 58)), tmp_path, split=split)
@@ -171,7 +171,7 @@ def test_new_users_have_no_history(tmp_path: Path) -> None:
     assert warnings(findings) == []
 
 
-def test_rows_left_out_are_named(tmp_path: Path) -> None:
+def test_dropped_rows_are_named(tmp_path: Path) -> None:
     drop = (DropRows(reason="too old", column="timestamp", below=5),)
     found = audited(clean_log(), tmp_path, drop=drop, columns=Columns())["dropped_rows"]
     assert (found.severity, found.count, found.share) == ("info", 5, 5 / 60)

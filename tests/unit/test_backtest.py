@@ -1,4 +1,4 @@
-"""The folds of a backtest: by hand, apart from one another, and taken together."""
+"""The folds of a backtest: by hand, separate, and pooled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_later_interaction_is_tested_once(times: list[int], count: int, sha
 
 @pytest.fixture
 def datasets(tmp_path: Path) -> list[PreparedDataset]:
-    """Users a and b at times 0 to 9 each, with an item of its own at each time; c joins at 7."""
+    """Return two folds of a log in which users a and b buy ten items, and c joins late."""
     rows = [(user, time, 2 * time + (user == "b")) for user in "ab" for time in range(10)]
     rows += [("c", 1, 14), ("c", 2, 19)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
@@ -76,7 +76,7 @@ def datasets(tmp_path: Path) -> list[PreparedDataset]:
     ]
 
 
-def test_a_fold_knows_nothing_of_what_comes_after_it(datasets: list[PreparedDataset]) -> None:
+def test_a_fold_has_no_later_interactions(datasets: list[PreparedDataset]) -> None:
     first, second = datasets
     assert first.timestamps.max() == 15
     assert first.item_table["item_id"].to_list() == [0, 1, 2, 3, 4, 5]
@@ -89,10 +89,10 @@ def test_a_fold_knows_nothing_of_what_comes_after_it(datasets: list[PreparedData
 
 
 def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> None:
-    """User 0 is a and user 1 is b in both; c, user 2, is in the second table alone."""
+    """User 0 is a and user 1 is b in both folds; user 2, c, is only in the second."""
 
     def table(users: list[int], ranks: list[int], num_items: int, dropped: int) -> RankTable:
-        lengths = [num_items] * len(users)  # those of another fold have grown
+        lengths = [num_items] * len(users)  # histories are longer in the second fold
         frame = pl.DataFrame(
             {"user": users, "target": ranks, "rank": ranks, "history_length": lengths},
             schema={
@@ -112,7 +112,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
     assert (pooled.protocol.num_items, pooled.protocol.dropped) == (8, 3)
 
 
-def test_users_are_told_apart_by_their_ids_not_their_rows() -> None:
+def test_users_are_identified_by_their_ids_not_their_rows() -> None:
     frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
     one = RankTable(frame, Protocol("test", 6, "allow", "against_target", 0))
     pooled = pool([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
@@ -120,7 +120,7 @@ def test_users_are_told_apart_by_their_ids_not_their_rows() -> None:
 
 
 def test_equal_histories_of_two_folds_are_two_lists() -> None:
-    """Items are numbered anew in each fold: the same token and length may be another list."""
+    """Each fold has its own item tokens: the same token and length may be another list."""
     schema = {"user": [0], "target": [1], "history_length": [3]}
     hit, miss = (
         RankTable(

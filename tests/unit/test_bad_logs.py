@@ -1,4 +1,4 @@
-"""What users get wrong: one clear line each, and nothing written."""
+"""Invalid logs: each has a clear one-line message, and nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOOD = "user_id,item_id,timestamp\n1,1,1\n1,2,2\n1,3,3\n"
 
 
 def refused(source: Any, out: Path, config: DataConfig | None = None) -> str:
-    """The message `prepare` refuses a source with."""
+    """Return the message with which `prepare` refuses a source."""
     before = sorted(out.parent.rglob("*"))
     with pytest.raises(InputError) as caught:
         prepare(source, config, out)
@@ -82,19 +82,19 @@ def test_no_such_file(missing: str, tmp_path: Path) -> None:
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:
-    """Cut anywhere, or with any byte flipped: read in full, or refused in one line."""
+    """A file cut anywhere, or with any byte flipped, is read completely or refused in one line."""
     path = tmp_path / "log.parquet"
     table = pl.DataFrame({"user_id": range(50), "item_id": range(50), "timestamp": range(50)})
     table.write_parquet(path)
-    whole = path.read_bytes()
-    for length in range(1, len(whole), 97):
-        path.write_bytes(whole[:length])
+    content = path.read_bytes()
+    for length in range(1, len(content), 97):
+        path.write_bytes(content[:length])
         assert f"{path}: cannot be read as Parquet" in refused(path, tmp_path / "out")
-    for place in range(0, len(whole), 61):
-        damaged = bytearray(whole)
-        damaged[place] ^= 0xFF
+    for index in range(0, len(content), 61):
+        damaged = bytearray(content)
+        damaged[index] ^= 0xFF
         path.write_bytes(damaged)
-        with contextlib.suppress(InputError):  # and nothing else
+        with contextlib.suppress(InputError):  # no other exception
             read_log(path)
 
 
@@ -126,12 +126,12 @@ def test_bad_frames(table: Any, words: list[str], tmp_path: Path) -> None:
         assert word in message
 
 
-def test_bad_position_and_weight(tmp_path: Path) -> None:
-    table = frame(line=["1", "one"], stars=[1.0, float("inf")])
+def test_bad_position_columns(tmp_path: Path) -> None:
+    table = frame(line=["1", "one"], order=[1.0, float("inf")])
     for columns, words in [
         (Columns(position="line"), ["'line'", "data row 2", "'one'"]),
-        (Columns(weight="stars"), ["'stars'", "data row 2", "inf"]),
-        (Columns(weight="star"), ["no column 'star'", "did you mean 'stars'"]),
+        (Columns(position="order"), ["'order'", "data row 2", "inf"]),
+        (Columns(position="lime"), ["no column 'lime'", "did you mean 'line'"]),
         (Columns(position="timestamp"), ["'timestamp'", "both timestamp and position"]),
     ]:
         message = refused(table, tmp_path / "out", DataConfig(columns=columns))
@@ -149,7 +149,7 @@ def test_no_user_survives(tmp_path: Path) -> None:
 
 @pytest.fixture
 def readonly_folder() -> Iterator[Path]:
-    """A folder that the process may not write in, even where tests run as root."""
+    """Return a folder that the process may not write in, even if tests run as root."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o555)

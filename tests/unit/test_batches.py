@@ -1,4 +1,4 @@
-"""Batches: every pair once, cuts inside the histories, like lengths, seeds and epochs."""
+"""Batches: each pair once, cuts inside the histories, similar lengths, seeds and epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.data.shared_batches import Batches, SharedBatches
+from recsys.data.sharded_batches import Batches, ShardedBatches
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
 
@@ -32,7 +32,7 @@ def test_inputs_and_targets_by_hand() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(lists, st.integers(1, 10), st.integers(1, 40), st.integers(0, 99))
-def test_every_pair_once_an_epoch_within_the_budget(
+def test_an_epoch_has_each_pair_once_within_the_budget(
     rows: list[list[int]], width: int, budget: int, seed: int
 ) -> None:
     expected = [pair for row in rows for pair in itertools.pairwise(row[-width - 1 :])]
@@ -60,7 +60,7 @@ def test_epochs_differ_and_seeds_repeat() -> None:
     )
 
 
-def test_like_lengths_meet() -> None:
+def test_sequences_of_similar_length_are_batched_together() -> None:
     """Pooling by length keeps padding low on a long-tailed log."""
     rng = np.random.default_rng(0)
     rows = [[1] * int(size) for size in 2 + rng.geometric(0.05, size=3_000)]
@@ -71,10 +71,10 @@ def test_like_lengths_meet() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(lists, st.integers(1, 10), st.integers(1, 40), st.integers(0, 99))
-def test_windows_have_every_target_once(
+def test_windows_have_each_target_once(
     rows: list[list[int]], width: int, budget: int, seed: int
 ) -> None:
-    """Nothing of the log is dropped, and the newest window is the one of `newest`."""
+    """No target is dropped, and the last window is that of ``windows="newest"``."""
     histories = numbered([len(row) for row in rows])
     batches = TrainingBatches(histories, width, budget, seed, "all")
     newest = TrainingBatches(histories, width, budget, seed, "newest")
@@ -97,12 +97,12 @@ def test_windows_by_hand() -> None:
     assert sorted(batch.targets.tolist()) == [[2, 0, 0], [3, 4, 5], [6, 7, 8]]
 
 
-def test_times_go_with_their_items_into_windows_and_shares() -> None:
+def test_times_follow_their_items_into_windows_and_shards() -> None:
     known = numbered([8, 3, 5, 2])
     known = replace(known, times=known.items.astype(np.int64) * 10)
     for batch in TrainingBatches(known, 3, 12, 0, "all"):
         for process in range(3):
-            part = batch.share(process, 3)
+            part = batch.shard(process, 3)
             assert part.times is not None
             real = part.targets > 0
             assert torch.equal(part.times[:, :-1][real], part.items[real] * 10)
@@ -118,20 +118,20 @@ def kinds(histories: Histories) -> list[Batches]:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_shares_make_the_whole_from_any_place_on(kind: int) -> None:
-    """Each row of each batch in one process; a batch of one row leaves the others no target."""
+def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
+    """Each row is in one process; other processes of a batch with one row have no targets."""
     lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
     histories = numbered([*lengths, 200])
-    whole = kinds(histories)[kind]
-    epochs = [list(whole) for _ in range(2)]
-    parts = [SharedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
+    full = kinds(histories)[kind]
+    epochs = [list(full) for _ in range(2)]
+    parts = [ShardedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
     assert {len(part) for part in parts} == {len(epochs[1]) - 2}
-    for batch, *shares in zip(epochs[1][2:], *parts, strict=True):
-        rows = [row for share in shares for row in zip(share.items, share.targets, strict=True)]
+    for batch, *shards in zip(epochs[1][2:], *parts, strict=True):
+        rows = [row for shard in shards for row in zip(shard.items, shard.targets, strict=True)]
         found = sorted(str((items, targets)) for items, targets in rows if targets.any())
         pairs = zip(batch.items, batch.targets, strict=True)
         assert found == sorted(str((items, targets)) for items, targets in pairs)
-        assert all(len(share.items) == len(share.lengths) >= 1 for share in shares)
+        assert all(len(shard.items) == len(shard.lengths) >= 1 for shard in shards)
     assert {part.padding_share for part in parts} == {
         1
         - sum(int(batch.lengths.sum()) for batch in epochs[1])
@@ -144,14 +144,14 @@ def histories_of(histories: Histories) -> list[list[int]]:
 
 
 def numbered(lengths: list[int]) -> Histories:
-    """Purchases 1, 2, 3, … through all histories: a token tells whose it is and where it stands."""
+    """Number the purchases of all histories 1, 2, 3, …, so that each token is unique."""
     ends = np.cumsum([1, *lengths])
     spans = itertools.pairwise(ends.tolist())
     return Histories.from_lists([range(start, end) for start, end in spans])
 
 
 def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
-    """The real inputs and targets of each row."""
+    """Return the inputs and targets of each row, without padding."""
     rows = zip(batch.items.tolist(), batch.lengths.tolist(), batch.targets.tolist(), strict=True)
     found = []
     for items, length, targets in rows:
@@ -173,7 +173,7 @@ def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
 def test_cuts_lie_inside_the_histories_within_the_budget(
     lengths: list[int], width: int, most: int, budget: int, seed: int
 ) -> None:
-    """Inputs end right before the targets; as long as the history and the limits let them be."""
+    """Inputs end just before the targets; both are as long as the history and the limits allow."""
     histories = numbered(lengths)
     batches = SequenceToSequenceBatches(histories, width, most, budget, seed)
     tokens, planned = batches.num_tokens, len(batches)
@@ -198,19 +198,19 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
     assert batches.num_sequences == counts.total()
 
 
-def test_every_cut_is_as_likely_and_other_epochs_cut_elsewhere() -> None:
-    """A history of five can be cut in four places; 500 of them 8 times: each 1000 ± 27."""
+def test_cuts_are_uniform_and_differ_between_epochs() -> None:
+    """500 histories with four possible cuts, 8 times: each cut occurs 1000 ± 27 times."""
     batches = SequenceToSequenceBatches(numbered([5] * 500), 10, 2, 1_000, seed=0)
     epochs = [[pair for batch in batches for pair in cuts(batch)] for _ in range(8)]
-    places = Counter((targets[0] - 1) % 5 for epoch in epochs for _, targets in epoch)
-    assert sorted(places) == [1, 2, 3, 4]
-    assert all(abs(count - 1_000) < 5 * 27.4 for count in places.values())
+    positions = Counter((targets[0] - 1) % 5 for epoch in epochs for _, targets in epoch)
+    assert sorted(positions) == [1, 2, 3, 4]
+    assert all(abs(count - 1_000) < 5 * 27.4 for count in positions.values())
     same = {targets[0] for _, targets in epochs[0]} & {targets[0] for _, targets in epochs[1]}
     assert 75 < len(same) < 175  # by chance a quarter
 
 
-def test_an_epoch_of_continuations_reads_about_all_there_is() -> None:
-    """As many inputs as purchases, but for the cuts that fall early: at 1 to 19 of 201 here."""
+def test_an_epoch_of_continuations_reads_about_all_items() -> None:
+    """There are as many inputs as purchases, except for early cuts: at 1 to 19 of 201 here."""
     batches = SequenceToSequenceBatches(numbered([201] * 300), 20, 5, 1_000, seed=0)
     inputs = sum(int(batch.lengths.sum()) for batch in batches)
     expected = 300 * 10 * (20 - sum(20 - cut for cut in range(1, 20)) / 200)
@@ -231,7 +231,7 @@ def test_continuations_repeat_with_their_seed() -> None:
     assert {str(cuts(batch)) for batch in first} != {str(cuts(batch)) for batch in other}
 
 
-def test_like_lengths_of_continuations_meet() -> None:
+def test_continuations_of_similar_length_are_batched_together() -> None:
     lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
     batches = SequenceToSequenceBatches(numbered(lengths.tolist()), 50, 5, 2_000, seed=0)
     tokens = batches.num_tokens

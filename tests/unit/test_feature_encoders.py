@@ -1,11 +1,11 @@
-"""Item features: columns of an item table to categories and numbers, by hand."""
+"""Item features: columns of an item table as categories and numbers, by hand."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -13,14 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Categories, Category, Feature, Number, Text, parse_experiment
+from recsys.config import (
+    CategoriesFeature,
+    CategoryFeature,
+    Feature,
+    NumberFeature,
+    TextFeature,
+    parse_experiment,
+)
+from recsys.data.features.columns import COLUMN_CLASSES
 from recsys.data.features.encoder import FeatureEncoder
 from recsys.errors import InputError
 
-BRAND, PRICE = Category(column="brand"), Number(kind="number", column="price")
+BRAND, PRICE = CategoryFeature(column="brand"), NumberFeature(kind="number", column="price")
 TAGS, TITLE = (
-    Categories(kind="categories", column="tags"),
-    Text(kind="text", column="title", dims=2),
+    CategoriesFeature(kind="categories", column="tags"),
+    TextFeature(kind="text", column="title", dims=2),
 )
 ITEMS = pl.DataFrame(
     {
@@ -37,8 +45,13 @@ def fitted(*features: Feature, items: pl.DataFrame = ITEMS) -> FeatureEncoder:
     return FeatureEncoder.fit("item", features, items)
 
 
-def test_categories_are_numbered_together_and_share_alike() -> None:
-    """Saab 1, Volvo 2; p 3, q 4, r 5. What a column says of an item counts 1 in all."""
+def test_each_kind_of_feature_has_a_class_of_columns() -> None:
+    sections, _, _ = get_args(Feature)
+    assert set(COLUMN_CLASSES) == set(get_args(sections))
+
+
+def test_categories_are_numbered_together_with_equal_shares() -> None:
+    """Saab 1, Volvo 2; p 3, q 4, r 5. The shares of a column sum to 1."""
     encoder = fitted(BRAND, TAGS)
     found = encoder.encode(ITEMS)
     assert encoder.num_categories == 5
@@ -53,7 +66,7 @@ def test_categories_are_numbered_together_and_share_alike() -> None:
     assert found.numbers.shape == (5, 0)
 
 
-def test_lists_are_categories_as_they_are() -> None:
+def test_columns_of_lists_are_categories() -> None:
     lists = [["p", "q"], ["q", "r", "q"], None, ["", "r"]]
     items = ITEMS.with_columns(tags=pl.Series(lists, dtype=pl.List(pl.String)))
     found, expected = fitted(TAGS, items=items).encode(items), fitted(TAGS).encode(ITEMS)
@@ -61,8 +74,8 @@ def test_lists_are_categories_as_they_are() -> None:
     assert np.array_equal(found.shares, expected.shares)
 
 
-def test_numbers_are_standardised_and_say_where_they_are_missing() -> None:
-    """1, 3, 5: mean 3, standard deviation √(8/3)."""
+def test_numbers_are_standardised_and_missing_ones_are_marked() -> None:
+    """1, 3 and 5 have mean 3 and standard deviation √(8/3)."""
     found = fitted(PRICE).encode(ITEMS).numbers
     far = 2 / math.sqrt(8 / 3)
     expected = [[0, 0], [-far, 0], [0, 0], [0, 1], [far, 0]]
@@ -88,18 +101,18 @@ def test_a_flag_that_some_items_have_is_a_feature() -> None:
     assert found.numbers[1:].tolist() == [[0, 0], [0, 1], [0, 0], [0, 1]]
 
 
-def test_texts_that_share_words_are_alike() -> None:
-    """big and car go together, bus does not; "a" is no word. Vectors have length 1."""
+def test_texts_that_share_words_are_similar() -> None:
+    """big and car occur together, bus does not; "a" is not a word. Vectors have length 1."""
     items = pl.concat([ITEMS, ITEMS.head(1).with_columns(item_id=pl.lit(12, pl.Int64), title=None)])
     found = fitted(TITLE).encode(items).numbers
     assert np.linalg.norm(found, axis=1) == pytest.approx([0, 1, 1, 1, 1, 0])
-    alike = found @ found.T
-    assert alike[1, 2] > 0.9 > alike[1, 3] > alike[1, 4]
-    assert alike[3, 4] > 0.8 > alike[2, 3] > alike[2, 4]
+    cosine = found @ found.T
+    assert cosine[1, 2] > 0.9 > cosine[1, 3] > cosine[1, 4]
+    assert cosine[3, 4] > 0.8 > cosine[2, 3] > cosine[2, 4]
 
 
-def test_with_all_directions_it_is_the_cosine_of_tf_idf() -> None:
-    """Each word is in two texts, so all weigh the same; the texts lie in a plane."""
+def test_products_of_all_directions_are_cosines_of_tf_idf() -> None:
+    """Each word is in two texts, so all have the same weight; the texts lie in a plane."""
     texts = ["aa bb", "aa bb cc dd", "cc dd"]
     items = pl.DataFrame({"item_id": range(3), "title": texts})
     found = fitted(TITLE, items=items).encode(items).numbers[1:]
@@ -108,7 +121,7 @@ def test_with_all_directions_it_is_the_cosine_of_tf_idf() -> None:
     assert (found @ found.T).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
-def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> None:
+def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() -> None:
     encoder = fitted(BRAND, TAGS, PRICE, TITLE)
     new = pl.DataFrame(
         {
@@ -130,22 +143,26 @@ def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> 
 @pytest.mark.parametrize(
     ("feature", "changes", "message"),
     [
-        (Category(column="brnad"), {}, "category 'brnad': no such column .* did you mean 'brand'"),
-        (Category(column="item_id"), {}, "category 'item_id': no such column"),
+        (
+            CategoryFeature(column="brnad"),
+            {},
+            "category 'brnad': no such column .* did you mean 'brand'",
+        ),
+        (CategoryFeature(column="item_id"), {}, "category 'item_id': no such column"),
         (BRAND, {"brand": [None, "", " ", None]}, "category 'brand': no item has a value"),
         (BRAND, {"brand": ["Saab"] * 4}, "category 'brand': all items have the same value, 'Saab'"),
         (BRAND, {"brand": [*"abc", None]}, "category 'brand': no two items share a value"),
         (
             BRAND,
             {"brand": [["a"], ["b"], ["a"], []]},
-            "category 'brand': a column of single values",
+            "category 'brand': must be a column of single values",
         ),
         (TAGS, {"tags": ["p|q", "q|p", "q|p|q", "p|q"]}, "categories 'tags': all items have the"),
         (PRICE, {"price": [1, 1, 1, 1]}, "number 'price': all items have the same value, 1"),
         (
             PRICE,
             {"price": ["1", "2", "?", "4"]},
-            "number 'price': item 9 has '[?]', which is no num",
+            "number 'price': item 9 has '[?]', which is not a",
         ),
         (PRICE, {"price": [1.0, 2.0, 3.0, math.inf]}, "number 'price': item 11 has inf, which"),
         (PRICE, {"price": [math.nan] * 4}, "number 'price': no item has a value"),
@@ -154,7 +171,7 @@ def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> 
         (TITLE.model_copy(update={"dims": 4}), {}, "text 'title': dims must be below 4, the words"),
     ],
 )
-def test_a_feature_that_says_nothing_is_refused_by_name(
+def test_a_feature_without_information_is_refused_by_name(
     feature: Feature, changes: dict[str, Sequence[Any]], message: str
 ) -> None:
     items = ITEMS.with_columns(pl.Series(name, values) for name, values in changes.items())
@@ -164,11 +181,11 @@ def test_a_feature_that_says_nothing_is_refused_by_name(
 
 
 def test_an_item_table_without_features() -> None:
-    with pytest.raises(InputError, match="no such column in the item table: it has none"):
+    with pytest.raises(InputError, match="no such column in the item table, which has no features"):
         fitted(BRAND, items=ITEMS.select("item_id"))
 
 
-def test_what_is_saved_encodes_as_before(tmp_path: Path) -> None:
+def test_a_saved_encoder_encodes_as_before(tmp_path: Path) -> None:
     features = (TITLE, BRAND, PRICE, TAGS)
     encoder = fitted(*features)
     encoder.save(tmp_path / "one")
@@ -191,7 +208,7 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=1, max_size=6))
-def test_bags_hold_what_the_lists_hold(lists: list[list[str]]) -> None:
+def test_bags_contain_the_values_of_the_lists(lists: list[list[str]]) -> None:
     encoder = fitted(TAGS, items=pl.DataFrame({"item_id": [0, 1], "tags": ["a|b|c", "b|c"]}))
     items = pl.DataFrame(
         {"item_id": range(len(lists)), "tags": pl.Series(lists, dtype=pl.List(pl.String))}
@@ -209,8 +226,8 @@ def test_bags_hold_what_the_lists_hold(lists: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"item_features": ["brand", "brand"]}, "brand is there twice as category"),
-        ({"item_features": ["count"]}, "count is no feature of an item"),
+        ({"item_features": ["brand", "brand"]}, "brand is listed twice as category"),
+        ({"item_features": ["count"]}, "count cannot be a feature of an item"),
         ({"item_features": [{"kind": "numeric", "column": "x"}]}, "item_features.0: the kind must"),
         (
             {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all."""
+"""Folders that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def fill(path: Path, text: str) -> None:
         assert not path.exists() or (path / "a.txt").read_text() != text, "not there yet"
 
 
-def test_appears_and_is_replaced(tmp_path: Path) -> None:
+def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "out"
     for text in ("old", "new"):
         fill(path, text)
@@ -23,13 +23,13 @@ def test_appears_and_is_replaced(tmp_path: Path) -> None:
         assert (path / "a.txt").read_text() == text
 
 
-def test_is_as_open_to_others_as_any_folder(tmp_path: Path) -> None:
+def test_permissions_are_those_of_any_new_folder(tmp_path: Path) -> None:
     fill(tmp_path / "out", "x")
     (tmp_path / "plain").mkdir()
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_failed_block_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_block_leaves_the_old_folder(tmp_path: Path) -> None:
     fill(tmp_path / "out", "old")
     with pytest.raises(UnicodeEncodeError):
         fill(tmp_path / "out", "\ud800")
@@ -37,7 +37,7 @@ def test_a_failed_block_leaves_what_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a.txt").read_text() == "old"
 
 
-def test_an_interrupted_swap_puts_back_what_was_there(
+def test_an_interrupted_swap_restores_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"

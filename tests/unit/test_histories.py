@@ -1,4 +1,4 @@
-"""Ragged histories, against the same operations on lists."""
+"""Histories of different lengths, against the same operations on lists."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_padded(lists: Lists, extra: int) -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.data())
-def test_from_spans_leaves_pad_out(items: list[int], data: st.DataObject) -> None:
+def test_from_spans_skips_pad(items: list[int], data: st.DataObject) -> None:
     bound = st.integers(0, len(items))
     spans = [sorted(pair) for pair in data.draw(st.lists(st.tuples(bound, bound), max_size=5))]
     starts, ends = (np.array([span[i] for span in spans], dtype=np.int64) for i in (0, 1))

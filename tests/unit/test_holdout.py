@@ -1,4 +1,4 @@
-"""What is held out of a prepared dataset, by hand, and that nothing is lost between the parts."""
+"""The held-out parts of a prepared dataset: by hand, and that no interaction is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recsys.data.prepared import Part, prepare
 
 PARTS: tuple[Part, ...] = ("valid", "test")
 
-# Under leave_last_basket_out, item 9 occurs as a test target only.
+# With leave_last_basket_out, item 9 occurs only as a test target.
 BASKETS = pl.DataFrame(
     [
         *[("a", 5, 1), ("a", 3, 2), ("a", 5, 2), ("a", 9, 3), ("a", 5, 3)],
@@ -42,7 +42,7 @@ def test_continuations_are_the_last_baskets_of_users(tmp_path: Path) -> None:
     valid, test = dataset.next_purchases("valid"), dataset.next_purchases("test")
     assert valid.users.tolist() == [0]
     assert (lists(valid.histories), lists(valid.targets)) == ([[2]], [[1, 2]])
-    assert test.users.tolist() == [0, 1]  # all that d bought is outside the catalogue
+    assert test.users.tolist() == [0, 1]  # the test target of d is outside the catalogue
     assert (lists(test.histories), lists(test.targets)) == ([[2, 1, 2], [1]], [[2], [3, 1]])
     assert (valid.dropped, test.dropped) == (0, 2)
 
@@ -53,7 +53,7 @@ def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> N
     assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [2, 2, 2]]
     test = dataset.holdout("test")
     assert test.users.tolist() == [0, 0, 1, 1]
-    assert (lists(test.histories), test.rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
+    assert (lists(test.histories), test.history_rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
     assert test.targets.tolist() == [4, 2, 3, 1]
     assert test.dropped == 0
 
@@ -66,7 +66,7 @@ def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> N
 def test_parts_partition_the_log(
     split: Split, tmp_path: Path, rows: list[tuple[int, int, int]]
 ) -> None:
-    """History before test plus test targets is the user's log, in order; nothing is lost."""
+    """The history before test plus the test targets is the user's log, in order."""
     table = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     dataset = prepare(table, DataConfig(split=split), tmp_path / "out")
     known, train = lists(dataset.histories("test")), lists(dataset.histories("valid"))
@@ -82,7 +82,9 @@ def test_parts_partition_the_log(
         assert single.dropped == together.dropped
         before = train if part == "valid" else known
         assert lists(together.histories) == [before[user] for user in targets[part]]
-        assert lists(single.histories.take(single.rows)) == [before[user] for user, _ in each]
+        assert lists(single.histories.take(single.history_rows)) == [
+            before[user] for user, _ in each
+        ]
     for user, user_id in enumerate(dataset.user_ids):
         bought = sorted((row for row in rows if row[0] == user_id), key=lambda row: row[2])
         tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()
@@ -94,29 +96,31 @@ def test_parts_partition_the_log(
     st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any),
     st.integers(1, 5),
 )
-def test_shares_have_every_target_with_its_history_once(counts: list[int], parts: int) -> None:
-    """Some histories come before several targets, some before none."""
+def test_shards_have_each_target_once_with_its_history(counts: list[int], parts: int) -> None:
+    """Some histories precede several targets, some none."""
     rows = np.repeat(np.arange(len(counts)), counts)
-    whole = Holdout(
+    full = Holdout(
         users=rows + 100,
         targets=np.arange(1, len(rows) + 1, dtype=np.int32),
-        places=np.arange(len(rows)),
-        rows=rows,
+        positions=np.arange(len(rows)),
+        history_rows=rows,
         histories=Histories.from_lists([[row + 1] * (row + 1) for row in range(len(counts))]),
         dropped=3,
     )
     found, ends = [], [0]
     for part in range(parts):
-        places, share = whole.share(part, parts)
-        assert places.start == ends[-1]
-        ends.append(places.stop)
-        assert share.dropped == 3
-        histories = lists(share.histories)
+        chosen, shard = full.shard(part, parts)
+        assert chosen.start == ends[-1]
+        ends.append(chosen.stop)
+        assert shard.dropped == 3
+        histories = lists(shard.histories)
         found += [
             (int(user), int(target), histories[row])
-            for user, target, row in zip(share.users, share.targets, share.rows, strict=True)
+            for user, target, row in zip(
+                shard.users, shard.targets, shard.history_rows, strict=True
+            )
         ]
-    histories = lists(whole.histories)
+    histories = lists(full.histories)
     expected = [(row + 100, place + 1, histories[row]) for place, row in enumerate(rows.tolist())]
     assert found == expected
     assert ends[-1] == len(rows)

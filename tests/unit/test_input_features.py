@@ -1,4 +1,4 @@
-"""Features of interactions and users on their way from the log to the model."""
+"""Features of interactions and users, from the log to the model."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def make_experiment(**model: Any) -> Experiment:
     return parse_experiment(tree)
 
 
-def learnt(experiment: Experiment, catalogue: Catalogue) -> NextItemModel:
-    """With weights past the zeros that features start from."""
+def randomised(experiment: Experiment, catalogue: Catalogue) -> NextItemModel:
+    """Return a model with random weights; those of features are zero at the start."""
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, np.ones(catalogue.num_items + 1, dtype=np.int64))
     assert isinstance(model, NextItemModel)
@@ -90,14 +90,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
     experiment = make_experiment(**READ)
     catalogue = Catalogue.of(experiment.model, dataset)
-    model = learnt(experiment, catalogue)
+    model = randomised(experiment, catalogue)
     path = tmp_path_factory.mktemp("bundle") / "b"
     return ModelBundle.write(
         path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
     )
 
 
-def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: Path) -> None:
+def test_a_dataset_stores_the_kept_columns(dataset: PreparedDataset, tmp_path: Path) -> None:
     table = dataset.interaction_table
     assert table.columns == ["user_id", "item_id", "action", "rating", "tags"]
     assert_frame_equal(table.drop("item_id"), LOG.drop("item_id", "timestamp"))
@@ -105,7 +105,7 @@ def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: P
     assert dataset.user_table.rows() == [("ann", 20, "f"), ("bob", 40, "m"), ("cat", None, None)]
     plain = prepare(LOG, None, tmp_path / "plain")
     assert not {"interactions.parquet"} & set(plain.manifest.files)
-    assert "keep" not in plain.manifest.settings
+    assert plain.manifest.settings["keep"] == []
     fewer = prepare(LOG.drop("action", "rating", "tags"), None, tmp_path / "fewer")
     assert fewer.fingerprint == plain.fingerprint != dataset.fingerprint
     other = LOG.with_columns(rating=pl.lit(1))
@@ -113,27 +113,27 @@ def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: P
     assert prepare(LOG, KEEP, tmp_path / "again", users=USERS).fingerprint == dataset.fingerprint
 
 
-def test_encoders_learn_from_the_training_part_alone(dataset: PreparedDataset) -> None:
-    """To sell is of a test target alone; some ratings are, too."""
+def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) -> None:
+    """The action sell, and some ratings, occur only at test targets."""
     encoders = Encoders.fit(make_experiment(**READ).model, dataset)
     assert encoders.interactions is not None
     trained = dataset.interaction_table.filter(dataset.in_training)
     assert len(trained) == 6
-    facts = [getattr(one, "values", None) for one in encoders.interactions.encoders]
+    facts = [getattr(column, "values", None) for column in encoders.interactions.fitted]
     assert facts == [["buy", "view"], None, ["x", "y", "z"]]
-    number = encoders.interactions.encoders[1]
+    number = encoders.interactions.fitted[1]
     assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
     assert (encoders.num_input_categories, encoders.num_input_numbers) == (5, 4)
 
 
-def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
+def test_features_follow_their_items(dataset: PreparedDataset) -> None:
     encoders = Encoders.fit(make_experiment(**READ).model, dataset)
     histories = encoders.read(dataset).histories("test")
     taken = histories.take(np.array([1, 0])).latest(2)
     found = taken.padded_features(3)
     assert found is not None
     categories, shares, numbers = found
-    # Of bob boots (nothing, 5, z) and hat (buy, 5, nothing); of ann coat and boots.
+    # Bob has boots (no action, 5, z) and hat (buy, 5, no tags); ann has coat and boots.
     assert categories.shape[:2] == (2, 3)
     assert [sorted(set(row)) for row in categories[0].tolist()] == [[0, 5], [0, 1], [0]]
     assert [sorted(set(row)) for row in categories[1].tolist()] == [[0, 1], [0, 2, 3], [0]]
@@ -144,28 +144,33 @@ def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
     assert not ages[:, 2].any()
     assert histories[1:].padded_features() is not None
     batch = next(iter(TrainingBatches(histories, 2, 100, seed=0, windows="all")))
-    share = batch.share(1, 2)
-    assert share.features is not None
+    shard = batch.shard(1, 2)
+    assert shard.features is not None
     assert batch.features is not None
-    for ours, whole in zip(share.features, batch.features, strict=True):
-        assert torch.equal(ours, whole[1::2])
+    for ours, full in zip(shard.features, batch.features, strict=True):
+        assert torch.equal(ours, full[1::2])
 
 
 @pytest.mark.parametrize("kind", [{}, {"kind": "hstu"}])
 @torch.inference_mode()
-def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[str, Any]) -> None:
-    """The state before a user's last known item is that of the history that ends there."""
+def test_scoring_reads_the_same_features_as_training(
+    dataset: PreparedDataset, kind: dict[str, Any]
+) -> None:
+    """The state before a user's last item is that of the history that ends there."""
     model = {"embedding_dim": 8, "num_blocks": 1, "max_sequence_length": 3, **READ, **kind}
     experiment = parse_experiment({"model": model})
     catalogue = Catalogue.of(experiment.model, dataset)
-    ours, known = learnt(experiment, catalogue), catalogue.encoders.read(dataset).histories("test")
+    ours, known = (
+        randomised(experiment, catalogue),
+        catalogue.encoders.read(dataset).histories("test"),
+    )
     (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
     history, _ = ours.teacher_forced(
         ModelInputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
     before = known.without_last().latest(3)
     side, lengths = read_histories(ours, before)
-    order = np.argsort(-lengths.numpy(), kind="stable")  # ann and bob have as many: 3 and 2, cat 1
+    order = np.argsort(-lengths.numpy(), kind="stable")  # ann has 3 items, bob 2 and cat 1
     rows = np.argsort(-batch.lengths.numpy(), kind="stable")
     for row, user in zip(rows, order, strict=True):
         length = int(lengths[user])
@@ -175,7 +180,7 @@ def test_scoring_reads_what_training_reads(dataset: PreparedDataset, kind: dict[
 
 
 @torch.inference_mode()
-def test_a_training_starts_where_one_without_features_does(dataset: PreparedDataset) -> None:
+def test_training_starts_as_without_features(dataset: PreparedDataset) -> None:
     sides = []
     for features in ({}, READ):
         experiment = make_experiment(**features)
@@ -189,10 +194,10 @@ def test_a_training_starts_where_one_without_features_does(dataset: PreparedData
 
 
 def planted(by: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """After an action a, or for users of the group a, comes one of items 1 to 4, else of 5 to 8.
+    """Return a log in which an action or a user's group predicts the next item.
 
-    Where it is the group, that is so at every other time: an item of 9 to 12, which tells nothing,
-    is between.
+    After action a, or for users of group a, one of items 1 to 4 follows, else one of 5 to 8. With
+    groups this holds at every other time; between are items 9 to 12, which carry no information.
     """
     rng = np.random.default_rng(0)
     rows, groups = [], []
@@ -237,10 +242,10 @@ def planted_ndcg(log: pl.DataFrame, users: pl.DataFrame, folder: Path, **model: 
     return float(table.values("ndcg_at_4").mean())
 
 
-def test_what_only_actions_tell_is_learnt_by_who_reads_them(tmp_path: Path) -> None:
-    """NDCG@4 of one of four likely items: .64 for who knows the half, and half of that for others.
+def test_only_a_model_that_reads_actions_learns_from_them(tmp_path: Path) -> None:
+    """NDCG@4 is 0.64 if the four likely items are known, and half of that otherwise.
 
-    Shuffled actions tell nothing, and nothing is learnt of them.
+    Shuffled actions carry no information, and nothing is learned from them.
     """
     log, users = planted("action")
     reads = {"interaction_features": ["action"]}
@@ -250,8 +255,8 @@ def test_what_only_actions_tell_is_learnt_by_who_reads_them(tmp_path: Path) -> N
     assert planted_ndcg(shuffled, users, tmp_path / "shuffled", **reads) < 0.45
 
 
-def test_what_only_the_user_tells_is_learnt_by_who_reads_it(tmp_path: Path) -> None:
-    """The newest item is all that is read of a history; NDCG@4 as above."""
+def test_only_a_model_that_reads_groups_learns_from_them(tmp_path: Path) -> None:
+    """The model reads only the last item of a history; NDCG@4 as above."""
     log, users = planted("group")
     model = {"max_sequence_length": 1, "user_features": ["group"]}
     assert planted_ndcg(log, users, tmp_path / "with", **model) > 0.55
@@ -261,8 +266,8 @@ def test_what_only_the_user_tells_is_learnt_by_who_reads_it(tmp_path: Path) -> N
 
 
 @torch.inference_mode()
-def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -> None:
-    """Other ratings and actions of the test targets change no score, nor does any batch see one."""
+def test_features_of_a_target_are_never_used(dataset: PreparedDataset, tmp_path: Path) -> None:
+    """Other ratings and actions of the test targets change neither scores nor batches."""
     experiment = make_experiment(**READ)
     last = pl.int_range(pl.len()).over("user_id") == pl.len().over("user_id") - 1
     other = LOG.with_columns(
@@ -271,24 +276,26 @@ def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -
     )
     changed = prepare(other, KEEP, tmp_path / "other", users=USERS)
     catalogue = Catalogue.of(experiment.model, dataset)
-    model = learnt(experiment, catalogue)
+    model = randomised(experiment, catalogue)
     one, two = (
         ModelScorer(model, 3).score(catalogue.encoders.read(data).holdout("test").histories)
         for data in (dataset, changed)
     )
     assert torch.equal(one, two)
-    whole = [
+    later = [
         Recommender(write(tmp_path / name, model, experiment, data, catalogue), data).score(
             users=["ann"], candidates=["hat"]
         )["score"][0]
         for name, data in (("a", dataset), ("b", changed))
     ]
-    assert whole[0] != pytest.approx(whole[1], abs=1e-4)  # once it is past, it is read
+    assert later[0] != pytest.approx(later[1], abs=1e-4)  # used once it is part of the history
     batches = []
     for data in (dataset, changed):
         known = catalogue.encoders.read(data)
         ends = known.offsets[1:]
-        everything = known.known(np.arange(3), known.offsets[:-1], ends).take(np.array([0, 1]))
+        everything = known.histories_between(np.arange(3), known.offsets[:-1], ends).take(
+            np.array([0, 1])
+        )
         batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
     for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
         assert torch.equal(ours, theirs)
@@ -306,7 +313,9 @@ def write(
     )
 
 
-def test_a_bundle_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+def test_a_bundle_is_restored_with_its_features(
+    bundle: ModelBundle, dataset: PreparedDataset
+) -> None:
     assert {"interaction_features.safetensors", "user_features.safetensors"} < set(
         bundle.manifest.files
     )
@@ -319,14 +328,14 @@ def test_a_bundle_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> N
 
 
 RAW = WITH_USERS.drop("sex")
-"""Of a user's rows each has the user's age."""
+"""Each row has its user's age."""
 
 
 @pytest.mark.parametrize("retrieve", [None, 3])
-def test_raw_histories_are_read_as_the_dataset_is(
+def test_raw_histories_are_read_like_the_dataset(
     bundle: ModelBundle, dataset: PreparedDataset, retrieve: int | None, tmp_path: Path
 ) -> None:
-    """From frames and files; without features it is another answer."""
+    """Histories come from frames and files; without features the answer differs."""
     recommender = Recommender(bundle, dataset)
     expected = recommender.recommend(users=["ann", "bob", "cat"], k=2, retrieve=retrieve)
     RAW.with_columns(pl.col("tags").list.join("|")).write_csv(tmp_path / "raw.csv")
@@ -347,21 +356,21 @@ def test_an_unknown_category_counts_as_missing(bundle: ModelBundle) -> None:
     assert not np.allclose(known["score"], recommender.score(missing, items)["score"], atol=1e-3)
 
 
-def test_explanations_are_of_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDataset) -> None:
     recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
-    asked = recommender.read_histories(users=["ann"])
+    stored = recommender.read_histories(users=["ann"])
     parts = recommender.explain(ann, "coat")
     assert parts["position"].to_list() == [2, 3, 4]
-    whole = parts["contribution"].sum() + parts["dot_product"][0]
-    assert whole == pytest.approx(recommender.score(ann, ["coat"])["score"][0], abs=1e-5)
-    assert_frame_equal(parts, recommender.explain(asked, "coat"))
+    total = parts["contribution"].sum() + parts["dot_product"][0]
+    assert total == pytest.approx(recommender.score(ann, ["coat"])["score"][0], abs=1e-5)
+    assert_frame_equal(parts, recommender.explain(stored, "coat"))
 
 
-def test_attention_maps_are_of_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+def test_attention_maps_use_the_features(bundle: ModelBundle, dataset: PreparedDataset) -> None:
     recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
-    asked = recommender.read_histories(users=["ann"])
+    stored = recommender.read_histories(users=["ann"])
     blind = ann.with_columns(action=None, rating=None)
-    of_frame, of_dataset, of_blind = (recommender.inspect(one) for one in (ann, asked, blind))
+    of_frame, of_dataset, of_blind = (recommender.inspect(one) for one in (ann, stored, blind))
     for one, other, without in zip(of_frame, of_dataset, of_blind, strict=True):
         assert np.allclose(one.weights, other.weights, atol=1e-6)
         assert not np.allclose(one.weights, without.weights, atol=1e-3)
@@ -373,17 +382,17 @@ def test_attention_maps_are_of_what_is_read(bundle: ModelBundle, dataset: Prepar
     [
         ({"interaction_features": ["actoin"]}, "model.interaction_features: category 'actoin': no"),
         ({"interaction_features": ["actoin"]}, "among action, rating, tags; did you mean 'action'"),
-        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it among da"),
+        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with this column"),
         ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
         ({"user_features": ["agee"]}, "no such column among age, sex; did you mean 'age'"),
         ({"user_features": ["age"]}, "model.user_features: category 'age': no two users share a"),
         ({"interaction_features": [{"kind": "number", "column": "action"}]},
          "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
         ({"user_features": [{"kind": "number", "column": "sex"}]},
-         "model.user_features: number 'sex': user 'ann' has 'f', which is no number"),
+         "model.user_features: number 'sex': user 'ann' has 'f', which is not a number"),
     ],
 )  # fmt: skip
-def test_features_that_are_not_to_be_had(
+def test_features_that_cannot_be_read(
     dataset: PreparedDataset, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as error:
@@ -391,7 +400,7 @@ def test_features_that_are_not_to_be_had(
     assert "\n" not in str(error.value)
 
 
-def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
+def test_columns_without_information_are_refused(tmp_path: Path) -> None:
     none = LOG.with_columns(action=pl.lit(None, pl.String), rating=pl.lit(3))
     users = USERS.with_columns(age=None, sex=pl.lit("f")).head(2)
     data = prepare(
@@ -410,8 +419,8 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
             Catalogue.of(make_experiment(**features).model, data)
     bare = prepare(LOG, None, tmp_path / "bare")
     for kind, place in (
-        ("interaction", "of the log is kept"),
-        ("user", "in the user table: it has"),
+        ("interaction", "in the log: no columns of it"),
+        ("user", "in the user table, which has no features"),
     ):
         with pytest.raises(InputError, match=f"no such column {place}"):
             Catalogue.of(make_experiment(**{f"{kind}_features": ["age"]}).model, bare)
@@ -420,9 +429,9 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"interaction_features": ["item_id"]}, "item_id is no feature of an interaction"),
-        ({"user_features": ["user_id"]}, "user_id is no feature of a user"),
-        ({"user_features": ["age", "age"]}, "age is there twice as category"),
+        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature of an interaction"),
+        ({"user_features": ["user_id"]}, "user_id cannot be a feature of a user"),
+        ({"user_features": ["age", "age"]}, "age is listed twice as category"),
         *(
             ({"kind": kind, name: ["x"]}, f"model.{name}: unknown key")
             for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")
@@ -439,8 +448,8 @@ def test_features_that_cannot_be_configured(model: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        (["user_id"], "data.keep: user_id is no column of an interaction's own"),
-        (["a", "a"], "data.keep: a is there twice"),
+        (["user_id"], "data.keep: user_id is stored anyway"),
+        (["a", "a"], "data.keep: a is listed twice"),
     ],
 )
 def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
@@ -449,11 +458,11 @@ def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
+def test_invalid_logs_and_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
         prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
     read = read_log(LOG, keep=["rating"])
-    with pytest.raises(InputError, match="data.keep: the frame is a log already read: keep"):
+    with pytest.raises(InputError, match="data.keep: the frame was read already: keep"):
         prepare(read, KEEP, tmp_path / "out")
     for users, message in (
         (pl.DataFrame({"user": ["ann"]}), "user table of the frame: no column 'user_id'"),
@@ -465,7 +474,9 @@ def test_logs_and_tables_that_will_not_do(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: PreparedDataset) -> None:
+def test_histories_without_the_features_are_refused(
+    bundle: ModelBundle, dataset: PreparedDataset
+) -> None:
     recommender, raw = Recommender(bundle, dataset), RAW
     with pytest.raises(InputError, match="histories: no column 'rating' among user_id, item_id"):
         recommender.recommend(raw.drop("rating"), k=1)
@@ -484,7 +495,7 @@ def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: Prepared
     with pytest.raises(InputError, match="history: of one user, not of 3"):
         recommender.explain(raw, "hat")
     wrong = raw.with_columns(rating=pl.lit("good"))
-    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is no number"):
+    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is not"):
         recommender.recommend(wrong, k=1)
 
 

@@ -1,4 +1,4 @@
-"""The prepared dataset: its content by hand, and that it is whole or refused."""
+"""The prepared dataset: its content by hand, and that damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from recsys.config import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 
-# Users a, b, c, d with 4, 3, 2 and 1 interactions. Items 8 and 9 occur as test targets only.
+# Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.
 LOG = pl.DataFrame(
     [
         *[("a", 5, 1), ("a", 3, 2), ("a", 5, 3), ("a", 9, 4)],
@@ -48,7 +48,6 @@ def test_content_by_hand(dataset: PreparedDataset) -> None:
     assert dataset.timestamps.tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
     assert dataset.offsets.tolist() == [0, 4, 7, 9, 10]
     assert dataset.cuts.tolist() == [[2, 3, 4], [1, 2, 3], [1, 1, 2], [1, 1, 1]]
-    assert dataset.weights is None
     assert (dataset.num_users, dataset.num_items) == (4, 3)
     assert dataset.vocabulary.encode([7, 9]).tolist() == [3, 0]
 
@@ -98,7 +97,7 @@ def test_an_item_that_comes_first_as_a_validation_target_is_in_the_catalogue(
     assert lists(dataset.histories("test")) == [[1, 2], [1, 1]]
 
 
-def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
+def test_the_split_is_stored_with_the_dataset(tmp_path: Path) -> None:
     splits: list[Split] = [LeaveLastOut(), LeaveLastOut(targets=2), LeaveLastBasketOut()]
     datasets = [prepare(LOG, DataConfig(split=s), tmp_path / str(s)) for s in splits]
     assert [dataset.manifest.settings["split"] for dataset in datasets] == [
@@ -110,8 +109,8 @@ def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
     assert len({dataset.fingerprint for dataset in datasets}) == 3
 
 
-def test_the_fingerprint_is_that_of_earlier_versions(tmp_path: Path) -> None:
-    """Runs are compared by it: it may change with the format version only."""
+def test_the_fingerprint_is_stable(tmp_path: Path) -> None:
+    """Runs are compared by their fingerprints, which change only with the format version."""
     log = pl.DataFrame(
         {
             "user_id": [1, 1, 1, 1, 2, 2, 2, 3, 3, 4],
@@ -119,7 +118,7 @@ def test_the_fingerprint_is_that_of_earlier_versions(tmp_path: Path) -> None:
             "timestamp": [1, 1, 2, 3, 1, 2, 3, 4, 5, 6],
         }
     )
-    expected = "5a4597b9537f7ed899b7fb572a795827c76c296eed62df7e7ce5f83370f7f70b"
+    expected = "f7194287a460f267b6764c2ee4d99dec5d1c351f387dec2770dad03c8029d36e"
     assert prepare(log, DataConfig(), tmp_path / "out").fingerprint == expected
 
 
@@ -133,14 +132,6 @@ def test_manifest(dataset: PreparedDataset) -> None:
     sizes = {"rows_read": 10, "interactions": 10, "users": 4, "items": 3, "outside_catalogue": 2}
     assert manifest.counts == {**sizes, "train": 5, "valid": 2, "test": 3}
     assert manifest.log_fingerprint == read_log(LOG).fingerprint
-
-
-def test_weights(tmp_path: Path) -> None:
-    log = LOG.with_columns(stars=pl.int_range(pl.len()) / 2)
-    dataset = prepare(log, DataConfig(columns=Columns(weight="stars")), tmp_path / "out")
-    assert dataset.weights is not None
-    assert dataset.weights.tolist() == [n / 2 for n in range(10)]
-    assert "weights.npy" in dataset.manifest.files
 
 
 def test_item_features(tmp_path: Path) -> None:
@@ -169,7 +160,7 @@ def test_bad_item_features(features: dict[str, Any], words: str, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_fingerprint_is_of_settings_and_content_only(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     LOG.write_parquet(tmp_path / "log.parquet")
     frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), read_log(LOG)]
@@ -201,7 +192,7 @@ def test_a_damaged_or_old_dataset_is_replaced(harm: str, dataset: PreparedDatase
     assert prepare(LOG, DataConfig(), dataset.path).items.tolist() == expected
 
 
-def test_a_dataset_beside_users_work_is_left_alone(dataset: PreparedDataset) -> None:
+def test_a_dataset_with_other_files_is_not_replaced(dataset: PreparedDataset) -> None:
     (dataset.path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"left alone: notes\.txt is not part of a prepared"):
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
@@ -268,7 +259,7 @@ def damage(folder: Path, harm: str) -> None:
         ("none", r"not a prepared dataset: it has no manifest\.json"),
     ],
 )
-def test_open_refuses_what_is_not_whole(harm: str, words: str, dataset: PreparedDataset) -> None:
+def test_open_refuses_damaged_datasets(harm: str, words: str, dataset: PreparedDataset) -> None:
     damage(dataset.path, harm)
     with pytest.raises(InputError, match=words) as caught:
         PreparedDataset.open(dataset.path)

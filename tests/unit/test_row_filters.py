@@ -1,4 +1,4 @@
-"""Rows left out by declared rules, and sessions: by hand, and that nothing else changes."""
+"""Row filters and sessions: by hand, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = (
 
 
 @pytest.mark.parametrize("ending", [None, "csv", "parquet"])
-def test_rows_left_out_by_hand(ending: str | None, tmp_path: Path) -> None:
+def test_dropped_rows_by_hand(ending: str | None, tmp_path: Path) -> None:
     source: Any = LINES
     if ending is not None:
         source = tmp_path / f"lines.{ending}"
@@ -51,7 +51,7 @@ def test_rows_left_out_by_hand(ending: str | None, tmp_path: Path) -> None:
     }
 
 
-def test_what_was_left_out_stays_with_the_dataset(tmp_path: Path) -> None:
+def test_the_dataset_stores_its_rules_and_counts(tmp_path: Path) -> None:
     config = DataConfig(columns=COLUMNS, drop=RULES[:1])
     dataset = prepare(LINES, config, tmp_path / "out")
     assert dataset.manifest.dropped == {"no customer": 1}
@@ -65,9 +65,9 @@ def test_what_was_left_out_stays_with_the_dataset(tmp_path: Path) -> None:
     ("rule", "words"),
     [
         ({"column": "piece", "below": 1}, "no column 'piece'"),
-        ({"column": "invoice", "matches": "("}, "'(' of 'x' is no regular expression"),
-        ({"column": "when", "below": 1}, "column 'when': not numbers but Date"),
-        ({"column": "day", "below": 1}, "is no number"),
+        ({"column": "invoice", "matches": "("}, "'(' of 'x' is not a regular expression"),
+        ({"column": "when", "below": 1}, "column 'when': must be numbers, not Date"),
+        ({"column": "day", "below": 1}, "is not a number"),
     ],
 )
 def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
@@ -78,9 +78,9 @@ def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_log_already_read_has_no_such_rows(tmp_path: Path) -> None:
+def test_rules_are_refused_for_a_log_that_was_read_already(tmp_path: Path) -> None:
     log = read_log(LINES.drop_nulls(), COLUMNS)
-    with pytest.raises(InputError, match="is a log already read"):
+    with pytest.raises(InputError, match="was read already"):
         prepare(log, DataConfig(drop=RULES), tmp_path / "out")
 
 
@@ -96,13 +96,13 @@ def test_sessions_by_hand(tmp_path: Path) -> None:
     assert dataset.user_ids.to_list() == sorted([f"a#{n}" for n in range(1, 13)] + ["b#1"])
     by_user = dict(zip(dataset.user_ids, dataset.offsets[1:] - dataset.offsets[:-1], strict=True))
     assert (by_user["a#1"], by_user["a#2"], by_user["a#12"], by_user["b#1"]) == (2, 1, 1, 1)
-    whole = prepare(log, DataConfig(), tmp_path / "whole")
-    assert "session_gap" not in whole.manifest.settings
+    plain = prepare(log, DataConfig(), tmp_path / "plain")
+    assert plain.manifest.settings["session_gap"] is None
     assert dataset.manifest.settings["session_gap"] == 30
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 20)] * 2), min_size=1, max_size=40), st.integers(1, 9))
-def test_sessions_lose_nothing_and_are_apart(rows: list[tuple[int, int]], gap: int) -> None:
+def test_sessions_keep_all_rows_and_are_separate(rows: list[tuple[int, int]], gap: int) -> None:
     table = pl.DataFrame(rows, schema=["user_id", "timestamp"], orient="row")
     log = read_log(table.with_row_index("item_id").with_columns(pl.col("user_id") % 3))
     before = log.frame.collect("polars").to_polars()

@@ -1,4 +1,4 @@
-"""The simulated shop has what it promises."""
+"""The simulated shop has its documented properties."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small() -> Shop:
 
 
 @pytest.fixture(scope="module")
-def lives(shop: Shop) -> dict[str, list[str]]:
+def bought(shop: Shop) -> dict[str, list[str]]:
     return histories(shop.interactions)
 
 
@@ -44,10 +44,10 @@ def share_bought(shop: Shop, item: str) -> float:
     return float((shop.interactions["item_id"] == item).to_numpy().mean())
 
 
-def soon_after(lives: dict[str, list[str]], causes: Sequence[str], effect: str) -> float:
-    """How often the effect is among the six purchases after all causes have been bought."""
+def soon_after(bought: dict[str, list[str]], causes: Sequence[str], effect: str) -> float:
+    """Return how often the effect is among the six purchases after all causes."""
     followed = []
-    for history in lives.values():
+    for history in bought.values():
         if set(causes) <= set(history):
             complete = max(history.index(cause) for cause in causes)
             after = history[complete + 1 : complete + 7]
@@ -56,10 +56,10 @@ def soon_after(lives: dict[str, list[str]], causes: Sequence[str], effect: str) 
     return float(np.mean(followed))
 
 
-def soon_after_one(lives: dict[str, list[str]], cause: str, other: str, effect: str) -> float:
-    """The same after one cause, without the other before the six purchases are over."""
+def soon_after_one(bought: dict[str, list[str]], cause: str, other: str, effect: str) -> float:
+    """Return the same after one cause, if the other is not bought until the six purchases end."""
     followed = []
-    for history in lives.values():
+    for history in bought.values():
         if cause in history:
             place = history.index(cause)
             if other not in history[: place + 7] and len(history) >= place + 7:
@@ -70,7 +70,7 @@ def soon_after_one(lives: dict[str, list[str]], cause: str, other: str, effect: 
 # --- the log
 
 
-def test_default_shop_has_the_promised_size_and_shape(shop: Shop) -> None:
+def test_the_default_shop_has_its_documented_size_and_shape(shop: Shop) -> None:
     log, products = shop.interactions, shop.products
     assert log.columns == ["user_id", "item_id", "timestamp"]
     assert products.columns == ["item_id", "name", "category"]
@@ -123,7 +123,7 @@ def test_seasonal_goods_sell_in_their_season(
     assert months.is_in(best).sum() > 4 * months.is_in(worst).sum()
 
 
-def test_consumables_are_bought_again_and_other_goods_seldom(shop: Shop) -> None:
+def test_consumables_are_bought_again_and_other_goods_rarely(shop: Shop) -> None:
     consumable = list_products(1_000).filter("consumable")["name"].to_list()
     again = named(shop).with_columns(
         again=~pl.struct("user_id", "item_id").is_first_distinct(),
@@ -135,7 +135,7 @@ def test_consumables_are_bought_again_and_other_goods_seldom(shop: Shop) -> None
 
 
 def test_tastes_are_personal_and_drift(shop: Shop) -> None:
-    """Categories agree more within a customer than between two, and more the nearer in time."""
+    """Categories agree more within a customer than between two, and more if closer in time."""
     consumable = list_products(1_000).filter("consumable")["name"].to_list()
     durable = named(shop).filter(~pl.col("name").is_in(consumable))
     long = [row for row in histories(durable, "category").values() if len(row) >= 50]
@@ -173,34 +173,34 @@ def test_rules_name_products_and_explain_a_sixth_of_the_purchases(shop: Shop) ->
 
 
 def test_effects_follow_their_causes_within_six_purchases(
-    shop: Shop, lives: dict[str, list[str]]
+    shop: Shop, bought: dict[str, list[str]]
 ) -> None:
     for rule in shop.rules:
-        followed = soon_after(lives, rule.causes, rule.effect)
+        followed = soon_after(bought, rule.causes, rule.effect)
         assert rule.probability - 0.1 < followed < rule.probability + 0.1, rule.name
         assert followed > 5 * 6 * share_bought(shop, rule.effect), rule.name
 
 
-def test_one_cause_of_a_conjunction_is_not_enough(shop: Shop, lives: dict[str, list[str]]) -> None:
+def test_one_cause_of_a_conjunction_is_not_enough(shop: Shop, bought: dict[str, list[str]]) -> None:
     conjunctions = [rule for rule in shop.rules if len(rule.causes) == 2]
     assert len(conjunctions) >= 10
     for rule in conjunctions:
         (one, two), effect = rule.causes, rule.effect
-        assert soon_after_one(lives, one, two, effect) < 0.04, rule.name
-        assert soon_after_one(lives, two, one, effect) < 0.04, rule.name
-        # Decoys: half of those who buy one cause neither have the other nor buy it soon.
-        assert max(soon_after(lives, [one], effect), soon_after(lives, [two], effect)) < 0.5
+        assert soon_after_one(bought, one, two, effect) < 0.04, rule.name
+        assert soon_after_one(bought, two, one, effect) < 0.04, rule.name
+        # Half of the customers who buy one cause neither bought the other nor buy it soon.
+        assert max(soon_after(bought, [one], effect), soon_after(bought, [two], effect)) < 0.5
 
 
 def test_causes_come_in_any_order_with_other_purchases_between(
-    shop: Shop, lives: dict[str, list[str]]
+    shop: Shop, bought: dict[str, list[str]]
 ) -> None:
     rule = shop.rules[0]
     orders, gaps = Counter[bool](), []
     for user, position in (
         shop.truth.filter(rule=rule.name).select("user_id", "position").iter_rows()
     ):
-        one, two = (lives[user].index(cause) for cause in rule.causes)
+        one, two = (bought[user].index(cause) for cause in rule.causes)
         orders[one < two] += 1
         gaps.append(position - max(one, two))
     assert min(orders.values()) > 0.3 * orders.total()
@@ -209,7 +209,7 @@ def test_causes_come_in_any_order_with_other_purchases_between(
     assert np.mean(np.array(gaps) <= 6) > 0.95
 
 
-def test_truth_agrees_with_the_log(shop: Shop, lives: dict[str, list[str]]) -> None:
+def test_truth_agrees_with_the_log(shop: Shop, bought: dict[str, list[str]]) -> None:
     log = shop.interactions.with_columns(position=pl.int_range(pl.len()).over("user_id"))
     found = shop.truth.join(log, on=log.columns, how="inner")
     assert len(found) == len(shop.truth)
@@ -217,7 +217,7 @@ def test_truth_agrees_with_the_log(shop: Shop, lives: dict[str, list[str]]) -> N
     for row in shop.truth.iter_rows(named=True):
         rule = rules[row["rule"]]
         assert (row["item_id"], tuple(row["causes"])) == (rule.effect, rule.causes)
-        assert set(row["causes"]) <= set(lives[row["user_id"]][: row["position"]])
+        assert set(row["causes"]) <= set(bought[row["user_id"]][: row["position"]])
     assert not shop.truth.select(pl.struct("user_id", "rule").is_duplicated().any()).item()
 
 
@@ -245,33 +245,33 @@ def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:
     assert mixed.truth is shop.truth
     moved = mixed.interactions["item_id"] != shop.interactions["item_id"]
     assert moved.to_numpy().mean() > 0.95
-    lives = histories(mixed.interactions)
+    bought = histories(mixed.interactions)
     for rule in mixed.rules:
         chance = 1 - (1 - share_bought(mixed, rule.effect)) ** 6
-        assert soon_after(lives, rule.causes, rule.effect) < chance + 0.04, rule.name
+        assert soon_after(bought, rule.causes, rule.effect) < chance + 0.04, rule.name
 
 
-def test_smallest_shop_and_sizes_that_cannot_be() -> None:
+def test_smallest_shop_and_impossible_sizes() -> None:
     plain = sum(len(shelf.goods()) for shelf in SHELVES)
     tiny = make_shop(num_customers=1, num_products=plain)
     assert tiny.interactions["user_id"].unique().to_list() == ["C00001"]
     assert len(tiny.products) == plain
-    with pytest.raises(InputError, match=f"^num_products: .* has {plain} to .* not {plain - 1}$"):
+    with pytest.raises(InputError, match=f"^num_products: must be {plain} to .* not {plain - 1}$"):
         make_shop(num_products=plain - 1)
     with pytest.raises(InputError, match=r"^num_products: .* not 99999$"):
         make_shop(num_products=99_999)
-    with pytest.raises(InputError, match=r"^num_customers: at least 1, not 0$"):
+    with pytest.raises(InputError, match=r"^num_customers: must be at least 1, not 0$"):
         make_shop(num_customers=0)
 
 
-def test_every_product_that_can_be_named_has_a_name_of_its_own() -> None:
+def test_product_names_are_unique() -> None:
     most = sum(len(shelf.goods()) * (1 + len(shelf.styles.split(", "))) for shelf in SHELVES)
     names = list_products(most)["name"]
     assert names.n_unique() == most
     assert names.str.contains("^[A-Z][A-Za-z' -]+(, [A-Z][A-Za-z' -]+)?$").all()
 
 
-def test_a_rule_comes_after_those_that_cause_its_causes() -> None:
+def test_a_rule_comes_after_those_that_lead_to_its_causes() -> None:
     for index, rule in enumerate(PLANTED):
         later = {other.effect for other in PLANTED[index:]}
         assert not later & set(rule.causes), rule.name

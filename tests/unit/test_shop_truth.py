@@ -1,4 +1,4 @@
-"""The judges of the simulated shop tell knowing from guessing."""
+"""The ground-truth tests of the shop distinguish knowledge of the rules from guessing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def small() -> Shop:
 
 
 class Oracle:
-    """Knows the rules: recommends effects whose causes were completed among the last purchases."""
+    """A model that knows the rules: it recommends effects whose causes were recently completed."""
 
     def __init__(self, shop: Shop) -> None:
         self.rules = shop.rules
@@ -41,7 +41,7 @@ class Oracle:
                     yield rule.effect
 
 
-def test_judges_credit_an_oracle(small: Shop) -> None:
+def test_an_oracle_is_credited(small: Shop) -> None:
     oracle = Oracle(small)
     recovery = rule_recovery(small, oracle.top_k, num_probes=60)
     assert recovery["rule"].to_list() == [rule.name for rule in small.rules]
@@ -54,7 +54,7 @@ def test_judges_credit_an_oracle(small: Shop) -> None:
     assert 0.02 < cases["chance"].to_numpy().mean() < 0.3
 
 
-def test_judges_credit_neither_popularity_nor_chance(small: Shop) -> None:
+def test_popularity_and_chance_are_not_credited(small: Shop) -> None:
     oracle = Oracle(small)
     rng = np.random.default_rng(0)
     items = small.products["item_id"].to_numpy()
@@ -69,7 +69,7 @@ def test_judges_credit_neither_popularity_nor_chance(small: Shop) -> None:
     assert abs(accuracy - chance) < 0.06
 
 
-def test_a_rule_that_fires_on_one_cause_alone_is_not_recovered(small: Shop) -> None:
+def test_a_rule_that_needs_only_one_cause_is_not_recovered(small: Shop) -> None:
     def any_cause(rows: Sequence[list[str]], k: int) -> list[list[str]]:
         return [
             [rule.effect for rule in small.rules if set(rule.causes) & set(row)] for row in rows
@@ -80,12 +80,12 @@ def test_a_rule_that_fires_on_one_cause_alone_is_not_recovered(small: Shop) -> N
     assert recovery["recovered"].to_list() == [len(rule.causes) == 1 for rule in small.rules]
 
 
-def test_equal_shares_are_no_explanation(small: Shop) -> None:
+def test_equal_shares_are_not_an_explanation(small: Shop) -> None:
     cases = explanation_accuracy(small, lambda history, _: [1.0] * len(history), max_cases=50)
     assert not cases["cause_first"].any()
 
 
-def test_judges_are_deterministic_and_check_what_they_are_given(small: Shop) -> None:
+def test_ground_truth_tests_are_deterministic_and_check_their_arguments(small: Shop) -> None:
     oracle = Oracle(small)
     assert_frame_equal(
         rule_recovery(small, oracle.top_k, num_probes=5, seed=7),
@@ -93,5 +93,5 @@ def test_judges_are_deterministic_and_check_what_they_are_given(small: Shop) -> 
     )
     with pytest.raises(InputError, match=r"was planted here.*judge models of a shuffled shop"):
         explanation_accuracy(shuffled(small), oracle.explain)
-    with pytest.raises(ValueError, match=r"^explain: one share per entry"):
+    with pytest.raises(ValueError, match=r"^explain: must return"):
         explanation_accuracy(small, lambda history, item: [1.0], max_cases=50)

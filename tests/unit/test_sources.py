@@ -1,4 +1,4 @@
-"""Named datasets: found in a folder or fetched by URL, checksum verified, cleaned as described."""
+"""Named datasets: read from a folder or a URL, verified by checksum, cleaned as described."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = [dataset.name for dataset in DATASETS]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A mirror that holds tiny.parquet."""
+    """Return a mirror with the file tiny.parquet."""
     path = tmp_path / "mirror"
     path.mkdir()
     LOG.write_parquet(path / "tiny.parquet")
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDataset:
-    """A named dataset beside the known ones; the environment names no mirror."""
+    """Add a named dataset; the environment names no mirror."""
     checksum = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
     dataset = NamedDataset(
         name="tiny",
@@ -55,12 +55,12 @@ def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDataset:
 
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """The same mirror behind HTTP."""
+    """Serve the same mirror over HTTP."""
     handler = partial(QuietHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -92,7 +92,7 @@ def test_folder_by_environment(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_columns_of_the_config_go_first(folder: Path) -> None:
+def test_columns_of_the_config_take_precedence(folder: Path) -> None:
     config = DataConfig(mirror=str(folder), columns=Columns(timestamp="item_id", item_id="when"))
     log, _ = load_source("tiny", config)
     assert log.frame.collect("polars").to_polars()["item_id"].to_list() == [5, 4]

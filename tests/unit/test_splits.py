@@ -1,4 +1,4 @@
-"""Cut points: hand-computed, and partitioning the log whatever its users' lengths and baskets."""
+"""Cut points: by hand, and that they partition every log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_leave_last_five_out_by_hand() -> None:
     assert cuts.tolist() == [
         [1, 1, 1],  # too few to hold out five
         [5, 5, 5],
-        [1, 1, 6],  # one left to train on
+        [1, 1, 6],  # one is left for training
         [5, 5, 10],  # too few for validation
         [1, 6, 11],
         [90, 95, 100],
@@ -44,7 +44,7 @@ def test_leave_last_five_out_by_hand() -> None:
 
 def test_leave_last_basket_out_by_hand() -> None:
     assert basket_cuts([[7], [7, 7, 7], [1, 2], [1, 1, 2, 2, 2], [1, 2, 3], [1, 1, 4, 5, 5]]) == [
-        [1, 1, 1],  # a single basket, however full, is for training
+        [1, 1, 1],  # a single basket of any size is for training
         [3, 3, 3],
         [1, 1, 2],
         [2, 2, 5],
@@ -76,7 +76,7 @@ def test_parts_cover_each_interaction_once(lengths: list[int], targets: int) -> 
 
 
 @given(users_with_ascending_times)
-def test_baskets_are_never_torn(times: list[list[int]]) -> None:
+def test_baskets_are_never_split(times: list[list[int]]) -> None:
     for user, (train, valid, end) in zip(times, basket_cuts(times), strict=True):
         baskets = [list(basket) for _, basket in groupby(user)]
         expected = {
@@ -90,7 +90,7 @@ def test_baskets_are_never_torn(times: list[list[int]]) -> None:
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20))
-def test_baskets_of_one_are_left_out_like_single_interactions(lengths: list[int]) -> None:
+def test_baskets_of_one_are_held_out_like_single_interactions(lengths: list[int]) -> None:
     assert (
         basket_cuts([list(range(n)) for n in lengths]) == leave_last_out(np.array(lengths)).tolist()
     )
@@ -99,6 +99,6 @@ def test_baskets_of_one_are_left_out_like_single_interactions(lengths: list[int]
 @pytest.mark.parametrize("targets", [2, 5])
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_more_interactions_move_the_cuts_along(targets: int, lengths: list[int]) -> None:
-    """Old purchases before what a user has held out are trained on, and change nothing else."""
+    """More purchases at the start of a history go to training and change nothing else."""
     enough = np.array(lengths) + 2 * targets
     assert (leave_last_out(enough + 7, targets) == leave_last_out(enough, targets) + 7).all()

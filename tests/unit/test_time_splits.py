@@ -1,4 +1,4 @@
-"""Splits by time and by user: by hand, and that no future and no held-out user is trained on."""
+"""Splits by time and by user: by hand, and that training has no future and no held-out user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recsys.errors import InputError
 # Two users: times 1 4 5 9, and 5 8.
 TIMES, OFFSETS = np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6])
 
-# Validation from 4, test from 6 on: item 9 is a test target only, c a test user only.
+# Validation starts at 4, test at 6: item 9 is only a test target, c only a test user.
 LOG = pl.DataFrame(
     [
         *[("a", 1, 1), ("a", 2, 2), ("a", 3, 4)],
@@ -38,7 +38,7 @@ users_with_ascending_times = st.lists(
 
 
 def flat(times: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Timestamps and offsets."""
+    """Return timestamps and offsets."""
     return np.concatenate([np.array(user) for user in times]), np.cumsum([0, *map(len, times)])
 
 
@@ -48,7 +48,7 @@ def flat(times: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
         (GlobalTime(valid_from=5, test_from=8), [[2, 3, 4], [0, 1, 2]]),
         (GlobalTime(valid_from=4.5, test_from=9), [[2, 3, 4], [0, 2, 2]]),
         (GlobalTime(test_fraction=1 / 3, valid_fraction=1 / 3), [[2, 3, 4], [0, 1, 2]]),
-        # Half of the rows would tear the two of time 5 apart: both are test.
+        # Half of the rows would separate the two at time 5, so both are in test.
         (GlobalTime(test_fraction=1 / 2, valid_fraction=1 / 6), [[1, 2, 4], [0, 0, 2]]),
         (GlobalTime(test_from=9, valid_fraction=1 / 6), [[3, 3, 4], [1, 2, 2]]),
         (GlobalTime(valid_from="1970-01-01T00:00:05", test_from=8), [[2, 3, 4], [0, 1, 2]]),
@@ -78,8 +78,8 @@ def test_dates_of_yaml_are_dates_of_the_log(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_split_that_leaves_nothing_says_what_times_there_are(split: Split) -> None:
-    with pytest.raises(InputError, match=r"nothing to train on.*times run from 1 to 9"):
+def test_a_split_with_an_empty_part_names_the_times_of_the_log(split: Split) -> None:
+    with pytest.raises(InputError, match=r"no test interactions.*times run from 1 to 9"):
         cut_points(split, TIMES, OFFSETS)
 
 
@@ -98,7 +98,7 @@ def test_a_backtest_is_not_one_split() -> None:
         (
             "every",
             "advancing",
-            # The purchases at time 6 know nothing of one another.
+            # The purchases at time 6 are not in one another's history.
             [(0, 1, [1, 2, 3]), (0, 2, [1, 2, 3]), (0, 3, [1, 2, 3, 1, 2]), (2, 3, [2])],
             1,
         ),
@@ -111,14 +111,14 @@ def test_targets_and_histories_by_hand(
     dataset = prepare(LOG, DataConfig(split=split), tmp_path / "out")
     assert dataset.item_table["item_id"].to_list() == [1, 2, 3]
     test = dataset.holdout("test")
-    histories = [test.histories[row : row + 1].items.tolist() for row in test.rows]
+    histories = [test.histories[row : row + 1].items.tolist() for row in test.history_rows]
     assert list(zip(test.users.tolist(), test.targets.tolist(), histories, strict=True)) == expected
     assert test.without_history == without
     assert test.dropped == (2 if targets == "every" else 1)
 
 
-def test_unknown_items_are_no_history(tmp_path: Path) -> None:
-    """User d bought but item 9, which is outside the catalogue, before item 1."""
+def test_unknown_items_are_not_a_history(tmp_path: Path) -> None:
+    """User d bought only item 9, which is outside the catalogue, before item 1."""
     log = pl.concat(
         [LOG, pl.DataFrame([("d", 9, 6), ("d", 1, 7)], schema=LOG.schema, orient="row")]
     )
@@ -128,7 +128,7 @@ def test_unknown_items_are_no_history(tmp_path: Path) -> None:
     assert test.without_history == 1
 
 
-def test_lists_are_of_everything_and_start_from_the_cut(tmp_path: Path) -> None:
+def test_next_purchases_are_all_purchases_after_the_cut(tmp_path: Path) -> None:
     split = GlobalTime(valid_from=4, test_from=6, targets="last", history="advancing")
     together = prepare(LOG, DataConfig(split=split), tmp_path / "out").next_purchases("test")
     assert together.users.tolist() == [0]
@@ -138,7 +138,7 @@ def test_lists_are_of_everything_and_start_from_the_cut(tmp_path: Path) -> None:
 
 
 def test_the_log_ends_where_the_test_part_does(tmp_path: Path) -> None:
-    """And what comes later counts in no filter."""
+    """Later interactions do not affect the filters."""
     split = GlobalTime(valid_from=2, test_from=4, test_until=6)
     dataset = prepare(LOG, DataConfig(split=split, min_item_interactions=2), tmp_path / "out")
     assert dataset.timestamps.tolist() == [1, 4, 1, 5]
@@ -151,11 +151,11 @@ def test_the_log_ends_where_the_test_part_does(tmp_path: Path) -> None:
     st.sampled_from(["first", "last", "every"]),
     st.sampled_from(["frozen", "advancing"]),
 )
-def test_nothing_later_than_a_cut_is_known_before_it(
+def test_histories_have_nothing_later_than_the_cut(
     users: list[list[int]], moments: list[int], chosen: Any, known: Any
 ) -> None:
     valid, test = moments
-    users = [*users, [0, 9]]  # so that there is something on either side of both
+    users = [*users, [0, 9]]  # so that each part has an interaction
     times, offsets = flat(users)
     cuts = cut_points(GlobalTime(valid_from=valid, test_from=test), times, offsets)
     assert (np.diff(cuts, axis=1, prepend=0) >= 0).all()
@@ -163,20 +163,18 @@ def test_nothing_later_than_a_cut_is_known_before_it(
     for user, (end_of_training, end_of_validation, end) in zip(users, cuts, strict=True):
         assert user[:end_of_training] == [time for time in user if time < valid]
         assert user[end_of_validation:end] == [time for time in user if time >= test]
-    places = find_targets(times, offsets, (cuts[:, 1], cuts[:, 2]), chosen, known)
-    assert (times[places.targets] >= test).all()
-    assert places.starts.tolist() == offsets[places.users].tolist()
-    in_test = {place for place in range(len(times)) if times[place] >= test}
+    found = find_targets(times, offsets, (cuts[:, 1], cuts[:, 2]), chosen, known)
+    assert (times[found.targets] >= test).all()
+    assert found.starts.tolist() == offsets[found.users].tolist()
+    in_test = {index for index in range(len(times)) if times[index] >= test}
     if chosen == "every":
-        assert places.targets.tolist() == sorted(in_test)
+        assert found.targets.tolist() == sorted(in_test)
     else:
-        assert (
-            len(set(places.users.tolist())) == len(places.users) == (cuts[:, 1] < cuts[:, 2]).sum()
-        )
-    for start, end, target in zip(places.starts, places.ends, places.targets, strict=True):
+        assert len(set(found.users.tolist())) == len(found.users) == (cuts[:, 1] < cuts[:, 2]).sum()
+    for start, end, target in zip(found.starts, found.ends, found.targets, strict=True):
         limit = test if known == "frozen" else times[target]
         assert (times[start:end] < limit).all()
-        assert end == target or times[end] >= limit, "all that may be known is"
+        assert end == target or times[end] >= limit, "the history is complete"
 
 
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=30), st.integers(0, 5))
@@ -191,7 +189,7 @@ def test_held_out_users_are_never_trained_on(lengths: list[int], seed: int) -> N
 
 
 def test_user_holdout_of_a_dataset(tmp_path: Path) -> None:
-    """Four users: two train, so the catalogue is theirs and the validation user's."""
+    """Of four users two are for training; the catalogue is theirs and the validation user's."""
     rows = [(user, item, time) for user in range(4) for time, item in enumerate([user, 5, 6])]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     split = UserHoldout(valid_fraction=0.25, test_fraction=0.25, seed=3)
@@ -223,7 +221,7 @@ def test_too_few_users_to_hold_out() -> None:
     [
         ("{kind: global_time, test_from: soon}", "a number or an iso 8601 date, not 'soon'"),
         ("{kind: global_time, test_from: 2, valid_from: 3}", "must ascend"),
-        ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "two ways to say one thing"),
+        ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "exclude each other"),
         ("{kind: backtest, cuts: [3, 2]}", "the cuts must ascend"),
         ("{kind: backtest, folds: 20}", "folds times test_fraction must be below 1"),
         ("random", "the kind must be 'leave_last_out', 'leave_last_basket_out', 'global_time'"),

@@ -1,4 +1,4 @@
-"""Times on their way from the log to the model, and what each protocol lets it read of them."""
+"""Times of interactions and requests, from the log to the model, in each protocol."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from recsys.shop.simulation import make_shop
 from recsys.training.loop import train
 
 Timed = list[list[tuple[int, int]]]
-"""Per user (item, time)."""
+"""The (item, time) pairs of each user."""
 ragged = st.lists(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=6), min_size=1, max_size=6
 )
 
 
-def timed(rows: Timed, asked: list[int] | None = None) -> Histories:
-    """From lists; items of token 0 are skipped, with their times."""
+def timed(rows: Timed, request_times: list[int] | None = None) -> Histories:
+    """Return histories from lists, without items of token 0 and their times."""
     ends = np.cumsum([len(row) for row in rows])
     flat = [pair for row in rows for pair in row]
     items = np.array([item for item, _ in flat], dtype=np.int32)
     times = np.array([time for _, time in flat], dtype=np.int64)
-    when = None if asked is None else np.array(asked)
-    return Histories.from_spans(items, ends - [len(row) for row in rows], ends, times, when)
+    requests = None if request_times is None else np.array(request_times)
+    return Histories.from_spans(items, ends - [len(row) for row in rows], ends, times, requests)
 
 
 def as_lists(histories: Histories) -> Timed:
@@ -67,21 +67,21 @@ def as_lists(histories: Histories) -> Timed:
 
 
 @given(ragged, st.data())
-def test_times_go_where_their_items_go(rows: Timed, data: st.DataObject) -> None:
-    asked = list(range(100, 100 + len(rows)))
-    histories = timed(rows, asked)
+def test_times_follow_their_items(rows: Timed, data: st.DataObject) -> None:
+    requests = list(range(100, 100 + len(rows)))
+    histories = timed(rows, requests)
     kept = [[pair for pair in row if pair[0]] for row in rows]
     assert as_lists(histories) == kept
     count = data.draw(st.integers(1, 7))
     assert as_lists(histories.latest(count)) == [row[-count:] for row in kept]
-    some = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
-    taken = histories.take(np.array(some, dtype=np.int64))
-    assert as_lists(taken) == [kept[row] for row in some]
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
+    taken = histories.take(np.array(chosen, dtype=np.int64))
+    assert as_lists(taken) == [kept[row] for row in chosen]
     start = data.draw(st.integers(0, len(rows)))
     for part, numbers in (
-        (histories.latest(count), asked),
-        (taken, [asked[row] for row in some]),
-        (histories[start:], asked[start:]),
+        (histories.latest(count), requests),
+        (taken, [requests[row] for row in chosen]),
+        (histories[start:], requests[start:]),
     ):
         assert part.request_times is not None
         assert part.request_times.tolist() == numbers
@@ -90,21 +90,21 @@ def test_times_go_where_their_items_go(rows: Timed, data: st.DataObject) -> None
 
 def test_padded_times_by_hand() -> None:
     rows: Timed = [[(3, 10), (4, 15)], [], [(5, 7)]]
-    told, untold = timed(rows, [20, 8, 9]).padded_times(3), timed(rows).padded_times()
-    assert told is not None
-    assert untold is not None
-    assert told.tolist() == [[10, 15, 20, 0], [8, 0, 0, 0], [7, 9, 0, 0]]
-    assert untold.tolist() == [[10, 15, 15], [0, 0, 0], [7, 7, 0]]
+    with_requests, without = timed(rows, [20, 8, 9]).padded_times(3), timed(rows).padded_times()
+    assert with_requests is not None
+    assert without is not None
+    assert with_requests.tolist() == [[10, 15, 20, 0], [8, 0, 0, 0], [7, 9, 0, 0]]
+    assert without.tolist() == [[10, 15, 15], [0, 0, 0], [7, 7, 0]]
     assert Histories.from_lists([[3]]).padded_times() is None
 
 
-def test_a_batch_has_the_times_of_its_inputs_and_of_the_target_behind_them() -> None:
+def test_a_batch_has_the_times_of_its_inputs_and_last_target() -> None:
     rows: Timed = [[(1, 10), (2, 20), (3, 35), (4, 80)], [(5, 1), (6, 4)]]
     (batch,) = list(TrainingBatches(timed(rows), 2, batch_tokens=100, seed=0))
     assert batch.targets.tolist() == [[3, 4], [6, 0]]
     assert batch.times is not None
     assert batch.times[0].tolist() == [20, 35, 80]
-    assert batch.times[1, :2].tolist() == [1, 4]  # behind that is padding
+    assert batch.times[1, :2].tolist() == [1, 4]  # the rest is padding
     (untimed,) = list(TrainingBatches(Histories.from_lists([[1, 2]]), 2, 100, seed=0))
     assert untimed.times is None
 
@@ -124,14 +124,17 @@ def dataset(tmp_path: Path) -> PreparedDataset:
     return prepare(LOG, DataConfig(split=LeaveLastOut(targets=2)), tmp_path / "out")
 
 
-def test_targets_of_one_history_are_asked_for_each_at_its_time(dataset: PreparedDataset) -> None:
-    usual, told = dataset.holdout("test"), dataset.holdout("test", "known")
-    assert usual.histories.request_times is None
-    assert told.targets.tolist() == usual.targets.tolist() == [2, 2, 2, 1]
-    assert (usual.rows.tolist(), told.rows.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 2])
-    assert told.histories.request_times is not None
-    assert told.histories.request_times.tolist() == [41, 9, 50]
-    assert as_lists(told.histories) == [
+def test_targets_with_the_same_history_have_their_own_request_times(
+    dataset: PreparedDataset,
+) -> None:
+    unknown, known = dataset.holdout("test"), dataset.holdout("test", "known")
+    assert unknown.histories.request_times is None
+    assert known.targets.tolist() == unknown.targets.tolist() == [2, 2, 2, 1]
+    assert unknown.history_rows.tolist() == [0, 0, 1, 1]
+    assert known.history_rows.tolist() == [0, 0, 1, 2]
+    assert known.histories.request_times is not None
+    assert known.histories.request_times.tolist() == [41, 9, 50]
+    assert as_lists(known.histories) == [
         [(2, 10), (1, 20), (2, 30), (1, 40)],
         *[[(1, 7), (2, 8), (1, 9)]] * 2,
     ]
@@ -142,7 +145,7 @@ def test_targets_of_one_history_are_asked_for_each_at_its_time(dataset: Prepared
 
 
 def experiment(times: TimesRead, *changes: str) -> Experiment:
-    told = "known" if times == "request" else "unknown"
+    request_time = "known" if times == "request" else "unknown"
     tree = {
         "model": {
             "kind": "hstu",
@@ -153,16 +156,17 @@ def experiment(times: TimesRead, *changes: str) -> Experiment:
             "head": {"kind": "dot_product"},
         },
         "training": {"learning_rate": 1e-2, "batch_tokens": 600, "precision": "float32"},
-        "evaluation": {"seen": "allow", "request_time": told},
+        "evaluation": {"seen": "allow", "request_time": request_time},
     }
     return parse_experiment(tree, changes)
 
 
 def rhythms(users: int, seed: int, *, lag: int) -> tuple[Histories, np.ndarray]:
-    """Pauses are short or long at random, and decide an item: the one after, or the one after that.
+    """Return histories and targets in which random short or long pauses decide an item.
 
-    After a short pause an item of 1 to 4 is had, after a long one of 5 to 8; with a lag of 1, one
-    purchase later. So with a lag of 0 the time of asking tells which, and nothing else does.
+    The purchase after a short pause is one of items 1 to 4, after a long pause one of 5 to 8; with
+    a lag of 1, it is the purchase after that. So with a lag of 0 only the request time determines
+    the target.
     """
     rng = np.random.default_rng(seed)
     long = rng.random((users, 7)) < 0.5
@@ -178,28 +182,28 @@ def rhythms(users: int, seed: int, *, lag: int) -> tuple[Histories, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("times", "lag", "learnt"),
+    ("times", "lag", "learned"),
     [
         ("none", 0, False),
-        ("past", 0, False),  # the future's times would give it away
+        ("past", 0, False),  # times of the future would reveal the target
         ("request", 0, True),
         ("none", 1, False),
         ("past", 1, True),
     ],
 )
-def test_what_only_times_tell_is_learnt_by_who_may_read_them(
-    times: TimesRead, lag: int, learnt: bool
+def test_only_a_model_that_reads_the_times_learns_from_them(
+    times: TimesRead, lag: int, learned: bool
 ) -> None:
-    """recall@4 of the four items in question: near 1, or what guessing gives, about a half."""
+    """recall@4 of four likely items: near 1 if learned, about 0.5 by guessing."""
     histories, _ = rhythms(400, seed=1, lag=lag)
     unseen, targets = rhythms(300, seed=2, lag=lag)
     model, _ = train(experiment(times), Catalogue(8), histories, None, 12, lambda *_: None)
     ranks = rank_targets(ModelScorer(model, 6), unseen, targets, "allow")
     found = float(recall_at(ranks, 4).mean())
-    assert found > 0.95 if learnt else 0.35 < found < 0.65
+    assert found > 0.95 if learned else 0.35 < found < 0.65
 
 
-def make(times: TimesRead, num_items: int = 8) -> NextItemModel:
+def random_model(times: TimesRead, num_items: int = 8) -> NextItemModel:
     torch.manual_seed(5)
     model = build_model(experiment(times).model, num_items)
     assert isinstance(model, NextItemModel)
@@ -209,14 +213,14 @@ def make(times: TimesRead, num_items: int = 8) -> NextItemModel:
 
 
 @pytest.mark.parametrize("times", ["past", "request"])
-def test_scores_in_company_are_those_alone(times: TimesRead) -> None:
+def test_scores_of_a_batch_equal_scores_one_by_one(times: TimesRead) -> None:
     rng = np.random.default_rng(0)
     rows: Timed = [
         [(int(rng.integers(1, 9)), int(time)) for time in rng.integers(0, 10**6, size).cumsum()]
         for size in (1, 9, 4, 6, 2)
     ]
     histories = timed(rows, [row[-1][1] + 500 for row in rows])
-    scorer = ModelScorer(make(times), 6)
+    scorer = ModelScorer(random_model(times), 6)
     together = scorer.score(histories)
     for row in range(len(rows)):
         assert torch.allclose(together[row], scorer.score(histories[row : row + 1])[0], atol=1e-5)
@@ -224,42 +228,43 @@ def test_scores_in_company_are_those_alone(times: TimesRead) -> None:
 
 def test_a_scorer_refuses_histories_without_what_its_model_reads() -> None:
     with pytest.raises(ValueError, match="reads times"):
-        ModelScorer(make("past"), 6).score(Histories.from_lists([[1]]))
+        ModelScorer(random_model("past"), 6).score(Histories.from_lists([[1]]))
     with pytest.raises(ValueError, match="the time of the request"):
-        ModelScorer(make("request"), 6).score(timed([[(1, 5)]]))
+        ModelScorer(random_model("request"), 6).score(timed([[(1, 5)]]))
 
 
-def test_the_protocol_says_what_is_told(dataset: PreparedDataset) -> None:
-    usual, told = EvaluationConfig(), EvaluationConfig(request_time="known")
-    tags = [protocol_tags(dataset, config) for config in (usual, told)]
+def test_the_protocol_names_the_request_time(dataset: PreparedDataset) -> None:
+    configs = EvaluationConfig(), EvaluationConfig(request_time="known")
+    tags = [protocol_tags(dataset, config) for config in configs]
     assert [tag["protocol.request_time"] for tag in tags] == ["unknown", "known"]
     assert tags[0]["protocol.fingerprint"] != tags[1]["protocol.fingerprint"]
-    for told_nothing in ({}, {"evaluation": {"seen": "allow"}}):
-        tree = {"model": {"kind": "hstu", "times": "request"}, **told_nothing}
+    for settings in ({}, {"evaluation": {"seen": "allow"}}):
+        tree = {"model": {"kind": "hstu", "times": "request"}, **settings}
         with pytest.raises(InputError, match=r"evaluation: request_time must be known"):
             parse_experiment(tree)
 
 
-# From raw logs.
+# --- from raw logs
 
 
 def write_bundle(
     path: Path, dataset: PreparedDataset, times: TimesRead, head: TargetAttention | None = None
 ) -> ModelBundle:
-    whole = experiment(times)
+    settings = experiment(times)
     if head is not None:
-        whole = whole.model_copy(update={"model": whole.model.model_copy(update={"head": head})})
+        changed = settings.model.model_copy(update={"head": head})
+        settings = settings.model_copy(update={"model": changed})
     torch.manual_seed(5)
-    model = build_model(whole.model, dataset.num_items)
+    model = build_model(settings.model, dataset.num_items)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
-    return ModelBundle.write(path, model, whole, dataset, ("train",))
+    return ModelBundle.write(path, model, settings, dataset, ("train",))
 
 
 HISTORIES = pl.DataFrame({"user_id": ["z"] * 3, "item_id": [3, 5, 3], "timestamp": [10, 500, 900]})
 
 
-def test_a_model_that_reads_the_time_of_asking(dataset: PreparedDataset, tmp_path: Path) -> None:
+def test_a_model_that_reads_the_request_time(dataset: PreparedDataset, tmp_path: Path) -> None:
     recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, "request"), dataset)
 
     def scores(at: float | str | datetime) -> list[float]:
@@ -290,7 +295,7 @@ def test_a_model_that_reads_the_time_of_asking(dataset: PreparedDataset, tmp_pat
         recommender.recommend([[3, 5]], k=1, at=50)
 
 
-def test_a_model_that_reads_past_times_needs_no_time_of_asking(
+def test_a_model_that_reads_past_times_needs_no_request_time(
     dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     bundle = write_bundle(tmp_path / "bundle", dataset, "past", TargetAttention(head_dim=4))
@@ -307,7 +312,7 @@ def test_a_model_that_reads_past_times_needs_no_time_of_asking(
 
 
 @pytest.mark.parametrize("times", ["past", "request"])
-def test_what_is_explained_is_the_score_at_that_time(
+def test_explanations_sum_to_the_score_at_the_request_time(
     times: TimesRead, dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     head = TargetAttention(num_heads=1, head_dim=4, kv_source="states")
@@ -315,9 +320,9 @@ def test_what_is_explained_is_the_score_at_that_time(
     maps = []
     for at in (901, 86_400):
         parts = recommender.explain(HISTORIES, 5, at=at)
-        whole = parts["contribution"].sum() + parts["dot_product"][0]
+        total = parts["contribution"].sum() + parts["dot_product"][0]
         score = recommender.score(HISTORIES, [5], at=at)["score"].item()
-        assert whole == pytest.approx(score, abs=1e-5)
+        assert total == pytest.approx(score, abs=1e-5)
         (target,) = recommender.inspect(HISTORIES, items=[3, 5], at=at)
         assert target.weights.shape == (1, 2, 3)
         maps.append(target.weights)
@@ -329,17 +334,17 @@ def test_what_is_explained_is_the_score_at_that_time(
             recommender.explain(HISTORIES, 5)
 
 
-def test_the_terminal_asks_at_a_time(dataset: PreparedDataset, tmp_path: Path) -> None:
+def test_the_commands_take_a_request_time(dataset: PreparedDataset, tmp_path: Path) -> None:
     head = TargetAttention(num_heads=1, head_dim=4)
     bundle = write_bundle(tmp_path / "bundle", dataset, "request", head)
-    asked = [str(bundle.path), "--user", "a", "--data", str(dataset.path), "--at", "86400"]
-    result = CliRunner().invoke(app, ["explain", *asked, "--item", "5", "--json"])
+    arguments = [str(bundle.path), "--user", "a", "--data", str(dataset.path), "--at", "86400"]
+    result = CliRunner().invoke(app, ["explain", *arguments, "--item", "5", "--json"])
     assert result.exit_code == 0, result.output
     recommender = Recommender(bundle, dataset)
     expected = recommender.explain(recommender.read_histories(users=["a"]), 5, at=86_400)
     shown = [row["contribution"] for row in json.loads(result.stdout)]
     assert shown == pytest.approx(expected["contribution"].to_list())
-    maps = ["inspect", *asked[:-2], "--out", str(tmp_path / "maps")]
+    maps = ["inspect", *arguments[:-2], "--out", str(tmp_path / "maps")]
     refused = CliRunner().invoke(app, maps)
     assert refused.exit_code != 0
     assert not (tmp_path / "maps").exists()
@@ -359,18 +364,18 @@ def test_attention_maps_of_hstu_are_those_of_its_head(
         plain.inspect([3, 5])
 
 
-def test_the_whole_way_with_the_time_of_asking(tmp_path: Path) -> None:
-    """Figures of the run are those of its bundle, whose times come from the dataset."""
+def test_a_run_with_the_request_time(tmp_path: Path) -> None:
+    """The metrics of the run are those of its bundle with the times of the dataset."""
     config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
     data = prepare(make_shop(seed=0, num_customers=60).interactions, config, tmp_path / "shop")
-    whole = experiment(
+    settings = experiment(
         "request",
         "training.max_epochs=1",
         "training.refit=true",
         f"tracking.uri=sqlite:///{tmp_path}/mlflow.db",
     )
-    run = fit(whole, data, tmp_path / "run")
+    run = fit(settings, data, tmp_path / "run")
     bundle = ModelBundle.open(run.bundle)
-    told = data.holdout("test", "known")
-    ranks = rank_targets(ModelScorer(bundle.model, 6), told.histories, told.targets, "allow")
+    test = data.holdout("test", "known")
+    ranks = rank_targets(ModelScorer(bundle.model, 6), test.histories, test.targets, "allow")
     assert float(recall_at(ranks, 10).mean()) == pytest.approx(run.test["recall_at_10"].mean)

@@ -1,4 +1,4 @@
-"""Item ids to item tokens and back."""
+"""The mapping between item ids and item tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_ids(empty: list[int]) -> None:
     assert NUMBERS.decode([]).len() == 0
 
 
-def test_integers_and_text_meet_as_text() -> None:
+def test_integers_and_text_are_compared_as_text() -> None:
     assert NUMBERS.encode(["7", "007", "seven"]).tolist() == [2, 0, 0]
     assert WORDS.encode([12, 7]).tolist() == [2, 0]
 
@@ -55,12 +55,12 @@ def test_decode() -> None:
 
 @pytest.mark.parametrize("token", [-1, 4])
 def test_decode_refuses_other_tokens(token: int) -> None:
-    with pytest.raises(IndexError, match=r"item tokens are 0 to 3"):
+    with pytest.raises(IndexError, match=r"item tokens must be 0 to 3"):
         NUMBERS.decode([1, token])
 
 
 @given(st.sets(st.integers(-(2**63), 2**63 - 1) | st.text(min_size=1), min_size=1))
-def test_decode_undoes_encode(ids: set[int | str]) -> None:
+def test_decode_inverts_encode(ids: set[int | str]) -> None:
     for kind in (int, str):
         catalogue = pl.Series(sorted(i for i in ids if isinstance(i, kind)))
         if len(catalogue):

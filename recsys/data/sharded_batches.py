@@ -1,4 +1,4 @@
-"""What one of several processes reads of the batches, and from where on."""
+"""The shards of batches that one of several processes reads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from recsys.data.sequence_batch import SequenceBatch
 Batches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
 
 
-class SharedBatches:
-    """One process's share of each batch of the epochs from a place on, and how much is padding.
+class ShardedBatches:
+    """One process's shard of each batch, from a given epoch and batch on.
 
     Args:
-        batches: whole, the same in every process.
-        epoch: where to begin, from 0.
-        skipped: batches of that epoch that are done already.
-        process: which of the processes this one is, from 0.
-        processes: how many there are.
+        batches: the full batches, the same in every process.
+        epoch: the first epoch, from 0.
+        skipped: the number of batches of that epoch to skip.
+        process: the index of this process, from 0.
+        processes: the number of processes.
 
     >>> from recsys.data.histories import Histories
-    >>> whole = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
-    >>> [[batch.items.tolist() for batch in SharedBatches(whole, 0, 0, p, 2)] for p in (0, 1)]
+    >>> full = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
+    >>> [[batch.items.tolist() for batch in ShardedBatches(full, 0, 0, p, 2)] for p in (0, 1)]
     [[[[7, 8]]], [[[4, 0]]]]
     """
 
@@ -43,7 +43,7 @@ class SharedBatches:
 
     @property
     def padding_share(self) -> float:
-        """Of the input positions of the epoch, up to the batch that was read last."""
+        """The padded share of the input positions in this epoch, up to the last batch read."""
         return 1 - self._read / max(self._padded, 1)
 
     def __len__(self) -> int:
@@ -56,4 +56,4 @@ class SharedBatches:
             self._read += int(batch.lengths.sum())
             self._padded += batch.items.numel()
             if number >= skipped:
-                yield batch.share(self._process, self._processes)
+                yield batch.shard(self._process, self._processes)
