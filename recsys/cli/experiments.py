@@ -35,7 +35,7 @@ from recsys.cli.options import (
     read_preparation,
 )
 from recsys.config import DataConfig, GivenItems, TrackingConfig
-from recsys.console import show_comparison, show_rows
+from recsys.console import show_comparison, show_rows, show_segments
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
@@ -221,7 +221,7 @@ def compare_runs(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="E.g. recall_at_20, ndcg_at_5, mrr, next_f1_at_5; repeatable."),
+        typer.Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
     ] = None,
     pooled: Annotated[
         bool, typer.Option("--pool-seeds", help="One row for runs that differ in their seed alone.")
@@ -229,6 +229,13 @@ def compare_runs(
     test: Annotated[
         Literal["randomisation", "t"], typer.Option(help="The paired test that p-values are of.")
     ] = "randomisation",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Show metrics by segment instead: history, customer, purchase, popularity_decile, "
+            "gap."
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
@@ -254,7 +261,10 @@ def compare_runs(
         method=test,
         report=report,
     )
-    show_comparison(comparison, as_json)
+    if by is None:
+        show_comparison(comparison, as_json)
+    else:
+        show_segments(comparison, by, as_json)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.metrics.beyond_accuracy import (
-    coverage_and_gini,
+    TOP_K_METRICS,
     diversity,
     mean_of_lists,
 )
@@ -74,9 +74,8 @@ def catalogue_metrics(
 
     def metrics(k: int) -> Iterator[tuple[str, float]]:
         lists = every[:, :k]
-        coverage, gini = coverage_and_gini(lists, dataset.num_items)
-        yield "coverage", coverage
-        yield "gini", gini
+        for name, metric in TOP_K_METRICS.items():
+            yield name, metric(lists, dataset.num_items)
         yield "novelty", _mean(mean_of_lists(lists, novelty), users)
         listed = mean_of_lists(lists, popularity)
         both = np.where(np.isnan(usual), np.nan, listed), np.where(np.isnan(listed), np.nan, usual)

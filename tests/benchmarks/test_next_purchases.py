@@ -53,7 +53,7 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
             "the same model's n best first steps": ranking,
         }
     tables = {name: evaluate_lists(made, dataset, "test", seen) for name, made in sources.items()}
-    return {name: table.figures() for name, table in tables.items() if table is not None}
+    return {name: table.metrics() for name, table in tables.items() if table is not None}
 
 
 def figures_of_baselines(
@@ -65,7 +65,7 @@ def figures_of_baselines(
         scorer = baseline.fit(dataset, "valid", baseline.choose(dataset, evaluation.seen))
         table = evaluate_lists(scorer, dataset, "test", evaluation.seen)
         assert table is not None
-        found[name] = table.figures()
+        found[name] = table.metrics()
     return found
 
 
