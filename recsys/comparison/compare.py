@@ -14,6 +14,7 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import candidates_in_words
+from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.registry import Source, find_metric
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import EvaluatedRun, Run, differing_tags, find_runs, run_label
@@ -66,6 +67,7 @@ def compare(
     evaluated = find_runs(runs, tracking, part, sources, across_protocols)
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     models = pool_seeds(evaluated) if pooled else [ModelRuns((one,)) for one in evaluated]
+    intervals = [model.intervals(metrics) for model in models]
     per_user = [metric for metric in metrics if find_metric(metric).per_user]
     differences = _differences(models, per_user, method, across_protocols)
     effects = [
@@ -76,7 +78,8 @@ def compare(
         }
         for model, found in zip(models, differences, strict=True)
     ]
-    rows = [_row(*row, metrics) for row in zip(models, differences, effects, strict=True)]
+    tested = zip(models, intervals, differences, effects, strict=True)
+    rows = [_row(*row, metrics) for row in tested]
     ranks = evaluated[0].ranks
     datasets = dict.fromkeys(one.run.data.tags.get("dataset", "unknown") for one in evaluated)
     protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
@@ -94,13 +97,13 @@ def compare(
 
 def _row(
     model: ModelRuns,
+    intervals: Mapping[str, Interval],
     differences: Mapping[str, PairedResult],
     effects: Mapping[str, Effect],
     metrics: Sequence[str],
 ) -> ComparedRun:
     run = model.first.run
     costs = [one.run.data.metrics for one in model.runs]
-    intervals = model.intervals(metrics)
     means = {metric: interval.mean for metric, interval in intervals.items()}
     spreads = {metric: model.spread(metric) for metric in metrics}
     return ComparedRun(

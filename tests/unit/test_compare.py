@@ -396,9 +396,7 @@ def test_a_metric_that_a_run_cannot_have_is_refused(tracking: TrackingConfig, wr
     with pytest.raises(InputError, match="^metric 'coverage_at_3': the lists have 2 items$"):
         compare([], tracking, metrics=["coverage_at_3"])
     write("b", ranked(POPULARITY))
-    with pytest.raises(
-        InputError, match=r"^run b \(\w{8}\): has no top-k table for coverage_at_2$"
-    ):
+    with pytest.raises(InputError, match=r"^run b \(\w{8}\): has no top-k table for coverage_"):
         compare([], tracking, metrics=["coverage_at_2"])
     with pytest.raises(InputError, match="^metric 'serendipity_at_5': must be recall_at_K, .*gini"):
         compare([], tracking, metrics=["serendipity_at_5"])
