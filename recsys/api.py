@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from recsys.comparison import compare as comparison
 from recsys.comparison.page import write_comparison_report
 from recsys.comparison.significance import Method
+from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.experiments import fit as training
 from recsys.serving.recommender import Recommender
-from recsys.tracking.runs import audit_of, keep_report, learning_curves
+from recsys.tracking.runs import audit_of, learning_curves, log_report
 
 PathLike = str | os.PathLike[str]
 
@@ -56,7 +57,7 @@ def compare(
     pooled: bool = False,
     method: Method = "randomisation",
     report: PathLike | None = None,
-) -> comparison.Comparison:
+) -> Comparison:
     """Put runs, their ids or their names in one table; see `recsys.comparison.compare.compare`.
 
     Args:
@@ -89,5 +90,5 @@ def compare(
         curves = learning_curves(first, tracking)
         findings = audit_of(first[0], tracking)
         page = write_comparison_report(report, compared, curves, findings)
-        keep_report(page.parent, first[0], tracking)
+        log_report(page.parent, first[0], tracking)
     return compared

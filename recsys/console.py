@@ -1,4 +1,4 @@
-"""What the commands print and write: tables for people, JSON for programs, files on request."""
+"""The output of the commands: tables on the terminal, JSON for programs, and files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from recsys.comparison.formats import TESTS, decimals, title
 from recsys.data.files import new_file
 from recsys.errors import InputError
+from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 if TYPE_CHECKING:
-    from recsys.comparison.compare import Comparison
     from recsys.comparison.significance import PairedResult
-    from recsys.evaluation.metrics.ranks import Interval
+    from recsys.comparison.table import ComparedRun, Comparison
+    from recsys.evaluation.metrics.intervals import Interval
 
-_COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
-"""What a run may have cost, and the head of its column."""
+_COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
+"""The logged costs of a run, with the heads of their columns."""
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
-    """Rows of equal keys; the hidden ones are in the JSON alone."""
+    """Print rows of equal keys; hidden keys appear in the JSON only."""
     if as_json:
         print(json.dumps(rows, indent=2, default=str))
         return
@@ -35,7 +37,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
         return
     table = Table(box=None, pad_edge=False)
     shown = [{name: row[name] for name in row if name not in hidden} for row in rows]
-    if len(rows) == 1:  # one thing with many facts reads better downwards
+    if len(rows) == 1:  # one row reads better downwards
         table.show_header = False
         for name, value in shown[0].items():
             table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
@@ -49,23 +51,23 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
 
 
 def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
-    """A frame on the terminal, or as a Parquet or CSV file that appears whole or not at all.
+    """Print a frame, or write it atomically to a Parquet or CSV file.
 
     Raises:
-        InputError: the file is of another kind, or cannot be written.
+        InputError: the file has another extension, or cannot be written.
     """
     if out is None:
         show_rows(frame.to_dicts(), as_json)
         return
     if out.suffix not in (".parquet", ".csv"):
-        raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no ending'}")
+        raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no extension'}")
     with new_file(out) as file:
         frame.write_parquet(file) if out.suffix == ".parquet" else frame.write_csv(file)
     show_rows([{"file": str(out), "rows": frame.height}], as_json)
 
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:
-    """A table of runs."""
+    """Print a table of runs."""
     if as_json:
         show_rows(comparison.frame().to_dicts(), as_json)
     else:
@@ -73,11 +75,33 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
         console.print(comparison_table(comparison, console.width))
 
 
-def comparison_table(comparison: Comparison, width: int) -> Table:
-    """One line per run: the best of each metric bold, the difference in the last one.
+def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
+    """Print a table with one line per segment and run; see `Comparison.by_segment`."""
+    frame = comparison.by_segment(column)
+    rows = frame.to_dicts()
+    if as_json:
+        show_rows(rows, as_json)
+        return
+    metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.caption = Text(_caption(comparison, _beside), justify="left")
+    for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
+        table.add_column(head, justify="right" if head in ("users", "targets") else "left")
+    for row in rows:
+        cells = ["unknown" if row[column] is None else str(row[column]), row["name"]]
+        cells += [f"{row[name]:,}" for name in ("users", "targets")]
+        for name in metrics:
+            low, high = (decimals(row[f"{name}_{end}"]) for end in ("low", "high"))
+            cells.append(f"{decimals(row[name])} [{low}, {high}]")
+        table.add_row(*map(Text, cells))
+    Console().print(table)
 
-    The fullest of these that a terminal of ``width`` columns has room for: with ids, models and
-    costs; without; the intervals below the means; half their width below the means.
+
+def comparison_table(comparison: Comparison, width: int) -> Table:
+    """Return one line per run: the best of each metric bold, the difference in the last one.
+
+    The table is the widest of these that fits ``width`` columns: with ids, models and costs;
+    without them; with the intervals below the means; with half their width below the means.
     """
     unlimited = Console(width=10_000)
     for full, cell in ((True, _beside), (False, _beside), (False, _below)):
@@ -89,83 +113,89 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
 
 def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interval], str]) -> Table:
     rows, metrics = comparison.rows, comparison.metrics
+    tested = _tested(comparison)
     costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
-    best = {name: max(row.figures[name].mean for row in rows) for name in metrics}
+    best = {name: max(row.metrics[name] for row in rows) for name in metrics}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = Text(_caption(comparison, cell), justify="left")
     for head in ("run", "id", "model") if full else ("run",):
         table.add_column(head, overflow="fold", min_width=8)
-    several = ["to the first (p)"] if len(rows) > 1 else []
-    for head in [*map(_title, metrics), *several]:
+    several = ["to the first (p)"] if tested else []
+    for head in [*map(title, metrics), *several]:
         table.add_column(head, no_wrap=True)
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         cells = [Text(row.name + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""))]
         if full:
             cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
-        for name, figure in row.figures.items():
-            bold = several and figure.mean == best[name]
-            spread = f" s {_decimals(row.spreads[name])}" if name in row.spreads else ""
-            cells.append(Text(cell(figure) + spread, style="bold" if bold else ""))
-        if several:
-            untested = "not tested" if place else "baseline"
-            cells.append(_difference(row.differences.get(metrics[-1]), untested))
+        for name in metrics:
+            # More coverage or novelty is not better by itself: nothing is bold.
+            bold = len(rows) > 1 and name in row.intervals and row.metrics[name] == best[name]
+            cells.append(Text(_cell_of(row, name, cell), style="bold" if bold else ""))
+        if tested:
+            untested = "not tested" if number else "baseline"
+            cells.append(_difference(row.differences.get(tested), untested))
         cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
         table.add_row(*cells)
     return table
 
 
-def _beside(figure: Interval) -> str:
-    return f"{_decimals(figure.mean)} [{_decimals(figure.low)}, {_decimals(figure.high)}]"
+def _tested(comparison: Comparison) -> str | None:
+    """Return the metric whose test is shown: the last that has a value per user; None if none."""
+    tested = [name for name in comparison.metrics if name in comparison.rows[0].intervals]
+    return tested[-1] if tested and len(comparison.rows) > 1 else None
 
 
-def _below(figure: Interval) -> str:
-    return _beside(figure).replace(" ", "\n", 1)
+def _cell_of(row: ComparedRun, metric: str, cell: Callable[[Interval], str]) -> str:
+    """Format a metric of a run; ``cell`` formats its interval, if it has one."""
+    interval = row.intervals.get(metric)
+    text = decimals(row.metrics[metric]) if interval is None else cell(interval)
+    return text + (f" s {decimals(row.spreads[metric])}" if metric in row.spreads else "")
 
 
-def _half_below(figure: Interval) -> str:
-    return f"{_decimals(figure.mean)}\n±{_decimals((figure.high - figure.low) / 2)}"
+def _beside(interval: Interval) -> str:
+    return f"{decimals(interval.mean)} [{decimals(interval.low)}, {decimals(interval.high)}]"
+
+
+def _below(interval: Interval) -> str:
+    return _beside(interval).replace(" ", "\n", 1)
+
+
+def _half_below(interval: Interval) -> str:
+    return f"{decimals(interval.mean)}\n±{decimals((interval.high - interval.low) / 2)}"
 
 
 def _caption(comparison: Comparison, cell: Callable[[Interval], str]) -> str:
-    """The protocol, what the runs were fitted on, and how to read the figures."""
+    """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
     text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
     for part in sorted({row.fitted_on for row in comparison.rows}):
         fitted = ", ".join(row.name for row in comparison.rows if row.fitted_on == part)
         text += f" Fitted on {part}: {fitted}."
-    text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
+    if comparison.rows[0].intervals:
+        text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
     if any(row.seeds > 1 for row in comparison.rows):
         text += " s: standard deviation of the seeds' own means."
-    if len(comparison.rows) > 1:
-        tested = _title(comparison.metrics[-1])
-        text += f" (p): paired randomisation test of {tested}, Holm-corrected; * below .05."
+    if tested := _tested(comparison):
+        test = TESTS[comparison.method]
+        text += f" (p): {test} of {title(tested)}, Holm-corrected; * below .05."
     return text
-
-
-def _title(metric: str) -> str:
-    return metric.replace("_at_", "@")
-
-
-def _decimals(value: float, sign: str = "-") -> str:
-    """Without the zero before the point: 0.19 is .1900."""
-    return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
 def _difference(result: PairedResult | None, untested: str) -> Text:
     if result is None:
         return Text(untested, style="dim")
     mark = " *" if result.p_value < 0.05 else ""
-    return Text(f"{_decimals(result.difference, sign='+')} ({_decimals(result.p_value)}){mark}")
+    return Text(f"{decimals(result.difference, sign='+')} ({decimals(result.p_value)}){mark}")
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
-    """Ids typed on a command line, as the numbers they are where the ids are numbers.
+    """Convert ids typed on a command line to numbers if the ids of the dataset are numbers.
 
     Raises:
-        InputError: the ids are numbers and a text is none.
+        InputError: the ids are numbers and a text is not.
     """
     if not ids.dtype.is_integer():
         return list(texts)
@@ -178,6 +208,6 @@ def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
-    if isinstance(value, int) and not name.endswith("_id"):  # an id is there to be typed again
+    if isinstance(value, int) and not name.endswith("_id"):  # an id is shown to be copied
         return f"{value:,}"
     return str(value)

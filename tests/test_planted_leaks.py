@@ -131,7 +131,7 @@ class Leaking(PreparedDataset):
     def histories(self, before: Part) -> Histories:
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, 1 if before == "valid" else 2]
-        return self.known(np.arange(self.num_users), starts, ends)
+        return self.histories_between(np.arange(self.num_users), starts, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def run_all(dataset: PreparedDataset, tracking: TrackingConfig, folder: Path) ->
     for entry, runs in run_suite(suite, lambda _: dataset, folder).items():
         parts: dict[Part, list[str]] = {"valid": runs[: len(MODELS)], "test": runs}
         for part, evaluated in parts.items():  # baselines have no validation figures
-            for run in find_runs(evaluated, suite.tracking, part, listed=False):
+            for run in find_runs(evaluated, suite.tracking, part):
                 name = run.name.removeprefix(f"walks-{entry}-").replace("-s0", "")
                 found[entry, name, part] = Found.of(run.ranks, dataset)
     return found

@@ -1,4 +1,4 @@
-"""The README's commands and its Python run as a newcomer would run them, in the order of the page."""
+"""The README's commands and its Python run as a newcomer would run them."""
 
 from __future__ import annotations
 

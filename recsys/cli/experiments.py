@@ -35,7 +35,7 @@ from recsys.cli.options import (
     read_preparation,
 )
 from recsys.config import DataConfig, GivenItems, TrackingConfig
-from recsys.console import show_comparison, show_rows
+from recsys.console import show_comparison, show_rows, show_segments
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
@@ -190,6 +190,7 @@ def evaluate_bundle(
     Shows recall, NDCG and MRR with their intervals.
     """
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
+    from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.metrics.ranks import metric_names
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables.rank import evaluate
@@ -200,10 +201,10 @@ def evaluate_bundle(
     config = loaded.experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
-    among = choose_candidates(config, dataset, part)
-    holdout = dataset.holdout(part, config.request_time)
+    holdout = find_holdout(dataset, part, config.request_time)
+    among = choose_candidates(config, dataset, part, holdout)
     table = evaluate(loaded.scorer, holdout, part, config.seen, candidates=among)
-    table = with_segments(table, dataset)
+    table = with_segments(table, dataset, holdout)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)
     if out is not None:
@@ -220,7 +221,7 @@ def compare_runs(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="E.g. recall_at_20, ndcg_at_5, mrr, next_f1_at_5; repeatable."),
+        typer.Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
     ] = None,
     pooled: Annotated[
         bool, typer.Option("--pool-seeds", help="One row for runs that differ in their seed alone.")
@@ -228,6 +229,13 @@ def compare_runs(
     test: Annotated[
         Literal["randomisation", "t"], typer.Option(help="The paired test that p-values are of.")
     ] = "randomisation",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Show metrics by segment instead: history, customer, purchase, popularity_decile, "
+            "gap."
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
@@ -253,7 +261,10 @@ def compare_runs(
         method=test,
         report=report,
     )
-    show_comparison(comparison, as_json)
+    if by is None:
+        show_comparison(comparison, as_json)
+    else:
+        show_segments(comparison, by, as_json)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
 

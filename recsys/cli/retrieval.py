@@ -28,14 +28,13 @@ def show_retrieval(
 
     One line for each N, the last one for all items, which is one stage.
     """
-    from recsys.evaluation.held_out import refuse_part
-    from recsys.evaluation.retrieval import retrieval_figures
+    from recsys.evaluation.held_out import find_holdout
+    from recsys.evaluation.retrieval import retrieval_metrics
 
     loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation
-    refuse_part(dataset, part, config.request_time)
-    holdout = dataset.holdout(part, config.request_time)
-    figures = retrieval_figures(
+    holdout = find_holdout(dataset, part, config.request_time)
+    metrics = retrieval_metrics(
         loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
     )
-    show_rows([asdict(row) for row in figures], as_json)
+    show_rows([asdict(row) for row in metrics], as_json)

@@ -1,4 +1,4 @@
-"""How large a difference is, beside whether it is luck."""
+"""The effect size of a paired difference."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Effect(NamedTuple):
     """The size of a paired difference."""
 
     d_z: float
-    """Cohen's d_z: the mean difference over the standard deviation of the users' differences; 0
-    where every user's is 0, infinite where all are the same other number."""
+    """Cohen's d_z: the mean difference over the standard deviation of the users' differences; 0 if
+    every difference is 0, infinite if all are equal otherwise."""
     users_needed: float
-    """Users that a paired test needs to see a difference of that size; infinite where there is
-    none."""
+    """The number of users with which a paired test detects a difference of that size; infinite if
+    there is none."""
 
 
 def paired_effect(
@@ -28,16 +28,16 @@ def paired_effect(
     level: float = 0.05,
     power: float = 0.8,
 ) -> Effect:
-    """The size of a difference between two values for each of U users [U].
+    """Return the size of the difference between two values of each user [U].
 
-    The users needed are those of the two-sided paired t-test, ``(z_level + z_power)² / d_z²``, and
-    ``z_level² / 2`` more, since the standard deviation is estimated too (Guenther 1981).
+    The users needed are those of the two-sided paired t-test, ``(z_level + z_power)² / d_z²``, plus
+    ``z_level² / 2``, since the standard deviation is estimated too (Guenther 1981).
 
     Args:
-        ours: of one model.
-        theirs: of the other, for the same users.
-        level: probability of seeing a difference where there is none.
-        power: probability of seeing this one.
+        ours: the values of one model.
+        theirs: the values of the other, for the same users.
+        level: the probability of detecting a difference where there is none.
+        power: the probability of detecting this one.
 
     Raises:
         ValueError: there are fewer than two users.

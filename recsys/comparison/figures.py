@@ -1,4 +1,4 @@
-"""Pictures of a comparison: by k, over the epochs, user by user, and against what it cost."""
+"""Pictures of a comparison: by k, by epoch, by user, by segment and against the training time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
-from recsys.comparison.compare import Comparison
+from recsys.comparison.formats import title
 from recsys.comparison.seeds import ModelRuns
+from recsys.comparison.table import Comparison
 from recsys.evaluation.segments import SEGMENTS
+from recsys.tracking.artifacts import FIT_SECONDS
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
 """The k of recall@k and NDCG@k that are drawn."""
 
 Curves = Mapping[str, Mapping[int, float]]
-"""Of runs by their id: NDCG@10 on the validation targets, by epoch."""
+"""NDCG@10 on the validation targets, by run id and epoch."""
 
 _WIDTH = 7.0
-"""Of a picture, in inches."""
+"""The width of a picture in inches."""
 _MOST_POINTS = 2_000
-"""Users of a curve that are drawn, evenly chosen: more are not to be seen."""
+"""The number of users that are drawn in a curve, evenly chosen: more would not be visible."""
 
 
 def draw_by_k(comparison: Comparison, kind: str) -> Figure:
-    """One metric of every run by k, the 95% intervals as bands.
+    """Draw one metric of every run by k, with the 95% intervals as bands.
 
     Args:
         comparison: the runs.
@@ -36,11 +38,11 @@ def draw_by_k(comparison: Comparison, kind: str) -> Figure:
     figure, axes = _axes(3.8)
     names = [f"{kind}_at_{k}" for k in CUTOFFS]
     for row, model in zip(comparison.rows, comparison.models, strict=True):
-        intervals = model.figures(names).values()
+        intervals = model.intervals(names).values()
         means, lows, highs = zip(*intervals, strict=True)
         (line,) = axes.plot(CUTOFFS, means, marker=".", label=row.name)
         axes.fill_between(CUTOFFS, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(xscale="log", xlabel="k", ylabel=_title(f"{kind}_at_k"))
+    axes.set(xscale="log", xlabel="k", ylabel=_label(f"{kind}_at_k"))
     axes.set_ylim(bottom=0)
     axes.set_xticks(CUTOFFS, [str(k) for k in CUTOFFS])
     axes.minorticks_off()
@@ -49,11 +51,11 @@ def draw_by_k(comparison: Comparison, kind: str) -> Figure:
 
 
 def draw_curves(comparison: Comparison, curves: Curves) -> Figure:
-    """NDCG@10 on the validation targets over the epochs, of the runs that were trained."""
+    """Draw NDCG@10 on the validation targets by epoch, for the runs that logged it."""
     figure, axes = _axes(3.6)
     for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
-        # A run with counts has two rows, and its model one curve.
-        if (curve := curves.get(row.run_id)) and not model.first.alone:
+        # A run with a count ensemble has two rows, but one curve.
+        if (curve := curves.get(row.run_id)) and not model.first.model_alone:
             epochs = sorted(curve)
             axes.plot(
                 epochs, [curve[e] for e in epochs], color=f"C{number}", marker=".", label=row.name
@@ -66,16 +68,16 @@ def draw_curves(comparison: Comparison, curves: Curves) -> Figure:
 
 
 def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
-    """Each user's difference to the first run, the worst first: whom a run serves better.
+    """Draw the difference of every user to the first run, in ascending order.
 
     Args:
         comparison: two runs or more.
-        metric: of the ranks.
+        metric: a metric of ranks.
     """
     figure, axes = _axes(3.6)
     first = comparison.models[0].values(metric)
     for number, row in enumerate(comparison.rows):
-        if not row.differences:  # the first, and those of other targets
+        if not row.differences:  # the first run, and those of other targets
             continue
         differences = np.sort(comparison.models[number].values(metric) - first)
         better, worse = (differences > 0).mean(), (differences < 0).mean()
@@ -89,7 +91,7 @@ def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figu
     axes.axhline(0, color="#5c6b78", linewidth=0.8)
     axes.set(
         xlabel="users, in the order of their difference",
-        ylabel=f"{_title(metric)} less that of\n{comparison.rows[0].name}",
+        ylabel=f"{_label(metric)} minus that of\n{comparison.rows[0].name}",
         xlim=(0, 1),
     )
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -98,12 +100,12 @@ def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figu
 
 
 def draw_costs(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
-    """Quality against the seconds that fitting took, of the runs that logged them."""
+    """Draw a metric of the ranks against the seconds of fitting, for the runs that logged them."""
     figure, axes = _axes(3.6)
-    for number, row in enumerate(comparison.rows):
-        if (seconds := row.costs.get("fit_seconds")) is None or metric not in row.figures:
+    for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
+        if (seconds := row.costs.get(FIT_SECONDS)) is None:
             continue
-        mean, low, high = row.figures[metric]
+        mean, low, high = model.intervals([metric])[metric]
         axes.errorbar(
             max(seconds, 0.01),
             mean,
@@ -112,40 +114,43 @@ def draw_costs(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
             color=f"C{number}",
             label=row.name,
         )
-    axes.set(xscale="log", xlabel="seconds to fit", ylabel=_title(metric))
+    axes.set(xscale="log", xlabel="seconds to fit", ylabel=_label(metric))
     axes.set_ylim(bottom=0)
     _legend(axes)
     return figure
 
 
 def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure | None:
-    """A metric of every run by kinds of targets and users; None where the tables have no kinds.
+    """Draw a metric of every run by segment; None if the rank tables have no segments.
 
     Args:
         comparison: the runs.
-        metric: of the ranks.
+        metric: a metric of ranks.
     """
     frame = comparison.models[0].first.ranks.frame
-    told = {name: words for name, words in SEGMENTS.items() if name in frame.columns}
-    told = {name: words for name, words in told.items() if frame[name].drop_nulls().n_unique() > 1}
-    if not told:
+    shown = {
+        name: words
+        for name, words in SEGMENTS.items()
+        if name in frame.columns and frame[name].drop_nulls().n_unique() > 1
+    }
+    if not shown:
         return None
-    lines = (len(told) + 1) // 2
+    lines = (len(shown) + 1) // 2
     figure = Figure(figsize=(2 * _WIDTH, 3.0 * lines), layout="constrained")
     panels = figure.subplots(lines, 2, squeeze=False).ravel()
-    for axes in panels[len(told) :]:
+    for axes in panels[len(shown) :]:
         axes.set_axis_off()
-    for axes, (column, words) in zip(panels, told.items(), strict=False):
+    for axes, (column, words) in zip(panels, shown.items(), strict=False):
         segments = [
             segment
             for segment in frame[column].drop_nulls().unique().sort().to_list()
             if all(_has(model, column, segment) for model in comparison.models)
         ]
         for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
-            figures = [
-                model.where(column, segment).figures([metric])[metric] for segment in segments
+            intervals = [
+                model.where(column, segment).intervals([metric])[metric] for segment in segments
             ]
-            means, lows, highs = map(np.array, zip(*figures, strict=True))
+            means, lows, highs = map(np.array, zip(*intervals, strict=True))
             shift = 0.5 * (number - (len(comparison.rows) - 1) / 2) / len(comparison.rows)
             axes.errorbar(
                 np.arange(len(segments)) + shift,
@@ -156,7 +161,7 @@ def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure 
             )
         axes.set_xticks(range(len(segments)), [str(segment) for segment in segments])
         axes.set_xlabel(words)
-        axes.set_ylabel(_title(metric))
+        axes.set_ylabel(_label(metric))
         axes.set_ylim(bottom=0)
         _style(axes)
     handles, names = panels[0].get_legend_handles_labels()
@@ -168,7 +173,7 @@ def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure 
 
 
 def _has(model: ModelRuns, column: str, segment: object) -> bool:
-    """Has the run any target of that kind?"""
+    """Does the run have targets in that segment?"""
     frame = model.first.ranks.frame
     return column in frame.columns and bool((frame[column] == segment).any())
 
@@ -190,10 +195,10 @@ def _legend(axes: Axes) -> None:
 
 
 def _as_text(legend: Legend) -> None:
-    """Names are text, not mathematics, even with a $ in them."""
+    """Show names as text, not as mathematics, even if they contain a $."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def _title(metric: str) -> str:
-    return metric.replace("_at_", "@").replace("ndcg", "NDCG")
+def _label(metric: str) -> str:
+    return title(metric).replace("ndcg", "NDCG")

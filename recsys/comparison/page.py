@@ -1,4 +1,4 @@
-"""A comparison as a page that needs nothing else, and as pictures, CSV and LaTeX."""
+"""A comparison as a self-contained page, with pictures, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import pandas as pd
+import polars as pl
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
-from recsys.comparison.compare import ComparedRun, Comparison
 from recsys.comparison.effect import Effect
 from recsys.comparison.figures import (
     Curves,
@@ -25,16 +25,21 @@ from recsys.comparison.figures import (
     draw_differences,
     draw_segments,
 )
+from recsys.comparison.formats import TESTS, decimals, title
+from recsys.comparison.table import ComparedRun, Comparison
 from recsys.data.audit import Finding
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
+from recsys.evaluation.metrics.registry import find_metric
+from recsys.evaluation.segments import SEGMENTS
+from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 PAGE = "comparison.html"
 _ALPHA = 0.05
 
 
 class ComparisonReportManifest(FolderManifest):
-    """What a folder of a comparison holds."""
+    """The manifest of the folder of a comparison."""
 
     noun: ClassVar[str] = "a comparison report"
     remedy: ClassVar[str] = "compare the runs again"
@@ -45,7 +50,7 @@ class ComparisonReportManifest(FolderManifest):
 
 
 class _Picture(NamedTuple):
-    """A picture of the report."""
+    """A picture of the page."""
 
     name: str
     title: str
@@ -59,22 +64,22 @@ def write_comparison_report(
     curves: Curves,
     findings: Sequence[Finding] = (),
 ) -> Path:
-    """Write a folder, whole or not at all: `PAGE`, its pictures as PNG, and the table.
+    """Write a folder atomically: `PAGE`, its pictures as PNG, and the table.
 
-    The table is comparison.csv (every number) and comparison.tex (booktabs). A report that is
-    already there is replaced. The same arguments give the same bytes.
+    The table is comparison.csv (every number) and comparison.tex (booktabs); segments.csv has the
+    metrics by segment. An existing report is replaced. The same arguments give the same bytes.
 
     Args:
         path: the folder.
         comparison: the runs.
-        curves: of the runs that were trained.
-        findings: of the audit of the data.
+        curves: the learning curves of the trained runs.
+        findings: the findings of the audit of the data.
 
     Returns:
         The page.
 
     Raises:
-        InputError: something else is at the path, or it cannot be written.
+        InputError: the path holds something else, or cannot be written.
     """
     path = Path(path)
     ComparisonReportManifest.previous(path)
@@ -83,6 +88,8 @@ def write_comparison_report(
         for picture in pictures:
             (folder / f"{picture.name}.png").write_bytes(picture.png)
         comparison.frame().write_csv(folder / "comparison.csv")
+        if (segments := _segments(comparison)) is not None:
+            segments.write_csv(folder / "segments.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         (folder / PAGE).write_text(_page(comparison, pictures, findings), encoding="utf-8")
         checksums = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
@@ -90,15 +97,31 @@ def write_comparison_report(
     return path / PAGE
 
 
+def _segments(comparison: Comparison) -> pl.DataFrame | None:
+    """Return the metrics by every kind of segment; None without segments or metrics of ranks."""
+    if all(find_metric(name).source != "ranks" for name in comparison.metrics):
+        return None
+    frames = [
+        comparison.by_segment(column).select(
+            pl.lit(column).alias("segment"),
+            pl.col(column).cast(pl.String).alias("value"),
+            pl.exclude(column),
+        )
+        for column in SEGMENTS
+        if all(column in model.first.ranks.segments for model in comparison.models)
+    ]
+    return pl.concat(frames) if frames else None
+
+
 def comparison_latex(comparison: Comparison) -> str:
-    """The table for a paper: booktabs, the best of each metric bold, * and † where it differs.
+    """Return the table for a paper: booktabs, the best of each metric bold, * and † if different.
 
     ``*`` marks a run that is better than the first, ``†`` one that is worse, by the corrected
     p-value of the paired test.
     """
     rows = [
         {"run": _escape(row.name)}
-        | {_escape(_title(m)): _latex_cell(comparison, row, m) for m in comparison.metrics}
+        | {_escape(title(m)): _latex_cell(comparison, row, m) for m in comparison.metrics}
         for row in comparison.rows
     ]
     table = pd.DataFrame(rows)
@@ -114,7 +137,7 @@ def comparison_latex(comparison: Comparison) -> str:
 
 
 def _latex_cell(comparison: Comparison, row: ComparedRun, metric: str) -> str:
-    text = _decimals(row.figures[metric].mean) + _mark(row, metric).replace("†", r"$^\dagger$")
+    text = decimals(row.metrics[metric]) + _mark(row, metric).replace("†", r"$^\dagger$")
     return rf"\textbf{{{text}}}" if _is_best(comparison, row, metric) else text
 
 
@@ -124,7 +147,7 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
         (
             "ndcg_by_k",
             "NDCG by k",
-            "One k is a choice; here are the others. Bands: 95% intervals over users.",
+            "Bands: 95% intervals over users.",
             draw_by_k(comparison, "ndcg"),
         ),
         (
@@ -139,7 +162,7 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
             (
                 "differences",
                 "User by user",
-                "A small mean difference may hide large ones. At zero both serve a user alike.",
+                "A small mean difference may hide large ones. At zero both runs are equally good.",
                 draw_differences(comparison),
             )
         )
@@ -147,8 +170,8 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
         drawn.append(
             (
                 "segments",
-                "By kinds of targets and users",
-                "Of each kind the same figure over the users that have such targets.",
+                "By segment",
+                "The metric of the targets of each segment, over the users with such targets.",
                 segments,
             )
         )
@@ -157,16 +180,16 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
             (
                 "learning_curves",
                 "Learning curves",
-                "On the validation targets, which the epoch is chosen by.",
+                "On the validation targets, on which the epoch is chosen.",
                 draw_curves(comparison, curves),
             )
         )
-    if several and any("fit_seconds" in row.costs for row in comparison.rows):
+    if several and any(FIT_SECONDS in row.costs for row in comparison.rows):
         drawn.append(
             (
                 "costs",
                 "Quality and cost",
-                "Seconds as they were on the machine of each run, whatever else it did.",
+                "Seconds as measured on the machine of each run, which may have run other jobs.",
                 draw_costs(comparison),
             )
         )
@@ -175,15 +198,17 @@ def _pictures(comparison: Comparison, curves: Curves) -> list[_Picture]:
 
 def _page(comparison: Comparison, pictures: list[_Picture], findings: Sequence[Finding]) -> str:
     template = files("recsys.comparison").joinpath("page.html").read_text(encoding="utf-8")
-    costs = {"fit_seconds": "seconds", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
+    costs = {FIT_SECONDS: "seconds", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
+    several = len(comparison.rows) > 1
     shown = {c: head for c, head in costs.items() if any(c in row.costs for row in comparison.rows)}
     return (
         Environment(autoescape=True, undefined=StrictUndefined)
         .from_string(template)
         .render(
-            title=f"{len(comparison.rows)} runs on {comparison.dataset}",
+            title=f"{len(comparison.rows)} run{'s' * several} on {comparison.dataset}",
             about=_about(comparison),
-            metrics=[_title(metric) for metric in comparison.metrics],
+            metrics=[title(metric) for metric in comparison.metrics],
+            pooled_lists=any(set(row.metrics) - set(row.intervals) for row in comparison.rows),
             costs=list(shown.values()),
             rows=[_row(comparison, row, list(shown)) for row in comparison.rows],
             findings=findings,
@@ -197,28 +222,27 @@ def _about(comparison: Comparison) -> Mapping[str, str]:
     return {
         "data": comparison.dataset,
         "protocol": comparison.protocol,
-        "judged on": f"{targets} targets of {users} users",
+        "evaluated on": f"{targets} targets of {users} users",
         "intervals": "95%, percentile bootstrap over users",
-        "tests": "paired randomisation of users against the first run, Holm-corrected",
+        "tests": f"{TESTS[comparison.method]} over users against the first run, Holm-corrected",
     }
 
 
 def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[str, object]:
     cells = []
     for metric in comparison.metrics:
-        mean, low, high = row.figures[metric]
-        found = row.differences.get(metric)
+        interval, found = row.intervals.get(metric), row.differences.get(metric)
         cells.append(
             {
-                "mean": _decimals(mean),
+                "mean": decimals(row.metrics[metric]),
                 "best": _is_best(comparison, row, metric),
-                "interval": f"[{_decimals(low)}, {_decimals(high)}]",
+                "interval": interval and f"[{decimals(interval.low)}, {decimals(interval.high)}]",
                 "effect": _effect(row.effects.get(metric)),
-                "spread": row.spreads.get(metric) and _decimals(row.spreads[metric]),
+                "spread": row.spreads.get(metric) and decimals(row.spreads[metric]),
                 "mark": _mark(row, metric),
                 "difference": found
-                and f"{_decimals(found.difference, '+')} [{_decimals(found.low, '+')}, "
-                f"{_decimals(found.high, '+')}], p = {_decimals(found.p_value)}",
+                and f"{decimals(found.difference, '+')} [{decimals(found.low, '+')}, "
+                f"{decimals(found.high, '+')}], p = {decimals(found.p_value)}",
             }
         )
     return {
@@ -233,12 +257,14 @@ def _row(comparison: Comparison, row: ComparedRun, costs: list[str]) -> Mapping[
 
 
 def _is_best(comparison: Comparison, row: ComparedRun, metric: str) -> bool:
-    best = max(other.figures[metric].mean for other in comparison.rows)
-    return len(comparison.rows) > 1 and row.figures[metric].mean == best
+    """Is it the best of several? More coverage or novelty is not better by itself: none is best."""
+    best = max(other.metrics[metric] for other in comparison.rows)
+    several = len(comparison.rows) > 1
+    return several and metric in row.intervals and row.metrics[metric] == best
 
 
 def _mark(row: ComparedRun, metric: str) -> str:
-    """* for significantly better than the first run, † for worse."""
+    """Return * if significantly better than the first run, † if worse."""
     found = row.differences.get(metric)
     if found is None or found.p_value >= _ALPHA:
         return ""
@@ -246,10 +272,10 @@ def _mark(row: ComparedRun, metric: str) -> str:
 
 
 def _effect(effect: Effect | None) -> str:
-    """Nothing where there is no difference that users could tell."""
+    """Describe the effect; empty if there is no difference to detect."""
     if effect is None or not math.isfinite(effect.users_needed):
         return ""
-    return f"d = {effect.d_z:+.3f}, seen with {effect.users_needed:,.0f} users"
+    return f"d = {effect.d_z:+.3f}, needs {effect.users_needed:,.0f} users"
 
 
 def _amount(cost: float | None) -> str:
@@ -264,17 +290,8 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _title(metric: str) -> str:
-    return metric.replace("_at_", "@")
-
-
-def _decimals(value: float, sign: str = "-") -> str:
-    """Without the zero before the point."""
-    return f"{value:{sign}.4f}".replace("0.", ".", 1)
-
-
 def _escape(text: str) -> str:
-    """What users named, as LaTeX prints it."""
+    """Escape a text for LaTeX."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in text)

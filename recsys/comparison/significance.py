@@ -11,34 +11,34 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import bootstrap_means, chunks
+from recsys.evaluation.metrics.intervals import bootstrap_means, chunks
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
 
 Table = TypeVar("Table", RankTable, NextListTable)
 
 Method = Literal["randomisation", "t"]
-"""randomisation: no assumption but that the models are alike; t: Student's paired test, which takes
-the users' differences for normal, and agrees with it on many users."""
+"""randomisation: assumes only that the models are exchangeable; t: Student's paired test, which
+assumes normal differences, and agrees with the former for many users."""
 
 RESAMPLES = 10_000
-"""Resamples of the test and of the interval: p-values come in steps of a ten-thousandth."""
+"""The number of resamples of the test and of the interval: p-values are multiples of 1/10,001."""
 
 _DECIMALS = 5
-"""Differences are resampled to so many decimals: that leaves few distinct ones, hence few draws."""
+"""Differences are rounded to so many decimals: few distinct ones need few draws."""
 
 
 class PairedResult(NamedTuple):
-    """How much better a is than b."""
+    """The difference of two models a and b in one metric."""
 
     difference: float
-    """Mean of a's metric less b's, over the users."""
+    """The mean over the users of a's metric minus b's."""
     low: float
-    """Lower end of the 95% percentile-bootstrap interval of the difference."""
+    """The lower end of the 95% percentile-bootstrap interval of the difference."""
     high: float
-    """Upper end of it."""
+    """The upper end of the interval."""
     p_value: float
-    """Two-sided: how often chance alone gives as large a difference, or a larger one."""
+    """Two-sided: the probability of a difference at least as large by chance."""
 
 
 def paired_test(
@@ -50,26 +50,26 @@ def paired_test(
     method: Method = "randomisation",
     across_protocols: bool = False,
 ) -> PairedResult:
-    """Paired test of two tables of the same targets, with an interval.
+    """Test the difference of two tables of the same targets, with an interval.
 
-    If the two models were alike, the two values of each user could as well be swapped: the
+    If the two models were equally good, the two values of each user could be swapped: the
     randomisation test flips the signs of the users' differences at random. (Smucker, Allan and
-    Carterette, CIKM 2007, compare it with the t-test, the bootstrap and rank tests.) A user of
-    several targets has one value: the targets of one user rise and fall together.
+    Carterette, CIKM 2007, compare it with the t-test, the bootstrap and rank tests.) A user with
+    several targets has one value: the targets of one user are not independent.
 
     Args:
-        a: of one model.
-        b: of the other.
-        metric: one that `metric_values` knows; of continuation tables, a figure of `list_figures`.
-        seed: of the resamples.
-        method: of the p-value.
+        a: the table of one model.
+        b: the table of the other.
+        metric: one that `metric_values` knows, or for next-list tables `next_list_metrics`.
+        seed: the seed of the resamples.
+        method: the test that the p-value comes from.
         across_protocols: the targets must be the same, the protocols need not.
 
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
         ValueError: the tables are empty.
     """
-    refuse_unlike(a, b, across_protocols=across_protocols)
+    refuse_different(a, b, across_protocols=across_protocols)
     return paired_difference(a.values(metric), b.values(metric), seed, method=method)
 
 
@@ -80,7 +80,7 @@ def paired_difference(
     *,
     method: Method = "randomisation",
 ) -> PairedResult:
-    """`paired_test` of two values for each of U users [U]."""
+    """Test the difference of two values of each user [U]; see `paired_test`."""
     differences = ours - theirs
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def paired_difference(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number (Holm 1979), in the order given.
+    """Correct p-values for their number (Holm 1979), in the order given.
 
     The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
     one, none exceeds 1.
@@ -109,7 +109,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _sign_flip_p_value(
     values: NDArray[np.float64], counts: NDArray[np.int64], generator: np.random.Generator
 ) -> float:
-    """Of n differences of one value, binomially many keep their sign: one draw per value."""
+    """Flip signs at random: of n equal differences binomially many keep theirs, in one draw."""
     # Sums in another order differ in the last bits; what equals the observed sum must count.
     observed = abs(values @ counts) * (1 - 1e-9)
     as_large = 0
@@ -121,7 +121,7 @@ def _sign_flip_p_value(
 
 
 def _t_p_value(differences: NDArray[np.float64]) -> float:
-    """Of differences that are all the same, 1 if they are 0, else 0: scipy would divide by 0."""
+    """Return 1 or 0 for equal differences, depending on whether they are 0: scipy divides by 0."""
     if len(differences) < 2:
         return 1.0
     if not np.ptp(differences.round(_DECIMALS)):
@@ -129,31 +129,31 @@ def _t_p_value(differences: NDArray[np.float64]) -> float:
     return float(stats.ttest_1samp(differences, 0).pvalue)
 
 
-def refuse_unlike(
+def refuse_different(
     a: RankTable | NextListTable,
     b: RankTable | NextListTable,
     *,
     across_protocols: bool = False,
 ) -> None:
-    """Tables of different protocols, unless told so, or of different users or targets.
+    """Refuse tables of different protocols (unless allowed), users or targets.
 
     Raises:
-        InputError: they are; the message names the field, or the row.
+        InputError: the tables differ; the message names the field or the row.
     """
     if isinstance(a, RankTable):
-        tables, rows, bought = "rank tables", "targets", "target"
+        tables, rows, target_column = "rank tables", "targets", "target"
     else:
-        tables, rows, bought = "continuation tables", "users", "targets"
+        tables, rows, target_column = "next-list tables", "users", "targets"
     ours, theirs = asdict(a.protocol), asdict(b.protocol)
     for name, value in ours.items():
         if value != theirs[name] and not across_protocols:
             raise InputError(
                 f"{tables} differ in {name}: {value!r} and {theirs[name]!r}; "
-                "compare models evaluated alike"
+                "compare models evaluated under one protocol"
             )
     if len(a.frame) != len(b.frame):
         raise InputError(f"{tables} have {len(a.frame)} and {len(b.frame)} {rows}")
-    for column in ("user", bought):
+    for column in ("user", target_column):
         unequal = (a.frame[column] != b.frame[column]).arg_true()
         if len(unequal):
             row = int(unequal[0])

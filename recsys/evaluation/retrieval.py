@@ -1,4 +1,4 @@
-"""How many targets two-stage ranking finds, and what it costs in accuracy."""
+"""The share of targets that two-stage ranking finds, and its accuracy."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from recsys.inference.two_stages import TwoStages
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievalFigures:
-    """What two stages find; all but the seconds are means over users."""
+class RetrievalMetrics:
+    """The metrics of two stages; all but the seconds are means over users."""
 
     retrieve: int
-    """N; in one stage the size of the catalogue."""
+    """N; for one stage the size of the catalogue."""
     retrieved: float
-    """Share of a user's targets that are among the N: the limit of any recall behind it."""
+    """The share of a user's targets among the N: the upper limit of recall."""
     recall_at_10: float
     ndcg_at_10: float
     seconds: float
-    """For ranking all targets."""
+    """The time for ranking all targets."""
 
 
-def retrieval_figures(
+def retrieval_metrics(
     retriever: Scorer,
     ranker: Scorer,
     holdout: Holdout,
     part: Part,
     seen: Seen,
     sizes: Sequence[int],
-) -> list[RetrievalFigures]:
-    """What two stages find of the targets of a holdout for each N of ``sizes``, ascending.
+) -> list[RetrievalMetrics]:
+    """Return the metrics of two stages for each N of ``sizes``, ascending.
 
-    The last ones are those of the ranker in one stage; an N that is no smaller than the catalogue
-    would be the same, and is left out.
+    The last ones are those of the ranker in one stage; an N as large as the catalogue would be the
+    same, and is skipped.
 
     Raises:
         InputError: an N is below 1.
@@ -50,13 +50,13 @@ def retrieval_figures(
         for size in sorted(set(sizes))
         if size < num_items
     ]
-    figures = []
+    metrics = []
     for size, scorer in [*stages, (num_items, ranker)]:
         started = time.perf_counter()
         table = evaluate(scorer, holdout, part, seen)
         seconds = time.perf_counter() - started
-        # A target that was not found has no rank, and one that was is among N: recall@N counts it.
+        # A target that is not retrieved has no rank; one that is has a rank up to N, in recall@N.
         names = [f"recall_at_{size}", "recall_at_10", "ndcg_at_10"]
         retrieved, recall, ndcg = (float(table.values(name).mean()) for name in names)
-        figures.append(RetrievalFigures(size, retrieved, recall, ndcg, seconds))
-    return figures
+        metrics.append(RetrievalMetrics(size, retrieved, recall, ndcg, seconds))
+    return metrics

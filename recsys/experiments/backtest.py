@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.pooling import pool
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables.rank import RankTable, pool_folds
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.tracking.runs import find_runs
@@ -49,8 +48,8 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
             runs.append(fit(fold, dataset).run_id)
         else:
             runs.append(fit_baseline(name, fold, dataset))
-    evaluated = find_runs(runs, experiment.tracking, "test", listed=False)
+    evaluated = find_runs(runs, experiment.tracking, "test")
     tables = tuple(run.ranks for run in evaluated)
     return Backtested(
-        name, tuple(runs), tables, pool(tables, [dataset.user_ids for dataset in datasets])
+        name, tuple(runs), tables, pool_folds(tables, [dataset.user_ids for dataset in datasets])
     )

@@ -1,4 +1,4 @@
-"""Runs of an MLflow store, found by id or name, with the tables of ranks and lists they keep."""
+"""Runs of an MLflow store, found by id or name, with the tables that they saved."""
 
 from __future__ import annotations
 
@@ -21,8 +21,18 @@ from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
+from recsys.evaluation.metrics.registry import Source, find_metric
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables.top_k import TopKTable
+from recsys.tracking.artifacts import (
+    COMPARISON,
+    VALIDATION_CURVE,
+    model_alone_file,
+    next_list_file,
+    rank_file,
+    top_k_file,
+)
 
 __all__ = [
     "EvaluatedRun",
@@ -30,9 +40,8 @@ __all__ = [
     "audit_of",
     "differing_tags",
     "find_runs",
-    "is_of_lists",
-    "keep_report",
     "learning_curves",
+    "log_report",
     "run_label",
     "store_lock",
 ]
@@ -44,33 +53,36 @@ _LOCK_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedRun:
-    """A run, and the tables of it that the metrics are computed from."""
+    """A run with the tables that its metrics are computed from."""
 
     run: Run
     ranks: RankTable
-    lists: NextListTable | None
-    alone: bool = False
-    """Are these the ranks by its model without the counts that stand beside it?"""
+    lists: NextListTable | None = None
+    """None if the run has no lists of next purchases, or they were not fetched."""
+    top_k: TopKTable | None = None
+    """None if the run has no top-k table, or it was not fetched."""
+    model_alone: bool = False
+    """Are these the ranks of its model without the count ensemble?"""
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The name of the run."""
         name: str = self.run.info.run_name
-        return f"{name}, model alone" if self.alone else name
+        return f"{name}, model alone" if self.model_alone else name
 
     @property
     def model(self) -> str:
-        """The family of what made the ranks."""
+        """The family of the model or baseline."""
         family: str = self.run.data.tags.get("model", "unknown")
-        return family.removesuffix(WITH_COUNTS) if self.alone else family
+        return family.removesuffix(WITH_COUNTS) if self.model_alone else family
 
     def table(self, metric: str) -> RankTable | NextListTable:
-        """The table that a metric is of.
+        """Return the table that has a value of the metric for every user.
 
         Raises:
-            InputError: it is one of lists, and the run has none.
+            InputError: the metric is one of lists of next purchases, and the run has none.
         """
-        if not is_of_lists(metric):
+        if find_metric(metric).source == "ranks":
             return self.ranks
         if self.lists is None:
             raise InputError(
@@ -79,28 +91,53 @@ class EvaluatedRun:
             )
         return self.lists
 
+    def value(self, metric: str) -> float:
+        """Return a metric of all users.
+
+        Raises:
+            InputError: the run has neither the table of the metric nor logged it.
+        """
+        source = find_metric(metric).source
+        if source == "top_k":
+            if self.top_k is None:
+                raise InputError(f"run {run_label(self.run)}: has no top-k table for {metric}")
+            return self.top_k.value(metric)
+        if source == "logged":
+            logged: dict[str, float] = self.run.data.metrics
+            name = f"{self.ranks.protocol.part}/{metric}"
+            if name not in logged:
+                raise InputError(f"run {run_label(self.run)}: has not logged {name}")
+            return logged[name]
+        return float(self.table(metric).values(metric).mean())
+
     def shares_targets(self, other: EvaluatedRun) -> bool:
-        """Were both asked for the same targets of the same dataset, under whatever protocol?"""
+        """Do both rank the same targets of the same dataset, under any protocol?"""
         mine, theirs = (one.run.data.tags.get("dataset_fingerprint") for one in (self, other))
         columns = ["user", "target"]
         return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
-
-
-def is_of_lists(metric: str) -> bool:
-    """Is it a figure of lists of next purchases, and not one of ranks?"""
-    return metric.startswith("next_")
 
 
 def find_runs(
     runs: Sequence[str],
     tracking: TrackingConfig,
     part: Part,
-    listed: bool,
+    sources: Collection[Source] = (),
     across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
-    """The runs asked for, in that order, with their rank tables; with their lists if asked to.
+    """Find runs by id or name, and fetch their rank tables.
 
-    Behind a run whose model has counts beside it, unless it has lists: the model alone.
+    A model with a count ensemble is followed by the same model alone, if ranks are all there is to
+    compare: there are no lists of the model alone.
+
+    Args:
+        runs: ids, beginnings of ids or names. If empty, the latest finished run of every name.
+        tracking: the store.
+        part: the part of the split.
+        sources: the tables to fetch, where a run has them; the rank table always.
+        across_protocols: without ``runs``, include those that cannot be compared with the latest.
+
+    Raises:
+        InputError: the store, a run or its rank table cannot be found or read.
     """
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
@@ -109,22 +146,23 @@ def find_runs(
         with store_lock(tracking):
             client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
-        newest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        chosen = [_find(wanted, there, newest) for wanted in runs]
+        latest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
+        chosen = [_find(wanted, there, latest) for wanted in runs]
         if not runs:
-            chosen = [*newest.values()] if across_protocols else comparable_runs(newest.values())
+            chosen = [*latest.values()] if across_protocols else comparable_runs(latest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
-            return [one for run in chosen for one in _download(client, run, part, listed)]
+            return [one for run in chosen for one in _download(client, run, part, sources)]
     except (MlflowException, OSError) as error:
         raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
 
 
 def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
-    """For one process at a time to open the store: MLflow lets two make the tables of a new one.
+    """Return a lock under which one process at a time opens the store.
 
-    Beside a SQLite file stays an empty one, FILE.lock.
+    MLflow itself lets two processes create the tables of a new one. An empty file, FILE.lock,
+    remains next to the SQLite file.
     """
     if tracking.database is None:
         return nullcontext()
@@ -134,18 +172,18 @@ def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
 def learning_curves(
     runs: Sequence[EvaluatedRun], tracking: TrackingConfig
 ) -> dict[str, dict[int, float]]:
-    """NDCG@10 on the validation targets by epoch, of the runs that logged it, by their ids."""
+    """Return NDCG@10 on the validation targets by epoch, by run id, for runs that logged it."""
     client = MlflowClient(tracking.absolute_uri)
     curves = {}
     for run_id in dict.fromkeys(one.run.info.run_id for one in runs):
-        points = client.get_metric_history(run_id, "epoch/valid_ndcg_at_10")
+        points = client.get_metric_history(run_id, VALIDATION_CURVE)
         if curve := {point.step: point.value for point in points}:
             curves[run_id] = curve
     return curves
 
 
 def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
-    """What the audit of the run's dataset found; nothing of runs that kept no audit."""
+    """Return the findings of the audit of the run's dataset; empty if the run logged no audit."""
     client = MlflowClient(tracking.absolute_uri)
     run_id = run.run.info.run_id
     if AUDIT not in {artifact.path for artifact in client.list_artifacts(run_id)}:
@@ -155,50 +193,49 @@ def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
         return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
 
-def keep_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
-    """Log the files of a comparison report with a run, as its artifacts under ``comparison``."""
+def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
+    """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     client = MlflowClient(tracking.absolute_uri)
     try:
         with _no_progress_bar():
-            client.log_artifacts(run.run.info.run_id, str(folder), "comparison")
+            client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
     except (MlflowException, OSError) as error:
         raise InputError(
-            f"tracking.uri {tracking.uri}: cannot keep {folder} with run {run_label(run.run)}: "
-            f"{error}"
+            f"tracking.uri {tracking.uri}: cannot log {folder} to run {run_label(run.run)}: {error}"
         ) from error
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
-    """Every run of the experiment, the oldest first (of more than 50,000, the newest so many)."""
+    """Return the latest 50,000 runs of the experiment, the oldest first."""
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
         names = ", ".join(sorted(found.name for found in client.search_experiments()))
         raise InputError(
             f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
         )
-    newest_first = ["attributes.start_time DESC"]
-    return client.search_runs([experiment.experiment_id], "", 1, 50_000, newest_first)[::-1]
+    latest_first = ["attributes.start_time DESC"]
+    return client.search_runs([experiment.experiment_id], "", 1, 50_000, latest_first)[::-1]
 
 
 def comparable_runs(runs: Collection[Run]) -> list[Run]:
-    """Those that can be compared with the newest of them."""
+    """Return the runs that can be compared with the latest of them."""
     if not runs:
         return []
-    newest = max(runs, key=lambda run: run.info.start_time)
-    alike = [run for run in runs if not differing_tags(newest, run)]
-    if len(alike) < len(runs):
+    latest = max(runs, key=lambda run: run.info.start_time)
+    comparable = [run for run in runs if not differing_tags(latest, run)]
+    if len(comparable) < len(runs):
         logger.info(
-            "left out %d runs of other data or another protocol than %s, the newest",
-            len(runs) - len(alike),
-            run_label(newest),
+            "ignored %d runs of other data or another protocol than %s, the latest",
+            len(runs) - len(comparable),
+            run_label(latest),
         )
-    return alike
+    return comparable
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Those of data and protocol that the runs do not share.
+    """Return the tags of data and protocol in which two runs differ.
 
-    The fingerprint of the protocol only sums the others up, and runs of old lack it.
+    The fingerprint of the protocol is ignored: it is a digest of the others.
     """
     ours, theirs = a.data.tags, b.data.tags
     protocol = sorted(
@@ -209,49 +246,55 @@ def differing_tags(a: Run, b: Run) -> list[str]:
     return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 
-def _find(wanted: str, there: Sequence[Run], newest: Mapping[str, Run]) -> Run:
-    """A run by its id, the newest finished by its name, or a run by the beginning of its id."""
+def _find(wanted: str, there: Sequence[Run], latest: Mapping[str, Run]) -> Run:
+    """Find a run by its id, a finished one by its name, or one by the beginning of its id."""
     by_id = [run for run in there if run.info.run_id.startswith(wanted)]
-    if wanted in newest and wanted not in (run.info.run_id for run in by_id):
-        return newest[wanted]
-    # Of four letters or more: a mistyped name must not pass for the one id that begins with "e".
+    if wanted in latest and wanted not in (run.info.run_id for run in by_id):
+        return latest[wanted]
+    # Four letters or more: a mistyped name must not match the one id that begins with "e".
     if not by_id or len(wanted) < 4:
         raise InputError(
-            f"run {wanted!r}: neither an id nor the name of a finished run; the newest there: "
-            + (", ".join(map(run_label, list(newest.values())[:-11:-1])) or "none")
+            f"run {wanted!r}: neither an id nor the name of a finished run; the latest are: "
+            + (", ".join(map(run_label, list(latest.values())[:-11:-1])) or "none")
         )
     if len(by_id) > 1:
         ids = ", ".join(run.info.run_id for run in by_id)
-        raise InputError(f"run {wanted!r}: the ids of several runs begin so: {ids}")
+        raise InputError(f"run {wanted!r}: several ids begin with it: {ids}")
     return by_id[0]
 
 
-def _download(client: MlflowClient, run: Run, part: Part, listed: bool) -> list[EvaluatedRun]:
+def _download(
+    client: MlflowClient, run: Run, part: Part, sources: Collection[Source]
+) -> list[EvaluatedRun]:
     there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    name, lists = f"ranks_{part}.parquet", f"lists_{part}.parquet"
-    alone = f"ranks_{part}_model_alone.parquet"
+    name, lists, top_k = rank_file(part), next_list_file(part), top_k_file(part)
     if name not in there:
         raise InputError(
             f"run {run_label(run)}: has no rank table {name} (it is {run.info.status})"
         )
+    lists_wanted = "next_lists" in sources and lists in there
+    top_k_wanted = "top_k" in sources and top_k in there
     with tempfile.TemporaryDirectory() as folder:
         fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
         try:
-            ranks = RankTable.load(fetch(name))
-            if listed and lists in there:
-                return [EvaluatedRun(run, ranks, NextListTable.load(fetch(lists)))]
-            found = [EvaluatedRun(run, ranks, None)]
-            if alone in there:
-                ranks = RankTable.load(fetch(alone))
-                found.append(EvaluatedRun(run, ranks, None, alone=True))
-            return found
+            evaluated = EvaluatedRun(
+                run,
+                RankTable.load(fetch(name)),
+                NextListTable.load(fetch(lists)) if lists_wanted else None,
+                TopKTable.load(fetch(top_k)) if top_k_wanted else None,
+            )
+            alone = model_alone_file(part)
+            if alone not in there or lists_wanted or not {"top_k", "logged"}.isdisjoint(sources):
+                return [evaluated]
+            ranks = RankTable.load(fetch(alone))
+            return [evaluated, EvaluatedRun(run, ranks, model_alone=True)]
         except InputError as error:
             raise InputError(f"run {run_label(run)}: {error}") from error
 
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """MLflow would draw one per file; it listens to the environment alone."""
+    """Turn off the progress bar that MLflow draws per file; only the environment can."""
     variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
     before = os.environ.get(variable)
     os.environ[variable] = "false"
@@ -265,5 +308,5 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def run_label(run: Run) -> str:
-    """Its name and the beginning of its id, as messages name it."""
+    """Return the name of a run and the beginning of its id, as messages show it."""
     return f"{run.info.run_name} ({run.info.run_id[:8]})"

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
 from recsys.training.state import Curve, EarlyDecay, EpochSoFar, TrainingState
 
 _HEADER = "recsys.checkpoint"
@@ -142,7 +142,7 @@ def _assemble(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curve:
         columns = {name: part.numpy() for name, part in _without("ranks/", tensors).items()}
         order = ["user", "target", "rank", "history_length"]
         frame = pl.DataFrame({name: columns[name] for name in order})
-        ranks = RankTable(frame, Protocol(**tree["protocol"]))
+        ranks = RankTable(frame, RankProtocol(**tree["protocol"]))
     early = tree.get("early_decay")  # checkpoints of before there was one
     fall = None if early is None else EarlyDecay(*early)
     return Curve(tree["epochs"], fall, tree["best_epoch"], _without("best/", tensors), ranks)

@@ -15,7 +15,7 @@ from recsys.baselines.tuned import BASELINES
 from recsys.comparison.significance import holm, paired_difference
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.metrics.ranks import bootstrap_means
+from recsys.evaluation.metrics.intervals import bootstrap_means
 from recsys.evaluation.next_lists import evaluate_lists
 from recsys.experiments.baseline import baselines_of
 from recsys.experiments.fit import fit
@@ -53,7 +53,7 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
             "the same model's n best first steps": ranking,
         }
     tables = {name: evaluate_lists(made, dataset, "test", seen) for name, made in sources.items()}
-    return {name: table.figures() for name, table in tables.items() if table is not None}
+    return {name: table.metrics() for name, table in tables.items() if table is not None}
 
 
 def figures_of_baselines(
@@ -65,7 +65,7 @@ def figures_of_baselines(
         scorer = baseline.fit(dataset, "valid", baseline.choose(dataset, evaluation.seen))
         table = evaluate_lists(scorer, dataset, "test", evaluation.seen)
         assert table is not None
-        found[name] = table.figures()
+        found[name] = table.metrics()
     return found
 
 

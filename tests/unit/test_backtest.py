@@ -15,8 +15,7 @@ from recsys.config import Backtest, DataConfig, GlobalTime
 from recsys.data.folds import fold_configs, folds
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables.pooling import pool
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable, pool_folds
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 
@@ -102,10 +101,10 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
                 "history_length": pl.Int32,
             },
         )
-        return RankTable(frame, Protocol("test", num_items, "allow", "against_target", dropped))
+        return RankTable(frame, RankProtocol("test", num_items, "allow", "against_target", dropped))
 
     tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
-    pooled = pool(tables, [dataset.user_ids for dataset in datasets])
+    pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
     assert pooled.users.tolist() == [0, 1, 1, 0, 0, 2]
     assert pooled.values("recall_at_1").tolist() == [3 / 4, 1 / 2, 0]
     assert pooled.summary(["recall_at_1"])["recall_at_1"].mean == pytest.approx((3 / 4 + 1 / 2) / 3)
@@ -114,8 +113,8 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
 
 def test_users_are_identified_by_their_ids_not_their_rows() -> None:
     frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
-    one = RankTable(frame, Protocol("test", 6, "allow", "against_target", 0))
-    pooled = pool([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
+    one = RankTable(frame, RankProtocol("test", 6, "allow", "against_target", 0))
+    pooled = pool_folds([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
     assert pooled.users.tolist() == [1, 0]
 
 
@@ -125,9 +124,9 @@ def test_equal_histories_of_two_folds_are_two_lists() -> None:
     hit, miss = (
         RankTable(
             pl.DataFrame({**schema, "rank": [rank]}),
-            Protocol("test", 20, "allow", "against_target", 0),
+            RankProtocol("test", 20, "allow", "against_target", 0),
         )
         for rank in (1, 20)
     )
-    pooled = pool([hit, miss], [pl.Series(["a"])] * 2)
+    pooled = pool_folds([hit, miss], [pl.Series(["a"])] * 2)
     assert pooled.values("recall_at_1").tolist() == [0.5]

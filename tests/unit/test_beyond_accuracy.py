@@ -1,4 +1,4 @@
-"""What the best items do with the catalogue: by hand, and read back whole."""
+"""Metrics of the best items over the catalogue: by hand, and saved and loaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.catalogue_figures import catalogue_figures, item_features
-from recsys.evaluation.metrics.beyond_accuracy import coverage_and_gini, diversity, mean_of_lists
-from recsys.evaluation.tables.top_k import TopKTable, list_length, top_k_table
+from recsys.evaluation.catalogue_metrics import catalogue_metrics, item_features
+from recsys.evaluation.metrics.beyond_accuracy import coverage, diversity, gini, mean_of_lists
+from recsys.evaluation.tables.top_k import TopKTable, top_k_length, top_k_table
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
 
@@ -29,19 +29,24 @@ lists_of_six = st.lists(
 
 
 def test_coverage_and_gini_by_hand() -> None:
-    assert coverage_and_gini(LISTS, 8)[0] == 0.5
-    # Places 0, 1, 1, 2: (-3 · 0 - 1 · 1 + 1 · 1 + 3 · 2) / (4 · 4).
-    assert coverage_and_gini(np.array([[1, 2], [1, 3]]), 4) == (0.75, 6 / 16)
-    assert coverage_and_gini(np.array([[1], [2], [3]]), 3) == (1.0, 0.0)
-    assert coverage_and_gini(np.full((5, 1), 2), 4) == (0.25, 0.75)
-    assert coverage_and_gini(np.zeros((2, 3), dtype=np.int32), 4) == (0.0, 0.0)
+    assert coverage(LISTS, 8) == 0.5
+    # Positions 0, 1, 1, 2: (-3 · 0 - 1 · 1 + 1 · 1 + 3 · 2) / (4 · 4).
+    cases: list[tuple[np.ndarray, int, float, float]] = [
+        (np.array([[1, 2], [1, 3]]), 4, 0.75, 6 / 16),
+        (np.array([[1], [2], [3]]), 3, 1.0, 0.0),
+        (np.full((5, 1), 2), 4, 0.25, 0.75),
+        (np.zeros((2, 3), dtype=np.int32), 4, 0.0, 0.0),
+    ]
+    for lists, num_items, share, inequality in cases:
+        assert coverage(lists, num_items) == share
+        assert gini(lists, num_items) == inequality
 
 
 @given(lists_of_six)
 def test_gini_is_half_the_relative_mean_difference(lists: np.ndarray) -> None:
     places = np.bincount(lists.ravel(), minlength=7)[1:]
     differences = np.abs(places[:, None] - places).mean() / (2 * places.mean())
-    assert coverage_and_gini(lists, 6)[1] == pytest.approx(differences)
+    assert gini(lists, 6) == pytest.approx(differences)
 
 
 def test_means_of_lists_skip_empty_places() -> None:
@@ -101,7 +106,7 @@ def holdout() -> Holdout:
 
 
 def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
-    length = list_length(wanted, scorer.num_items)
+    length = top_k_length(wanted, scorer.num_items)
     items, scores = top_k(scorer, targets.histories, length, seen)
     return top_k_table(items, scores, targets, part, scorer.num_items, seen)
 
@@ -126,18 +131,18 @@ def test_one_list_for_every_history(tmp_path: Path) -> None:
     assert list_best(scorer, holdout(), "test", "filter", 50).protocol.length == 4  # the catalogue
 
 
-def test_figures_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
+def test_metrics_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
     # Before test: boots 5, gloves 3, hat 3, jacket 1, socks 1 of 13 interactions.
     popularity = np.bincount(tiny_dataset.histories("test").items, minlength=6)[1:]
     assert popularity.tolist() == [5, 3, 3, 1, 1]
     targets = tiny_dataset.holdout("test")
     table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow", 50)
-    figures = catalogue_figures(table, tiny_dataset, (1, 2, 50))
+    metrics = catalogue_metrics(table, tiny_dataset, targets.histories, (1, 2, 50))
     names = ("coverage", "gini", "novelty", "popularity_lift")
-    assert set(figures) == {f"{name}_at_{k}" for name in names for k in (1, 2)}
-    assert figures["coverage_at_2"] == 2 / 5
-    assert figures["gini_at_1"] == 4 / 5
-    assert figures["novelty_at_2"] == pytest.approx(-(math.log2(5 / 13) + math.log2(3 / 13)) / 2)
+    assert set(metrics) == {f"{name}_at_{k}" for name in names for k in (1, 2)}
+    assert metrics["coverage_at_2"] == 2 / 5
+    assert metrics["gini_at_1"] == 4 / 5
+    assert metrics["novelty_at_2"] == pytest.approx(-(math.log2(5 / 13) + math.log2(3 / 13)) / 2)
     assert targets.users.tolist() == [0, 1, 2, 3, 5]  # not eve, whose scarf is in no catalogue
     usual = np.mean([(5 + 3 + 3) / 3, (5 + 3 + 5) / 3, (3 + 5) / 2, 1, (1 + 5) / 2])
-    assert figures["popularity_lift_at_1"] == pytest.approx(5 / usual)
+    assert metrics["popularity_lift_at_1"] == pytest.approx(5 / usual)

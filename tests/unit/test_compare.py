@@ -1,4 +1,4 @@
-"""Comparing runs of a real MLflow store: figures by hand, and who may not stand beside whom."""
+"""Comparing runs of a real MLflow store: metrics by hand, and runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mlflow import MlflowClient
 from rich.console import Console
 from rich.text import Text
 
-from recsys.comparison.compare import Comparison, compare
+from recsys.comparison.compare import compare
 from recsys.comparison.significance import PairedResult, holm, paired_test
+from recsys.comparison.table import Comparison
 from recsys.config import TrackingConfig
 from recsys.console import comparison_table
 from recsys.data.histories import Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import NextListTable
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.evaluation.tables.top_k import TopKTable
 
 TAGS = {
     "dataset": "shop",
@@ -43,7 +45,7 @@ def ranked(ranks: Sequence[int], **protocol: object) -> RankTable:
         }
     )
     fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
-    return RankTable(frame, Protocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
+    return RankTable(frame, RankProtocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
 
 
 def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
@@ -57,6 +59,20 @@ def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
     return NextListTable.of(
         np.array(lists, dtype=np.int32), next_purchases, "test", 2_000, "filter"
     )
+
+
+def best(items: Sequence[Sequence[int]]) -> TopKTable:
+    """Lists of best items from a catalogue of 10."""
+    frame = pl.DataFrame(
+        {
+            "user": np.arange(len(items)),
+            "history_length": [1] * len(items),
+            "items": items,
+            "scores": [[0.0] * len(row) for row in items],
+        },
+        schema_overrides={"items": pl.List(pl.Int32)},
+    )
+    return TopKTable(frame, NextListProtocol("test", 10, "filter", len(items[0]), 3))
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +104,7 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
         name: str,
         table: RankTable | None,
         lists: NextListTable | None = None,
+        top_k: TopKTable | None = None,
         *,
         status: str = "FINISHED",
         costs: dict[str, float] | None = None,
@@ -110,9 +127,13 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
             path = tmp_path / f"lists_{lists.protocol.part}.parquet"
             lists.save(path)
             client.log_artifact(run_id, str(path))
+        if top_k is not None:
+            path = tmp_path / f"topk_{top_k.protocol.part}.parquet"
+            top_k.save(path)
+            client.log_artifact(run_id, str(path))
         for cost, value in (costs or {}).items():
             client.log_metric(run_id, cost, value)
-        client.log_metric(run_id, "test/ndcg_at_10", 0.99)  # a logged figure that nobody may trust
+        client.log_metric(run_id, "test/ndcg_at_10", 0.99)  # a logged value that must not be read
         client.set_terminated(run_id, status)
         return run_id
 
@@ -139,7 +160,7 @@ def printed(comparison: Comparison, width: int = 160) -> str:
     return capture.get()
 
 
-def test_figures_come_from_the_rank_tables(
+def test_metrics_come_from_the_rank_tables(
     tracking: TrackingConfig, three: tuple[str, str, str]
 ) -> None:
     comparison = compare(["popularity", "markov", "attention"], tracking)
@@ -147,20 +168,21 @@ def test_figures_come_from_the_rank_tables(
     assert [row.run_id for row in comparison.rows] == list(three)
     assert [row.model for row in comparison.rows][:2] == ["popularity_model", "markov_model"]
     # Ranks 1, 3, 20, 11: two of four among the ten best, gains 1 and 1/2.
-    assert popularity.figures["recall_at_10"].mean == 0.5
-    assert popularity.figures["ndcg_at_10"].mean == pytest.approx(1.5 / 4)
-    assert markov.figures["ndcg_at_10"].mean == pytest.approx(2 / 4)
+    assert popularity.metrics["recall_at_10"] == 0.5
+    assert popularity.metrics["ndcg_at_10"] == pytest.approx(1.5 / 4)
+    assert markov.metrics["ndcg_at_10"] == pytest.approx(2 / 4)
     # Rank 7 gains 1 / log2(8).
-    assert attention.figures["recall_at_10"].mean == 1.0
-    assert attention.figures["ndcg_at_10"].mean == pytest.approx((3 + 1 / 3) / 4)
+    assert attention.metrics["recall_at_10"] == 1.0
+    assert attention.metrics["ndcg_at_10"] == pytest.approx((3 + 1 / 3) / 4)
     # To the last digit what a run logs.
     assert (
-        popularity.figures["ndcg_at_10"] == ranked(POPULARITY).summary(["ndcg_at_10"])["ndcg_at_10"]
+        popularity.intervals["ndcg_at_10"]
+        == ranked(POPULARITY).summary(["ndcg_at_10"])["ndcg_at_10"]
     )
     assert comparison.targets == 40
     assert comparison.dataset == "shop"
     assert comparison.protocol == (
-        "leave_last_out, test part, ranked over all 2,000 items, seen items left out, "
+        "leave_last_out, test part, ranked over all 2,000 items, seen items excluded, "
         "ties against the target, 3 targets outside the catalogue dropped"
     )
 
@@ -198,7 +220,7 @@ def test_holm(p_values: list[float], corrected: list[float]) -> None:
     assert holm(p_values) == pytest.approx(corrected)
 
 
-def test_a_name_is_the_newest_finished_run_of_it(tracking: TrackingConfig, write: Write) -> None:
+def test_a_name_means_its_latest_finished_run(tracking: TrackingConfig, write: Write) -> None:
     old = write("dot", ranked(POPULARITY))
     new = write("dot", ranked(MARKOV))
     failed = write("dot", ranked(ATTENTION), status="FAILED")
@@ -206,7 +228,7 @@ def test_a_name_is_the_newest_finished_run_of_it(tracking: TrackingConfig, write
     assert [row.run_id for row in comparison.rows] == [new, old, new, failed]
 
 
-def test_no_runs_named_is_the_newest_of_every_name(tracking: TrackingConfig, write: Write) -> None:
+def test_no_names_mean_the_latest_run_of_every_name(tracking: TrackingConfig, write: Write) -> None:
     write("a", ranked(POPULARITY))
     b = write("b", ranked(MARKOV))
     a = write("a", ranked(ATTENTION))
@@ -217,7 +239,7 @@ def test_no_runs_named_is_the_newest_of_every_name(tracking: TrackingConfig, wri
 def test_validation_part(tracking: TrackingConfig, write: Write) -> None:
     write("a", ranked([1, 2], part="valid"))
     comparison = compare(["a"], tracking, part="valid", metrics=["mrr"])
-    assert comparison.rows[0].figures["mrr"].mean == 0.75
+    assert comparison.rows[0].metrics["mrr"] == 0.75
     assert "valid part" in comparison.protocol
     with pytest.raises(InputError, match=r"run a \(\w{8}\): has no rank table ranks_test.parquet"):
         compare(["a"], tracking)
@@ -289,19 +311,120 @@ def test_runs_with_lists_are_compared_by_them_too(tracking: TrackingConfig, writ
         "next_ndcg_at_2",
     )
     half, whole = comparison.rows
-    assert half.figures["next_recall_at_2"].mean == 0.25
-    assert whole.figures["next_recall_at_2"].mean == 0.75
+    assert half.metrics["next_recall_at_2"] == 0.25
+    assert whole.metrics["next_recall_at_2"] == 0.75
     assert whole.differences["next_recall_at_2"].difference == 0.5
     assert whole.differences["next_recall_at_2"].p_value < 0.01
     assert "next_ndcg@2" in printed(comparison)
-    asked = compare(["half", "whole"], tracking, metrics=["next_f1_at_2", "mrr"])
-    assert list(asked.rows[0].figures) == ["next_f1_at_2", "mrr"]
-    # Not every run has lists: what all have, or a word about the one that lacks them.
+    chosen = compare(["half", "whole"], tracking, metrics=["next_f1_at_2", "mrr"])
+    assert list(chosen.rows[0].metrics) == ["next_f1_at_2", "mrr"]
+    # Not every run has lists: the default metrics are those of all, and others name the run.
     assert compare([], tracking).metrics == ("recall_at_10", "ndcg_at_10")
     with pytest.raises(InputError, match=r"^run old \(\w{8}\): has no lists of next purchases"):
         compare([], tracking, metrics=["next_f1_at_2"])
     with pytest.raises(InputError, match="'next_f1_at_5': must be one of next_recall_at_2, next_"):
         compare(["half"], tracking, metrics=["next_f1_at_5"])
+
+
+def test_runs_are_compared_by_the_coverage_of_their_best_items(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    narrow = write(
+        "narrow", ranked(POPULARITY), top_k=best([[1, 2]] * 40), costs={"fit_seconds": 1}
+    )
+    wide = write("wide", ranked(ATTENTION), top_k=best([[1, 2], [3, 4]] * 20))
+    comparison = compare([narrow, wide], tracking, metrics=["coverage_at_2", "coverage_at_1"])
+    assert [row.metrics["coverage_at_2"] for row in comparison.rows] == [0.2, 0.4]
+    assert [row.metrics["coverage_at_1"] for row in comparison.rows] == [0.1, 0.2]
+    for row in comparison.rows:
+        assert not row.intervals
+        assert not row.differences
+        assert not row.effects
+    frame = comparison.frame()
+    assert frame["coverage_at_2"].to_list() == [0.2, 0.4]
+    for ending in ("low", "high", "difference", "p_value"):
+        assert frame[f"coverage_at_2_{ending}"].null_count() == 2
+    text = printed(comparison)
+    assert "coverage@2" in text
+    assert "to the first" not in text
+    assert "interval" not in text
+    assert "\x1b[1m.4000" not in text  # more coverage is not better by itself
+
+
+def test_metrics_with_and_without_users_share_a_table(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    write("narrow", ranked(POPULARITY), top_k=best([[1, 2]] * 40))
+    write("wide", ranked(ATTENTION), top_k=best([[1, 2], [3, 4]] * 20))
+    comparison = compare([], tracking, metrics=["ndcg_at_10", "gini_at_2"])
+    narrow, wide = comparison.rows
+    assert list(wide.metrics) == ["ndcg_at_10", "gini_at_2"]
+    assert (narrow.metrics["gini_at_2"], wide.metrics["gini_at_2"]) == (0.8, 0.6)
+    assert list(wide.intervals) == list(wide.differences) == ["ndcg_at_10"]
+    text = " ".join(printed(comparison).split())
+    assert "paired randomisation test of ndcg@10" in text
+    assert "+.4583 (.0001) *" in text
+
+
+def test_the_test_that_was_chosen_is_named(tracking: TrackingConfig, write: Write) -> None:
+    write("a", ranked(POPULARITY))
+    write("b", ranked(ATTENTION))
+    text = printed(compare([], tracking, method="t"))
+    assert "paired t-test of ndcg@10" in " ".join(text.split())
+
+
+def test_seeds_are_pooled_for_coverage_too(tracking: TrackingConfig, write: Write) -> None:
+    for seed, lists in enumerate(([[1, 2]] * 40, [[1, 2], [3, 4]] * 20)):
+        write(f"s{seed}", ranked(MARKOV), top_k=best(lists), params={"seed": str(seed)}, model="m")
+    (row,) = compare([], tracking, metrics=["coverage_at_2"], pooled=True).rows
+    assert row.metrics["coverage_at_2"] == pytest.approx(0.3)
+    assert row.spreads["coverage_at_2"] == pytest.approx(np.std([0.2, 0.4], ddof=1))
+
+
+def test_metrics_that_need_the_dataset_are_read_as_logged(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    a = write("a", ranked(POPULARITY), costs={"test/novelty_at_10": 10.25})
+    write("b", ranked(POPULARITY))
+    comparison = compare([a], tracking, metrics=["novelty_at_10"])
+    assert comparison.rows[0].metrics == {"novelty_at_10": 10.25}
+    assert " 10.2500 " in printed(comparison)  # and not 1.2500
+    with pytest.raises(InputError, match=r"^run b \(\w{8}\): has not logged test/novelty_at_10$"):
+        compare([], tracking, metrics=["novelty_at_10"])
+
+
+def test_a_metric_that_a_run_cannot_have_is_refused(tracking: TrackingConfig, write: Write) -> None:
+    write("a", ranked(POPULARITY), top_k=best([[1, 2]] * 40))
+    with pytest.raises(InputError, match="^metric 'coverage_at_3': the lists have 2 items$"):
+        compare([], tracking, metrics=["coverage_at_3"])
+    write("b", ranked(POPULARITY))
+    with pytest.raises(InputError, match=r"^run b \(\w{8}\): has no top-k table for coverage_"):
+        compare([], tracking, metrics=["coverage_at_2"])
+    with pytest.raises(InputError, match="^metric 'serendipity_at_5': must be recall_at_K, .*gini"):
+        compare([], tracking, metrics=["serendipity_at_5"])
+
+
+def test_metrics_by_segment_by_hand(tracking: TrackingConfig, write: Write) -> None:
+    def segmented(ranks: Sequence[int]) -> RankTable:
+        table = ranked(ranks)
+        kinds = pl.Series("purchase", ["new", "new", "repeat", None])
+        return RankTable(table.frame.with_columns(kinds), table.protocol)
+
+    write("a", segmented([1, 20, 1, 1]))
+    write("b", segmented([1, 1, 20, 20]))
+    comparison = compare([], tracking, metrics=["recall_at_10", "mrr"])
+    frame = comparison.by_segment("purchase")
+    assert frame.select("purchase", "name", "users", "targets", "recall_at_10").rows() == [
+        ("new", "a", 2, 2, 0.5),
+        ("new", "b", 2, 2, 1.0),
+        ("repeat", "a", 1, 1, 1.0),
+        ("repeat", "b", 1, 1, 0.0),
+        (None, "a", 1, 1, 1.0),
+        (None, "b", 1, 1, 0.0),
+    ]
+    assert (frame["mrr_low"] <= frame["mrr"]).all()
+    with pytest.raises(InputError, match="^segment 'gap': .*table of a: history_length, purchase$"):
+        comparison.by_segment("gap")
 
 
 def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: Write) -> None:
@@ -310,7 +433,7 @@ def test_users_of_several_targets_are_counted(tracking: TrackingConfig, write: W
     write("a", RankTable(ranks.frame.with_columns(**several), ranks.protocol))
     comparison = compare([], tracking)
     assert (comparison.users, comparison.targets) == (2, 3)
-    assert comparison.rows[0].figures["recall_at_10"].mean == 0.25  # not one of three
+    assert comparison.rows[0].metrics["recall_at_10"] == 0.25  # not one of three
     assert "3 targets of 2 users" in " ".join(printed(comparison).split())
 
 
@@ -325,7 +448,7 @@ def test_table_fits_the_terminal(
     assert "…" not in text
     for row in comparison.rows:
         assert any(line.strip().startswith(row.name) for line in lines)
-        assert f"{row.figures['mrr'].mean:.4f}".replace("0.", ".") in text
+        assert f"{row.metrics['mrr']:.4f}".replace("0.", ".") in text
     assert ("±" in text) == (width <= 80)
 
 
@@ -351,7 +474,7 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     assert [row.seeds for row in comparison.rows] == [1, 2, 1]
     pooled = comparison.rows[1]
     assert comparison.models[1].values("recall_at_10").tolist() == [0.5, 0, 1]
-    assert pooled.figures["recall_at_10"].mean == 0.5
+    assert pooled.metrics["recall_at_10"] == 0.5
     assert pooled.spreads["recall_at_10"] == pytest.approx(np.std([2 / 3, 1 / 3], ddof=1))
     assert pooled.differences["recall_at_10"].difference == 0.5
     assert pooled.costs == {"fit_seconds": 15.0}
@@ -368,7 +491,7 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     assert len(compare([], tracking, metrics=["mrr"]).rows) == 4
 
 
-def test_one_seed_counts_once_and_unfinished_runs_stand_alone(
+def test_one_seed_counts_once_and_interrupted_runs_are_not_pooled(
     tracking: TrackingConfig, write: Write
 ) -> None:
     params = {"seed": "0", "rate": "1"}
@@ -377,16 +500,16 @@ def test_one_seed_counts_once_and_unfinished_runs_stand_alone(
     write("cut", ranked([1, 1]), params={**params, "seed": "1"}, model="m", interrupted="true")
     rows = compare([], tracking, metrics=["recall_at_10"], pooled=True).rows
     assert [(row.run_id, row.seeds) for row in rows][:1] == [(new, 1)]
-    assert [row.figures["recall_at_10"].mean for row in rows] == [0.5, 1]
+    assert [row.metrics["recall_at_10"] for row in rows] == [0.5, 1]
 
 
-def test_more_seeds_do_not_pass_for_more_users(tracking: TrackingConfig, write: Write) -> None:
+def test_more_seeds_do_not_narrow_the_interval(tracking: TrackingConfig, write: Write) -> None:
     ranks = np.random.default_rng(1).geometric(0.05, 500).tolist()
     seeds_of(write, "ours", *[ranks] * 4)
     (alone, *_), (pooled,) = (
         compare([], tracking, metrics=["mrr"], pooled=pooled).rows for pooled in (False, True)
     )
-    one, many = alone.figures["mrr"], pooled.figures["mrr"]
+    one, many = alone.intervals["mrr"], pooled.intervals["mrr"]
     assert many.mean == pytest.approx(one.mean)
     assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.15)
 
@@ -397,7 +520,7 @@ def test_seeds_of_other_targets_are_refused(tracking: TrackingConfig, write: Wri
         compare([], tracking, pooled=True)
 
 
-def test_table_of_one_run_has_nothing_to_compare(tracking: TrackingConfig, write: Write) -> None:
+def test_the_table_of_one_run_has_no_tests(tracking: TrackingConfig, write: Write) -> None:
     write("[red]a", ranked(POPULARITY))
     text = printed(compare([], tracking))
     assert "[red]a" in text  # a name, not markup
@@ -425,32 +548,34 @@ def test_other_data_or_protocols_are_refused(
         compare(["a", "b"], tracking)
 
 
-def test_across_protocols_tests_what_shares_its_targets(
+def test_across_protocols_only_runs_of_equal_targets_are_tested(
     tracking: TrackingConfig, write: Write
 ) -> None:
     write("a", ranked(POPULARITY))
     write("b", ranked(ATTENTION, seen="allow"), **{"protocol.seen": "allow"})
-    write("c", ranked(MARKOV), dataset_fingerprint="beef")  # other users, if of the same number
+    write("c", ranked(MARKOV), dataset_fingerprint="beef")  # as many users of another dataset
     write("d", ranked([1, 2]), **{"protocol.split": "global_time"})
     comparison = compare([], tracking, across_protocols=True)
     assert [row.name for row in comparison.rows] == ["a", "b", "c", "d"]
     tested = [bool(row.differences) for row in comparison.rows]
     assert tested == [False, True, False, False]
-    assert "seen items left out" in comparison.protocol
-    assert " | leave_last_out, test part, ranked over all 2,000 items, seen items ranked too" in (
+    assert "seen items excluded" in comparison.protocol
+    assert " | leave_last_out, test part, ranked over all 2,000 items, seen items included" in (
         comparison.protocol
     )
     assert comparison.frame()["ndcg_at_10_p_value"].null_count() == 3
     text = printed(comparison)
     assert text.count("not tested") == 2
     assert text.count("baseline") == 1
-    with pytest.raises(InputError, match="or ask for a table across protocols$"):
+    with pytest.raises(InputError, match=r"or allow several \(--across-protocols\)$"):
         compare(["a", "b"], tracking)
 
 
-def test_fingerprints_of_protocols_only_sum_up(tracking: TrackingConfig, write: Write) -> None:
-    write("old", ranked(POPULARITY))
-    write("new", ranked(POPULARITY), **{"protocol.fingerprint": "abc"})
+def test_a_fingerprint_of_the_protocol_is_a_digest_of_the_other_tags(
+    tracking: TrackingConfig, write: Write
+) -> None:
+    write("without", ranked(POPULARITY))
+    write("with", ranked(POPULARITY), **{"protocol.fingerprint": "abc"})
     assert len(compare([], tracking).rows) == 2
 
 
@@ -471,11 +596,13 @@ def test_other_rank_tables_are_refused(
         compare(["a", "b"], tracking)
 
 
-def test_unknown_runs_are_named_with_those_there(tracking: TrackingConfig, write: Write) -> None:
+def test_an_unknown_run_is_refused_with_the_known_ones(
+    tracking: TrackingConfig, write: Write
+) -> None:
     a = write("a", ranked(POPULARITY))
     b = write("b", ranked(POPULARITY))
     write("c", None, status="RUNNING")
-    there = rf"the newest there: b \({b[:8]}\), a \({a[:8]}\)$"
+    there = rf"the latest are: b \({b[:8]}\), a \({a[:8]}\)$"
     # "c" has not finished; three letters are too few for an id.
     for wanted in ("zoo", "c", a[:3], ""):
         with pytest.raises(InputError, match=rf"^run '{wanted}': neither an id nor .*{there}"):
@@ -489,7 +616,7 @@ def test_an_ambiguous_prefix_is_refused(
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(next(ids)))
     write("a", ranked(POPULARITY))
     write("b", ranked(POPULARITY))
-    with pytest.raises(InputError, match="^run 'abcd': the ids of several runs begin so: abcd10"):
+    with pytest.raises(InputError, match="^run 'abcd': several ids begin with it: abcd10"):
         compare(["abcd"], tracking)
     assert compare(["abcd1"], tracking).rows[0].name == "a"
 

@@ -23,7 +23,7 @@ from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
@@ -42,7 +42,7 @@ def ranked(ranks: np.ndarray) -> RankTable:
             "history_length": np.ones(len(ranks), dtype=np.int32),
         }
     )
-    return RankTable(frame, Protocol("test", 200, "filter", "against_target", 0))
+    return RankTable(frame, RankProtocol("test", 200, "filter", "against_target", 0))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_page_says_all_that_the_frame_does(tracking: TrackingConfig, tmp_pat
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     page = Page((tmp_path / "out" / "comparison.html").read_text())
     better = next(cell for cell in page.cells if cell.startswith("better"))
-    mean, low, high = comparison.rows[1].figures["ndcg_at_10"]
+    mean, low, high = comparison.rows[1].intervals["ndcg_at_10"]
     cell = page.cells[page.cells.index(better) + 2]
     assert cell.startswith(f"{mean:.4f}*".replace("0.", "."))
     assert f"[{low:.4f}, {high:.4f}]".replace("0.", ".") in cell
@@ -201,13 +201,13 @@ def test_real_runs_bring_their_segments_and_their_audit(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "segments.png").is_file()
 
 
-def test_a_segment_has_the_figures_of_its_targets(tracking: TrackingConfig) -> None:
+def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> None:
     (model,) = compare(["popularity"], tracking).models
     kinds = pl.Series("purchase", ["new", "repeat"] * 150)
     ranks = model.first.ranks
     run = replace(model.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
-    figures = ModelRuns((run,)).where("purchase", "new").figures(["ndcg_at_10"])
-    assert figures["ndcg_at_10"].mean == pytest.approx(ndcg_at(run.ranks.ranks[::2], 10).mean())
+    intervals = ModelRuns((run,)).where("purchase", "new").intervals(["ndcg_at_10"])
+    assert intervals["ndcg_at_10"].mean == pytest.approx(ndcg_at(run.ranks.ranks[::2], 10).mean())
 
 
 def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_path: Path) -> None:

@@ -248,8 +248,8 @@ def test_a_run_keeps_the_evidence_and_the_figures_without_it(
     both, model = compare([run.run_id], experiment.tracking).rows
     assert both.run_id == model.run_id == run.run_id
     assert (model.name, model.model) == (f"{both.name}, model alone", "target_attention")
-    assert both.figures["ndcg_at_10"].mean == logged.metrics["test/ndcg_at_10"]
-    assert model.figures["ndcg_at_10"].mean == logged.metrics["test/model_alone_ndcg_at_10"]
+    assert both.metrics["ndcg_at_10"] == logged.metrics["test/ndcg_at_10"]
+    assert model.metrics["ndcg_at_10"] == logged.metrics["test/model_alone_ndcg_at_10"]
     pooled = compare([run.run_id], experiment.tracking, pooled=True).rows
     assert [row.name for row in pooled] == [both.name, model.name]
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from recsys.comparison.effect import paired_effect
 from recsys.comparison.significance import paired_difference, paired_test
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
 
 
 def table(ranks: list[int] | NDArray[np.int64]) -> RankTable:
@@ -24,7 +24,7 @@ def table(ranks: list[int] | NDArray[np.int64]) -> RankTable:
             "history_length": np.ones(len(ranks), dtype=np.int32),
         }
     )
-    return RankTable(frame, Protocol("test", 100, "filter", "against_target", 0))
+    return RankTable(frame, RankProtocol("test", 100, "filter", "against_target", 0))
 
 
 def test_effect_by_hand() -> None:

@@ -161,7 +161,7 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     fit(experiment, dataset, tmp_path / "out")
     assert opened
     opened.clear()
-    assert find_runs(["run"], experiment.tracking, "test", listed=False)
+    assert find_runs(["run"], experiment.tracking, "test")
     assert opened
     lock.acquire(timeout=0)
 

@@ -1,4 +1,4 @@
-"""Figures of lists: by hand, against scikit-learn, and what must hold of any list."""
+"""Metrics of lists: by hand, against scikit-learn, and properties of any list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from recsys.comparison.significance import paired_test
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable, list_figures
+from recsys.evaluation.metrics.lists import next_list_metrics
+from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable
 from recsys.evaluation.tables.rank import RankTable
 
 NUM_ITEMS = 9
@@ -42,21 +43,21 @@ def lists_and_targets(draw: st.DrawFn) -> tuple[NDArray[np.int32], list[list[int
     return np.array(rows, dtype=np.int32), targets
 
 
-def figures_of(lists: NDArray[np.int32], targets: list[list[int]]) -> dict[str, list[float]]:
+def metrics_of(lists: NDArray[np.int32], targets: list[list[int]]) -> dict[str, list[float]]:
     """By their names without the n."""
     n = lists.shape[1]
-    figures = list_figures(lists, Histories.from_lists(targets))
-    return {name.removesuffix(f"_at_{n}"): values.tolist() for name, values in figures.items()}
+    metrics = next_list_metrics(lists, Histories.from_lists(targets))
+    return {name.removesuffix(f"_at_{n}"): values.tolist() for name, values in metrics.items()}
 
 
 def of_one(listed: list[int], bought: list[int]) -> dict[str, float]:
-    figures = figures_of(np.array([listed], dtype=np.int32), [bought])
-    return {name: value for name, (value,) in figures.items()}
+    metrics = metrics_of(np.array([listed], dtype=np.int32), [bought])
+    return {name: value for name, (value,) in metrics.items()}
 
 
 def test_hand_computed() -> None:
     lists = np.array([[4, 2, 7], [1, 2, 3], [5, PAD, PAD]], dtype=np.int32)
-    found = figures_of(lists, [[2, 2, 7, 9], [4], [5, 6]])
+    found = metrics_of(lists, [[2, 2, 7, 9], [4], [5, 6]])
     two, three = 1 / log2(3), 1 / log2(4)  # the weight of the second place, and of the third
     assert found["next_recall"] == pytest.approx([2 / 3, 0, 1 / 2])
     assert found["next_ndcg"] == pytest.approx(
@@ -68,7 +69,7 @@ def test_hand_computed() -> None:
 
 
 def test_names_say_how_long_the_list_is() -> None:
-    names = list(list_figures(np.array([[1, 2]], dtype=np.int32), Histories.from_lists([[1]])))
+    names = list(next_list_metrics(np.array([[1, 2]], dtype=np.int32), Histories.from_lists([[1]])))
     assert names == [f"{name}_at_2" for name in (*SETS, *IN_ORDER)]
 
 
@@ -95,13 +96,13 @@ def test_a_place_filled_by_nothing_is_no_hit() -> None:
 @pytest.mark.parametrize("targets", [[[1]], [[1], []]])
 def test_every_list_needs_targets(targets: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="2 lists need as many users, each with at least one"):
-        list_figures(np.array([[1], [2]], dtype=np.int32), Histories.from_lists(targets))
+        next_list_metrics(np.array([[1], [2]], dtype=np.int32), Histories.from_lists(targets))
 
 
 @given(lists_and_targets())
 def test_parity_with_scikit_learn(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
     lists, targets = case
-    found = figures_of(lists, targets)
+    found = metrics_of(lists, targets)
     n = lists.shape[1]
     for user, (listed, bought) in enumerate(zip(lists.tolist(), targets, strict=True)):
         # n more columns, relevant to nobody, take the places that are filled by nothing.
@@ -116,18 +117,18 @@ def test_parity_with_scikit_learn(case: tuple[NDArray[np.int32], list[list[int]]
 
 @given(lists_and_targets())
 def test_bounds(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
-    for values in figures_of(*case).values():
+    for values in metrics_of(*case).values():
         assert -1e-12 <= min(values) <= max(values) <= 1 + 1e-12
 
 
 @given(st.integers(1, 12), st.lists(targets_of_a_user, min_size=1, max_size=5))
 def test_what_was_bought_is_the_perfect_list(n: int, targets: list[list[int]]) -> None:
     in_order = Histories.from_lists([bought[:n] for bought in targets]).padded(n)
-    found = figures_of(in_order, targets)
+    found = metrics_of(in_order, targets)
     assert all(found[name] == pytest.approx([1] * len(targets)) for name in IN_ORDER)
     distinct = [list(dict.fromkeys(bought)) for bought in targets]
     as_sets = Histories.from_lists([bought[:n] for bought in distinct]).padded(n)
-    found = figures_of(as_sets, targets)
+    found = metrics_of(as_sets, targets)
     assert found["next_ndcg"] == pytest.approx([1] * len(targets))
     whole = [len(bought) <= n for bought in distinct]
     for name in ("next_recall", "next_f1"):
@@ -143,7 +144,7 @@ def test_sets_do_not_know_the_order_of_targets(
     for bought in mixed:
         random.shuffle(bought)
     twice = [bought + bought for bought in mixed]
-    expected, found, again = (figures_of(lists, those) for those in (targets, mixed, twice))
+    expected, found, again = (metrics_of(lists, those) for those in (targets, mixed, twice))
     assert all(found[name] == again[name] == expected[name] for name in SETS)
 
 
@@ -151,7 +152,7 @@ def test_sets_do_not_know_the_order_of_targets(
 def test_a_user_does_not_know_the_others(
     case: tuple[NDArray[np.int32], list[list[int]]],
 ) -> None:
-    together = figures_of(*case)
+    together = metrics_of(*case)
     for user, (listed, bought) in enumerate(zip(*case, strict=True)):
         alone = of_one(listed.tolist(), bought)
         assert {name: values[user] for name, values in together.items()} == pytest.approx(alone)
@@ -187,7 +188,7 @@ def test_one_row_per_user(table: NextListTable) -> None:
 
 def test_summary_has_every_figure_with_its_mean(table: NextListTable) -> None:
     summary = table.summary()
-    assert list(summary) == list(table.figures())
+    assert list(summary) == list(table.metrics())
     for name, interval in summary.items():
         assert interval.mean == pytest.approx(table.values(name).mean())
         assert interval.low <= interval.mean <= interval.high
@@ -221,7 +222,7 @@ def test_nobody_to_foretell() -> None:
         nobody.summary()
 
 
-def test_unknown_figures_are_named(table: NextListTable) -> None:
+def test_unknown_metrics_are_named(table: NextListTable) -> None:
     with pytest.raises(
         InputError, match="metric 'next_recall_at_5': must be one of next_recall_at_3,"
     ):
@@ -239,10 +240,10 @@ def test_save_and_load_keep_everything(table: NextListTable, tmp_path: Path) -> 
 
 def test_load_refuses_other_tables(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
-    with pytest.raises(InputError, match=r"other\.parquet: cannot read the continuation table"):
+    with pytest.raises(InputError, match=r"other\.parquet: cannot read the next-list table"):
         NextListTable.load(path)
     pl.DataFrame({"user": [1]}).write_parquet(path)
-    with pytest.raises(InputError, match=r"not a continuation table: .*generated, .*targets"):
+    with pytest.raises(InputError, match=r"not a next-list table: .*generated, .*targets"):
         NextListTable.load(path)
     with pytest.raises(InputError, match=r"not a rank table: .*rank"):
         RankTable.load(path)
@@ -276,9 +277,9 @@ def test_the_p_value_is_that_of_a_sign_test() -> None:
 def test_only_lists_for_the_same_users_and_purchases_are_compared(table: NextListTable) -> None:
     metric = "next_recall_at_3"
     shorter = table_of([[4, 2], [1, 2], [5, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
-    with pytest.raises(InputError, match="^continuation tables differ in length: 3 and 2; compare"):
+    with pytest.raises(InputError, match="^next-list tables differ in length: 3 and 2; compare"):
         paired_test(table, shorter, metric)
-    with pytest.raises(InputError, match="^continuation tables have 3 and 2 users$"):
+    with pytest.raises(InputError, match="^next-list tables have 3 and 2 users$"):
         paired_test(table, replace(table, frame=table.frame.head(2)), metric)
     other = table.frame.with_columns(targets=pl.Series([[2, 2, 7, 9], [4], [6, 5]]))
     with pytest.raises(InputError, match=r"the targets of row 2: \[5, 6\] and \[6, 5\]$"):

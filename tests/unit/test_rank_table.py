@@ -14,7 +14,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import Protocol, RankTable, evaluate
+from recsys.evaluation.tables.rank import RankProtocol, RankTable, evaluate
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_one_row_per_target(table: RankTable) -> None:
     }
     assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
     assert table.ranks.tolist() == [2, 1, 1]
-    assert table.protocol == Protocol("test", 4, "filter", "against_target", 7, "catalogue")
+    assert table.protocol == RankProtocol("test", 4, "filter", "against_target", 7, "catalogue")
 
 
 def test_save_and_load_keep_everything(table: RankTable, tmp_path: Path) -> None:
@@ -96,15 +96,13 @@ def test_load_refuses_other_parquet_files(tmp_path: Path) -> None:
         RankTable.load(path)
 
 
-def test_tables_from_before_candidates_were_a_choice_still_load(
-    table: RankTable, tmp_path: Path
+@pytest.mark.parametrize("name", ["candidates", "seen"])
+def test_load_needs_every_field_of_the_protocol(
+    name: str, table: RankTable, tmp_path: Path
 ) -> None:
     path = tmp_path / "ranks.parquet"
-    old = asdict(table.protocol)
-    del old["candidates"]
-    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
-    assert RankTable.load(path).protocol == table.protocol
-    del old["seen"]
-    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(old)})
-    with pytest.raises(InputError, match="not a rank table: seen missing"):
+    fields = asdict(table.protocol)
+    del fields[name]
+    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(fields)})
+    with pytest.raises(InputError, match=f"not a rank table: {name} missing"):
         RankTable.load(path)

@@ -1,4 +1,4 @@
-"""Segments of targets: by hand from a log, and figures that add up."""
+"""Segments of targets: by hand from a log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from recsys.baselines.popularity import Popularity
 from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.errors import InputError
-from recsys.evaluation.segments import SEGMENTS, by_segment, with_segments
+from recsys.evaluation.segments import SEGMENTS, with_segments
 from recsys.evaluation.tables.rank import RankTable, evaluate
 
 
 def ranked(dataset: PreparedDataset) -> RankTable:
     scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
-    return with_segments(evaluate(scorer, dataset.holdout("test"), "test", "allow"), dataset)
+    holdout = dataset.holdout("test")
+    return with_segments(evaluate(scorer, holdout, "test", "allow"), dataset, holdout)
 
 
 @pytest.fixture
@@ -61,39 +61,20 @@ def test_equal_gaps_are_in_no_quarter(tiny_dataset: PreparedDataset) -> None:
     assert ranked(tiny_dataset).frame["gap"].to_list() == [None] * 5
 
 
-def test_tables_keep_their_segments_in_order(dataset: PreparedDataset, tmp_path: Path) -> None:
+def test_saved_tables_keep_the_order_of_segments(dataset: PreparedDataset, tmp_path: Path) -> None:
     table = ranked(dataset)
     table.save(tmp_path / "ranks.parquet")
     again = RankTable.load(tmp_path / "ranks.parquet")
     assert again.frame.equals(table.frame)
-    assert by_segment(again, "history", ["mrr"])["history"].to_list() == ["1-4", "5-9", "10-19"]
+    assert again.frame["history"].unique().sort().to_list() == ["1-4", "5-9", "10-19"]
+    assert again.segments == ["history_length", *SEGMENTS]
 
 
-def test_figures_by_segment_are_those_of_its_targets(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    log = pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(100), 9),
-            "item_id": generator.geometric(0.1, 900),
-            "timestamp": generator.integers(0, 10_000, 900),
-        }
-    )
-    config = DataConfig(split=LeaveLastOut(targets=3))
-    table = ranked(prepare(log, config, tmp_path / "data"))
-    for column in SEGMENTS:
-        frame = by_segment(table, column, ["recall_at_5", "ndcg_at_5"])
-        assert frame["targets"].sum() == len(table.frame)
-        for row in frame.iter_rows(named=True):
-            mine = table.frame.filter(pl.col(column) == row[column])
-            values = RankTable(mine, table.protocol).values("ndcg_at_5")
-            assert row["users"] == len(values)
-            assert row["ndcg_at_5"] == pytest.approx(values.mean())
-            assert row["ndcg_at_5_low"] <= row["ndcg_at_5"] <= row["ndcg_at_5_high"]
-    with pytest.raises(InputError, match="segment 'country': must be a column of the rank table"):
-        by_segment(table, "country", ["mrr"])
-    other = RankTable(table.frame.head(3), table.protocol)
+def test_segments_need_the_targets_of_the_holdout(dataset: PreparedDataset) -> None:
+    table = ranked(dataset)
+    other = RankTable(table.frame.head(2), table.protocol)
     with pytest.raises(ValueError, match="other targets"):
-        with_segments(other, prepare(log, config, tmp_path / "data"))
+        with_segments(other, dataset, dataset.holdout("test"))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from recsys.comparison.significance import paired_test
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
-from recsys.evaluation.tables.rank import Protocol, RankTable
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
 
-PROTOCOL = Protocol("test", 100, "filter", "against_target", 0)
+PROTOCOL = RankProtocol("test", 100, "filter", "against_target", 0)
 
 
 def table(ranks: NDArray[np.int64]) -> RankTable:

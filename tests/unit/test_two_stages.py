@@ -19,7 +19,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.retrieval import retrieval_figures
+from recsys.evaluation.retrieval import retrieval_metrics
 from recsys.inference.ranking import Seen, rank_targets, top_k
 from recsys.inference.scorer import Scored
 from recsys.inference.two_stages import TwoStages
@@ -120,7 +120,7 @@ def test_metrics_of_each_size_by_hand() -> None:
     known = Histories.from_lists([[], []])
     holdout = Holdout(users, targets, users, users, known, dropped=0)
     sizes = [3, 1, 2, 2, 9]
-    rows = retrieval_figures(scored(first), scored(second), holdout, "test", "filter", sizes)
+    rows = retrieval_metrics(scored(first), scored(second), holdout, "test", "filter", sizes)
     assert [row.retrieve for row in rows] == [1, 2, 3, 4]
     assert [row.retrieved for row in rows] == [0, 0.5, 0.5, 1]
     assert [row.recall_at_10 for row in rows] == [0, 0.5, 0.5, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,63 +11,85 @@ from recsys.data.histories import PAD
 from recsys.inference.scorer import user_batches
 
 Lists = NDArray[np.int32]
-"""Item tokens [N, k], best first; PAD: nothing in this place."""
+"""Item tokens [N, k], best first; PAD marks an empty position."""
 
 
-def coverage_and_gini(lists: Lists, num_items: int) -> tuple[float, float]:
-    """Share of the catalogue that is in any list; and how unevenly places go to items.
+def coverage(lists: Lists, num_items: int) -> float:
+    """Return the share of the catalogue that is in any list.
 
-    Gini is 0 where every item of the catalogue has as many places, and near 1 where one has all.
-
-    >>> coverage_and_gini(np.array([[1, 2], [1, 3]]), num_items=4)
-    (0.75, 0.375)
+    >>> coverage(np.array([[1, 2], [1, 3]]), num_items=4)
+    0.75
     """
-    places = np.sort(np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:])
+    return float(np.count_nonzero(_positions_of_items(lists, num_items)) / num_items)
+
+
+def gini(lists: Lists, num_items: int) -> float:
+    """Return the Gini coefficient of the positions that the items of the catalogue take.
+
+    It is 0 if every item takes as many, and near 1 if one item takes all.
+
+    >>> gini(np.array([[1, 2], [1, 3]]), num_items=4)
+    0.375
+    """
+    positions = np.sort(_positions_of_items(lists, num_items))
     weights = 2 * np.arange(1, num_items + 1) - num_items - 1
-    uneven = float(weights @ places) / (num_items * max(1, int(places.sum())))
-    return float(np.count_nonzero(places) / num_items), uneven
+    return float(weights @ positions) / (num_items * max(1, int(positions.sum())))
+
+
+def _positions_of_items(lists: Lists, num_items: int) -> NDArray[np.int64]:
+    """Count the positions that each item of the catalogue takes [I]."""
+    return np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:]
+
+
+TOP_K_METRICS: Mapping[str, Callable[[Lists, int], float]] = {"coverage": coverage, "gini": gini}
+"""The metrics of all lists together [N, k] and the size of the catalogue, by name."""
+
+DATASET_METRICS = ("novelty", "popularity_lift", "diversity")
+"""The metrics that need the popularity or the categories of the items, which no table of a run
+holds: they are computed where the dataset is, and compared as they were logged."""
 
 
 def mean_of_lists(lists: Lists, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means over the items of each list [N] of a number that each item has; NaN of an empty list.
+    """Average a number that each item has over the items of each list [N]; NaN for an empty list.
 
     Args:
-        lists: [N, k].
-        values: by item token [I + 1].
+        lists: item tokens [N, k].
+        values: the number of each item token [I + 1].
     """
     means = np.empty(len(lists))
-    for some in user_batches(*lists.shape):
-        there = lists[some] != PAD
+    for batch in user_batches(*lists.shape):
+        listed = lists[batch]
         with np.errstate(invalid="ignore"):
-            means[some] = (values[lists[some]] * there).sum(axis=1) / there.sum(axis=1)
+            sums = (values[listed] * (listed != PAD)).sum(axis=1)
+            means[batch] = sums / (listed != PAD).sum(axis=1)
     return means
 
 
 def diversity(lists: Lists, features: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How unlike the items of each list are [N]; NaN of a list with fewer than two.
+    """Return how different the items of each list are [N]; NaN for fewer than two items.
 
     The mean, over all pairs of its items, of the share of features in which the two differ
     (intra-list diversity; Ziegler et al., WWW 2005, with the Hamming distance). An unknown value
     differs from every other.
 
     Args:
-        lists: [N, k].
-        features: of each item token, a number for each value; -1: unknown [I + 1, F].
+        lists: item tokens [N, k].
+        features: the categories of each item token as numbers [I + 1, F]; -1 if unknown.
 
     >>> diversity(np.array([[1, 2, 3]]), features=np.array([[-1], [5], [5], [6]]))
     array([0.66666667])
     """
-    unlike = np.empty(len(lists))
-    for some in user_batches(len(lists), lists.shape[1]):
-        listed = lists[some]
+    different = np.empty(len(lists))
+    for batch in user_batches(len(lists), lists.shape[1]):
+        listed = lists[batch]
         sizes = (listed != PAD).sum(axis=1)
-        alike = np.zeros(len(listed))
+        equal_pairs = np.zeros(len(listed))
         for column in features.T:
             values = np.where(listed == PAD, -1, column[listed])
             rows = np.broadcast_to(np.arange(len(listed))[:, None], listed.shape)[values >= 0]
             width = int(column.max(initial=0)) + 1
             shared, counts = np.unique(rows * width + values[values >= 0], return_counts=True)
-            alike += np.bincount(shared // width, counts * (counts - 1.0), len(listed))
+            equal_pairs += np.bincount(shared // width, counts * (counts - 1.0), len(listed))
         with np.errstate(invalid="ignore"):
-            unlike[some] = 1 - alike / (sizes * (sizes - 1) * features.shape[1])
-    return unlike
+            different[batch] = 1 - equal_pairs / (sizes * (sizes - 1) * features.shape[1])
+    return different

@@ -1,44 +1,31 @@
-"""Ranks to figures, averaged per user.
+"""Metrics of ranks, averaged per user.
 
-A *list* is one ranking of the catalogue: that of one user after one history. Where several targets
-follow the same history, they stand in one list, and the figure is that of the list as a whole, by
-the standard definitions for a set of relevant items. With one target per list every figure is a
-function of its rank alone. A user may have several lists (a history that advances): the user's
-figure is the mean over them, and every mean, interval and test is one over users. Targets of one
-user are no independent observations: resampling them would give intervals that are too narrow.
+A *list* is one ranking of the catalogue for one user after one history. If several targets follow
+the same history, they are in one list, and the metric is that of the list as a whole, by the
+standard definitions for a set of relevant items. With one target per list every metric is a
+function of its rank. A user may have several lists (a history that advances): the user's value is
+the mean over them, and every mean, interval and test is one over users. The targets of one user are
+not independent observations: resampling them would give intervals that are too narrow.
 
 Pure numpy: no data frames, no torch.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.errors import InputError
+from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
+from recsys.evaluation.metrics.names import split_name, usage
 from recsys.inference.ranking import NEVER
-
-RESAMPLES = 1_000
-"""Bootstrap resamples behind an interval."""
-
-_DRAWS_AT_ONCE = 1 << 22
-"""Bound on the counts that a bootstrap holds at once: 32 MiB."""
-
-
-class Interval(NamedTuple):
-    """A mean over users, and the 95% interval of it over samples of as many users."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def recall_at(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """1 where the target is among the k best, else 0 [Q].
+    """Return 1 where the target is among the k best, else 0 [Q]; each target is a list of its own.
 
     >>> recall_at(np.array([1, 2, 3]), k=2)
     array([1., 1., 0.])
@@ -47,9 +34,10 @@ def recall_at(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
 
 
 def ndcg_at(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """1 / log2(1 + rank) where the target is among the k best, else 0 [Q].
+    """Return 1 / log2(1 + rank) where the target is among the k best, else 0 [Q].
 
-    The ideal list has the one target first, which gains 1: nothing is left to divide by.
+    Each target is a list of its own. The ideal list has the target first, which gains 1, so there
+    is nothing to divide by.
 
     >>> ndcg_at(np.array([1, 3, 4]), k=3)
     array([1. , 0.5, 0. ])
@@ -57,12 +45,79 @@ def ndcg_at(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
     return np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0)
 
 
+class RankedLists(NamedTuple):
+    """Q targets in N lists, the targets of each list ordered from the best rank on."""
+
+    ranks: NDArray[np.int64]
+    """Shape [Q]: the rank of each target."""
+    rows: NDArray[np.int64]
+    """Shape [Q]: the list that each target is in, ascending."""
+    positions: NDArray[np.int64]
+    """Shape [Q]: the position of each target among those of its list, j, from 1."""
+    sizes: NDArray[np.int64]
+    """Shape [N]: the number of targets in each list, m."""
+
+    @classmethod
+    def of(cls, ranks: NDArray[np.int64], lists: NDArray[np.int64]) -> RankedLists:
+        """Order the targets; both arrays have the shape [Q]."""
+        order = np.lexsort((ranks, lists))
+        _, rows, sizes = np.unique(lists[order], return_inverse=True, return_counts=True)
+        positions = np.arange(1, len(ranks) + 1) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return cls(ranks[order], rows, positions, sizes)
+
+    def hits(self, k: int) -> NDArray[np.bool_]:
+        """Return which targets are among the K best [Q]."""
+        return self.ranks <= k
+
+    def sums(self, gains: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the gains [Q] of each list [N]."""
+        return np.bincount(self.rows, gains, len(self.sizes)).astype(np.float64, copy=False)
+
+
+def _recall(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    return lists.sums(lists.hits(k).astype(np.float64)) / lists.sizes
+
+
+def _hit_rate(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    return lists.sums((lists.hits(k) & (lists.positions == 1)).astype(np.float64))
+
+
+def _precision(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    return lists.sums(lists.hits(k).astype(np.float64)) / k
+
+
+def _ndcg(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    ideal = np.cumsum(1 / np.log2(np.arange(2, 2 + min(k, lists.sizes.max(initial=1)))))
+    gains = lists.sums(lists.hits(k) / np.log2(1 + lists.ranks))
+    values: NDArray[np.float64] = gains / ideal[np.minimum(lists.sizes, k) - 1]
+    return values
+
+
+def _map(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    return lists.sums(lists.hits(k) * lists.positions / lists.ranks) / lists.sizes
+
+
+def _mrr(lists: RankedLists, k: int) -> NDArray[np.float64]:
+    return lists.sums((lists.hits(k) & (lists.positions == 1)) / lists.ranks)
+
+
+RANK_METRICS: Mapping[str, Callable[[RankedLists, int], NDArray[np.float64]]] = {
+    "recall": _recall,
+    "hit_rate": _hit_rate,
+    "precision": _precision,
+    "ndcg": _ndcg,
+    "map": _map,
+    "mrr": _mrr,
+}
+"""The metrics of every list [N] with their cut-off k, by name; see `metric_values`."""
+
+
 def metric_values(
     ranks: NDArray[np.int64], metric: str, lists: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """One metric of every list [N], lists ascending.
+    """Return one metric of every list [N], lists ascending.
 
-    Of a list with m targets:
+    For a list with m targets:
 
     - ``recall_at_K``: targets among the K best / m;
     - ``hit_rate_at_K``: 1 if any target is among the K best;
@@ -74,10 +129,10 @@ def metric_values(
       having j targets up to its rank, / m (as trec_eval's map_cut: by m, not by min(m, K)).
 
     Args:
-        ranks: of the targets in their lists [Q], targets of one list being different items. Targets
-            whose equal scores tie have the same rank, each behind the other.
-        metric: its name.
-        lists: which list each target stands in [Q]; None: each in one of its own.
+        ranks: the ranks of the targets in their lists [Q]; the targets of one list are different
+            items. Targets whose equal scores tie have the same rank, each behind the other.
+        metric: the name of the metric.
+        lists: the list of each target [Q]. If None, each target is a list of its own.
 
     Raises:
         InputError: there is no such metric.
@@ -85,49 +140,16 @@ def metric_values(
     >>> metric_values(np.array([2, 9, 1]), "recall_at_5", lists=np.array([7, 7, 8]))
     array([0.5, 1. ])
     """
-    name = re.fullmatch(
-        r"(?P<kind>recall|hit_rate|precision|ndcg|mrr|map)_at_(?P<k>[1-9]\d*)|mrr", metric
-    )
-    if name is None:
-        raise InputError(
-            f"metric {metric!r}: must be recall_at_K, hit_rate_at_K, precision_at_K, ndcg_at_K, "
-            "map_at_K, mrr_at_K or mrr"
-        )
-    kind, k = name["kind"] or "mrr", min(int(name["k"] or NEVER), NEVER - 1)
-    return _list_values(kind, k, ranks, np.arange(len(ranks)) if lists is None else lists)
-
-
-def _list_values(
-    kind: str, k: int, ranks: NDArray[np.int64], lists: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    order = np.lexsort((ranks, lists))
-    ranks = ranks[order]
-    _, rows, sizes = np.unique(lists[order], return_inverse=True, return_counts=True)
-    # Which of its list's targets, from the best on, each one is: j.
-    place = np.arange(1, len(ranks) + 1) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    hit = ranks <= k
-    gained: NDArray[np.float64]
-    whole: NDArray[Any] | int = 1
-    match kind:
-        case "recall":
-            gained, whole = hit.astype(np.float64), sizes
-        case "hit_rate":
-            gained = (hit & (place == 1)).astype(np.float64)
-        case "precision":
-            gained, whole = hit.astype(np.float64), k
-        case "ndcg":
-            ideal = np.cumsum(1 / np.log2(np.arange(2, 2 + min(k, sizes.max(initial=1)))))
-            gained, whole = hit / np.log2(1 + ranks), ideal[np.minimum(sizes, k) - 1]
-        case "map":
-            gained, whole = hit * place / ranks, sizes
-        case _:
-            gained = (hit & (place == 1)) / ranks
-    values: NDArray[np.float64] = np.bincount(rows, gained, len(sizes)) / whole
-    return values
+    kind, k = split_name(metric)
+    if kind not in RANK_METRICS or (k is None and kind != "mrr"):
+        raise InputError(f"metric {metric!r}: must be {usage(RANK_METRICS)}")
+    if lists is None:
+        lists = np.arange(len(ranks))
+    return RANK_METRICS[kind](RankedLists.of(ranks, lists), min(k or NEVER, NEVER - 1))
 
 
 def metric_names(cutoffs: Sequence[int]) -> list[str]:
-    """What is logged: recall_at_K and ndcg_at_K for each cut-off K, and mrr.
+    """Return the metrics that are logged: recall and NDCG for each cut-off, and MRR.
 
     >>> metric_names([5, 10])
     ['recall_at_5', 'recall_at_10', 'ndcg_at_5', 'ndcg_at_10', 'mrr']
@@ -136,15 +158,15 @@ def metric_names(cutoffs: Sequence[int]) -> list[str]:
 
 
 def list_numbers(users: NDArray[np.int64], history_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which list each target stands in [Q]: one number for each user and history.
+    """Return the list of each target [Q]: one number for each user and history.
 
-    A user's histories are beginnings of one another, hence as different as their lengths.
+    A user's histories are prefixes of one another, so they differ exactly if their lengths do.
     """
     return users * (int(history_lengths.max(initial=0)) + 1) + history_lengths
 
 
 def user_means(values: NDArray[np.float64], users: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Means of the values [Q] of each user [U], users ascending.
+    """Return the mean of each user's values [U], users ascending, from values [Q].
 
     >>> user_means(np.array([1.0, 0.0, 0.5]), users=np.array([7, 7, 9]))
     array([0.5, 0.5])
@@ -159,13 +181,13 @@ def user_values(
     metric: str,
     lists: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """One metric of every user [U], users ascending: the mean over the user's lists.
+    """Return one metric of every user [U], users ascending: the mean over the user's lists.
 
     Args:
-        ranks: of the targets [Q].
-        users: whose they are [Q].
+        ranks: the ranks of the targets [Q].
+        users: the user of each target [Q].
         metric: a name that `metric_values` knows.
-        lists: which list each target stands in [Q]; None: each in one of its own.
+        lists: the list of each target [Q]. If None, each target is a list of its own.
 
     Raises:
         InputError: there is no such metric.
@@ -182,23 +204,23 @@ def summarise(
     metrics: Sequence[str],
     lists: NDArray[np.int64] | None = None,
 ) -> dict[str, Interval]:
-    """Metrics averaged over users: the mean over users of the mean over the lists of each.
+    """Average metrics over users: the mean over users of the mean over the lists of each.
 
     The intervals are percentile bootstraps over the users, from one set of resamples and a fixed
-    seed: the same ranks always give the same figures.
+    seed: the same ranks always give the same intervals.
 
     Args:
-        ranks: of the targets [Q].
-        users: whose they are [Q].
+        ranks: the ranks of the targets [Q].
+        users: the user of each target [Q].
         metrics: names that `metric_values` knows, e.g. those of `metric_names`.
-        lists: which list each target stands in [Q]; None: each in one of its own.
+        lists: the list of each target [Q]. If None, each target is a list of its own.
 
     Raises:
         InputError: there is no such metric.
         ValueError: there are no ranks.
     """
     _, counts = np.unique(users, return_counts=True)
-    if len(counts) == len(ranks):  # one target each: users of one rank are alike, groups are few
+    if len(counts) == len(ranks):  # one target per user: users of equal rank form one group
         ranks, counts = np.unique(ranks, return_counts=True)
         users, lists = np.arange(len(ranks)), None
     else:  # hardly two users have the same ranks: each is a group
@@ -206,47 +228,3 @@ def summarise(
     values = np.stack([user_values(ranks, users, name, lists) for name in metrics])
     intervals = bootstrap_means(values, counts, np.random.default_rng(0))
     return dict(zip(metrics, intervals, strict=True))
-
-
-def bootstrap_means(
-    values: NDArray[np.float64],
-    counts: NDArray[np.int64],
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
-) -> list[Interval]:
-    """Means with percentile-bootstrap 95% intervals, of observations grouped by value.
-
-    Drawing n observations with replacement only changes how many fall into each group, and those
-    numbers are multinomial: grouping makes 35,000 users as cheap as their distinct ranks.
-
-    Args:
-        values: of M metrics in each of G groups [M, G].
-        counts: observations in each group [G], n in all.
-        generator: of the resamples.
-        resamples: how many.
-
-    Returns:
-        One interval per metric.
-
-    Raises:
-        ValueError: there are no observations.
-    """
-    total = int(counts.sum())
-    if total == 0:
-        raise ValueError("no targets: a mean of nothing has no value")
-    means = np.concatenate(
-        [
-            generator.multinomial(total, counts / total, size=size) @ values.T / total
-            for size in chunks(resamples, len(counts))
-        ]
-    )
-    low, high = np.quantile(means, [0.025, 0.975], axis=0)
-    mean = values @ counts / total
-    return [Interval(*map(float, row)) for row in zip(mean, low, high, strict=True)]
-
-
-def chunks(rows: int, width: int) -> Iterator[int]:
-    """Sizes that add up to ``rows``, such that ``size * width`` numbers fit in memory with ease."""
-    size = max(1, _DRAWS_AT_ONCE // width)
-    for start in range(0, rows, size):
-        yield min(size, rows - start)

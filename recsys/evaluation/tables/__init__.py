@@ -1,1 +1,1 @@
-"""The tables that a run keeps, from which every metric is computed."""
+"""The tables that a run saves, from which metrics are computed."""

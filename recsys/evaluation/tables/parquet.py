@@ -1,11 +1,11 @@
-"""A table and the protocol it was made under, in one Parquet file."""
+"""Parquet files that hold a table and its protocol."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Collection
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,13 +23,13 @@ P = TypeVar("P", bound="DataclassInstance")
 def save_table(
     path: str | os.PathLike[str], noun: str, frame: pl.DataFrame, protocol: DataclassInstance
 ) -> None:
-    """Write one Parquet file, the protocol in its key-value metadata; whole or not at all.
+    """Write one Parquet file atomically, with the protocol in its key-value metadata.
 
     Args:
         path: the file.
         noun: the kind of table, e.g. ``rank table``; it names the metadata.
         frame: the table.
-        protocol: a dataclass of what JSON knows.
+        protocol: a dataclass whose values JSON can represent.
 
     Raises:
         InputError: the file cannot be written.
@@ -46,11 +46,11 @@ def load_table(
     Args:
         path: the file.
         noun: the kind of table.
-        columns: those it must have.
-        protocol: the dataclass of its protocol; fields that an older file lacks take their default.
+        columns: the columns that it must have.
+        protocol: the dataclass of its protocol.
 
     Raises:
-        InputError: the file cannot be read, or is no such table.
+        InputError: the file cannot be read, or is not such a table.
     """
     try:
         metadata = pl.read_parquet_metadata(Path(path))
@@ -60,11 +60,10 @@ def load_table(
         raise InputError(f"{path}: cannot read the {noun}: {error}") from error
     tree = json.loads(metadata.get(_key(noun), "{}"))
     names = {field.name for field in fields(protocol)}
-    needed = {field.name for field in fields(protocol) if field.default is MISSING}
-    missing = (needed - set(tree)) | (set(columns) - set(frame.columns))
+    missing = (names - set(tree)) | (set(columns) - set(frame.columns))
     if missing:
         raise InputError(f"{path}: not a {noun}: {', '.join(sorted(missing))} missing")
-    return frame, protocol(**{name: tree[name] for name in names & set(tree)})
+    return frame, protocol(**{name: tree[name] for name in names})
 
 
 def _key(noun: str) -> str:
