@@ -208,3 +208,21 @@ def test_a_sampled_run_says_so_wherever_it_is_shown(
     assert "SAMPLED" not in compare([every], experiment.tracking).protocol
     with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
         compare([every, sampled], experiment.tracking)
+
+
+def test_given_candidates_are_named_by_their_items_and_by_whose_they_are(tmp_path: Path) -> None:
+    """Two runs on other candidates must not pass for comparable, however alike the sets look."""
+    rows = [("a", 2, 0), ("a", 3, 1), ("a", 1, 2), ("b", 1, 0), ("b", 2, 1), ("b", 4, 2)]
+    rows += [("c", 4, 0), ("c", 5, 1), ("c", 5, 2)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    data = prepare(log, DataConfig(), tmp_path / "out")
+
+    def name(**sets: list[int]) -> str:
+        pairs = [(user, item) for user, items in sets.items() for item in items]
+        table = pl.DataFrame(pairs, schema=["user_id", "item_id"], orient="row")
+        return read_candidates(table, data, "test").name
+
+    usual = name(a=[1, 2], b=[4], c=[5])
+    assert name(a=[1, 3], b=[4], c=[5]) != usual  # as many of each, another item
+    assert name(a=[1], b=[2, 4], c=[5]) != usual  # the same items end to end, another user's
+    assert name(c=[5], b=[4], a=[2, 1]) == usual
