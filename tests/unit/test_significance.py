@@ -122,3 +122,9 @@ def test_empty_tables_are_an_error() -> None:
     nothing = table(np.array([], dtype=np.int64))
     with pytest.raises(ValueError, match="no targets"):
         paired_test(nothing, nothing, "mrr")
+
+
+def test_no_p_value_is_0() -> None:
+    """The signs that were observed are one of the ways to assign them, beside 10,000 drawn ones."""
+    result = paired_test(table(np.full(60, 1)), table(np.full(60, 20)), "ndcg_at_10")
+    assert result.p_value == 1 / 10_001
