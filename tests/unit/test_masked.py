@@ -17,6 +17,7 @@ from recsys.evaluation.model_scorer import ModelScorer
 from recsys.evaluation.ranking import rank_targets
 from recsys.model.inputs import Inputs
 from recsys.model.masked import MaskedRecommender
+from recsys.model.positions import positions_from_end
 from recsys.model.recommender import build_model
 from recsys.scoring.catalogue import Catalogue
 from recsys.training.loop import train
@@ -188,3 +189,21 @@ def recall(*, planted: bool) -> float:
 def test_a_planted_rule_is_learnt_and_noise_is_not() -> None:
     assert recall(planted=True) > 0.95
     assert recall(planted=False) < 0.12
+
+
+def test_shown_items_and_the_mask_are_scaled_alike() -> None:
+    """√D times the embedding, or the mask's vector, plus the position, goes into the dropout."""
+    model = make_model()
+    sums: list[torch.Tensor] = []
+    model.encoder.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
+    items, lengths = torch.tensor([[5, 0, 7], [0, 3, 0]]), torch.tensor([3, 2])
+    model.teacher_forced(Inputs(items, lengths), torch.tensor([[1], [2]]))
+    model(Inputs(torch.tensor([[5]]), torch.tensor([1])))
+    item, mask = model.items.weight, model.mask
+    rows = [[item[5], mask, item[7]], [mask, item[3], item[0]]]
+    for found, vectors, long in (
+        (sums[0], torch.stack([torch.stack(row) for row in rows]), lengths),
+        (sums[1], torch.stack([item[5], mask])[None], torch.tensor([2])),  # one behind the last
+    ):
+        places = model.encoder.positions(positions_from_end(long, vectors.shape[1]))
+        torch.testing.assert_close(found, vectors * 8**0.5 + places)
