@@ -271,3 +271,17 @@ def test_every_window_has_the_features_of_its_user(windows: Literal["newest", "a
             assert ages[items > 0].unique().tolist() == [10 * user]
             found.append(int(user))
     assert sorted(found) == ([1, 2, 3] if windows == "newest" else [1, 1, 1, 2, 2, 3, 3])
+
+
+def test_histories_meet_others_in_other_epochs() -> None:
+    """Not the same ones in another order of batches."""
+    histories = numbered([6] * 60)
+    for batches in (
+        TrainingBatches(histories, 10, 20, seed=0),
+        ContinuationBatches(histories, 10, 5, 40, seed=0),
+    ):
+        first, second = (
+            {frozenset((batch.items[:, 0] // 6).tolist()) for batch in batches} for _ in range(2)
+        )
+        assert len(first) >= 12
+        assert len(first & second) < len(first) / 4

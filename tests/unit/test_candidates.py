@@ -15,6 +15,7 @@ from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledIte
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.evaluation import scorer as scorer_module
 from recsys.evaluation.candidates import (
     Candidates,
     choose_candidates,
@@ -226,3 +227,35 @@ def test_given_candidates_are_named_by_their_items_and_by_whose_they_are(tmp_pat
     assert name(a=[1, 3], b=[4], c=[5]) != usual  # as many of each, another item
     assert name(a=[1], b=[2, 4], c=[5]) != usual  # the same items end to end, another user's
     assert name(c=[5], b=[4], a=[2, 1]) == usual
+
+
+@pytest.mark.parametrize("seen", ["filter", "allow"])
+def test_samples_of_many_batches_are_those_of_one(
+    dataset: PreparedDataset, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many users go through at once decides no draw, and leaves out nobody else's items."""
+    for by in ("uniform", "popularity"):
+        config = SampledItems.model_validate({"num": 7, "by": by, "seed": 3})
+        whole = sample_candidates(config, dataset, "test", seen)
+        with monkeypatch.context() as patch:
+            patch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+            patch.setattr(scorer_module, "FEWEST_USERS", 17)
+            parts = sample_candidates(config, dataset, "test", seen)
+        assert lists(parts.sets) == lists(whole.sets)
+
+
+def test_popularity_is_that_of_what_was_bought_before_the_targets(tmp_path: Path) -> None:
+    """An item that sells in the validation part alone is not popular yet: it is never drawn."""
+    rows = [(user, item, time) for user in range(40) for time, item in enumerate([1, 2, 3, 4, 1])]
+    late = [(user, 6 if user < 30 else 4, 3) for user in range(40)]  # the validation targets
+    log = pl.DataFrame(
+        [row for row in rows if row[2] != 3] + late,
+        schema=["user_id", "item_id", "timestamp"],
+        orient="row",
+    )
+    data = prepare(log, DataConfig(), tmp_path / "out")
+    (new,) = data.vocabulary.encode([6]).tolist()
+    config = SampledItems.model_validate({"num": 2, "by": "popularity"})
+    sets = lists(sample_candidates(config, data, "valid", "allow").sets)
+    assert [new in one for one in sets] == [user < 30 for user in range(40)]  # as the target
+    assert any(new in one for one in lists(sample_candidates(config, data, "test", "allow").sets))
