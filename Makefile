@@ -11,7 +11,7 @@ SPEC := pyproject.toml constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format benchmark hooks clean
+.PHONY: help demo test test-slow test-all lint format benchmark mutants hooks clean
 
 help: ## list these commands
 	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
@@ -44,6 +44,9 @@ format: $(VENV)/.installed-dev ## mend what ruff can mend, then format
 
 benchmark: $(VENV)/.installed-dev ## run the benchmarks (long); write the figures into tests/benchmarks/RESULTS.md
 	$(BIN)/python -m pytest -m benchmark tests $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## put small faults into copies of the code and list those that no test sees (some minutes)
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 hooks: $(VENV)/.installed-dev ## have git run the checks of .pre-commit-config.yaml before each commit
 	$(BIN)/pre-commit install

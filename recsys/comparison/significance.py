@@ -110,12 +110,13 @@ def _sign_flip_p_value(
     values: NDArray[np.float64], counts: NDArray[np.int64], generator: np.random.Generator
 ) -> float:
     """Flip signs at random: of n equal differences binomially many keep theirs, in one draw."""
-    # Sums in another order differ in the last bits; what equals the observed sum must count.
-    observed = abs(values @ counts) * (1 - 1e-9)
+    # Sums of integer steps are exact, so a flipped sum that equals the observed one, 0 too, counts.
+    steps = np.rint(values * 10**_DECIMALS)
+    observed = abs(steps @ counts)
     as_large = 0
     for rows in chunks(RESAMPLES, len(values)):
         kept = generator.binomial(counts, 0.5, size=(rows, len(values)))
-        as_large += int(np.count_nonzero(np.abs((2 * kept - counts) @ values) >= observed))
+        as_large += int(np.count_nonzero(np.abs((2 * kept - counts) @ steps) >= observed))
     # The observed signs are one of the ways to assign them: no p-value is 0.
     return (as_large + 1) / (RESAMPLES + 1)
 

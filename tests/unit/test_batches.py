@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
+from recsys.data.features.table import Features, FeatureTable
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.sharded_batches import Batches, ShardedBatches
@@ -237,3 +239,49 @@ def test_continuations_of_similar_length_are_batched_together() -> None:
     tokens = batches.num_tokens
     computed = sum(batch.items.numel() + batch.targets.numel() for batch in batches)
     assert tokens / computed > 0.85
+
+
+def test_batches_of_like_lengths_come_in_no_order_of_length() -> None:
+    """Else every epoch would begin with the longest histories and end with the shortest."""
+    lengths = 2 + np.random.default_rng(0).geometric(0.05, size=400)
+    histories = numbered(lengths.tolist())
+    for batches in (
+        TrainingBatches(histories, 100, 300, seed=0),
+        SequenceToSequenceBatches(histories, 100, 5, 300, seed=0),
+    ):
+        widths = np.array([batch.items.shape[1] for batch in batches])
+        assert 20 < len(widths) < 50, "one pool, within which rows are sorted"
+        order = np.corrcoef(widths, np.arange(len(widths)))[0, 1]
+        assert abs(order) < 0.5
+
+
+@pytest.mark.parametrize("windows", ["newest", "all"])
+def test_every_window_has_the_features_of_its_user(windows: Literal["newest", "all"]) -> None:
+    """A number for each of three users, who are told apart by their items."""
+    histories = numbered([7, 4, 5])
+    nothing = np.zeros((4, 1), dtype=np.int64), np.zeros((4, 1), dtype=np.float32)
+    numbers = np.array([[0], [10], [20], [30]], dtype=np.float32)
+    people = Features(FeatureTable(*nothing, numbers), np.array([1, 2, 3]))
+    batches = TrainingBatches(replace(histories, user_features=people), 2, 100, 0, windows)
+    found = []
+    for batch in batches:
+        assert batch.features is not None
+        for items, ages in zip(batch.items, batch.features.numbers[..., 0], strict=True):
+            user = np.searchsorted(histories.offsets, items[0].item(), side="left")
+            assert ages[items > 0].unique().tolist() == [10 * user]
+            found.append(int(user))
+    assert sorted(found) == ([1, 2, 3] if windows == "newest" else [1, 1, 1, 2, 2, 3, 3])
+
+
+def test_histories_meet_others_in_other_epochs() -> None:
+    """Not the same ones in another order of batches."""
+    histories = numbered([6] * 60)
+    for batches in (
+        TrainingBatches(histories, 10, 20, seed=0),
+        SequenceToSequenceBatches(histories, 10, 5, 40, seed=0),
+    ):
+        first, second = (
+            {frozenset((batch.items[:, 0] // 6).tolist()) for batch in batches} for _ in range(2)
+        )
+        assert len(first) >= 12
+        assert len(first & second) < len(first) / 4

@@ -15,7 +15,7 @@ from recsys.comparison.compare import compare
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
     Candidates,
@@ -25,6 +25,7 @@ from recsys.evaluation.candidates import (
 )
 from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.baseline import fit_baseline
+from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, Seen, rank_targets
 
 
@@ -218,3 +219,58 @@ def test_a_sampled_run_says_so_wherever_it_is_shown(
     assert "SAMPLED" not in compare([every], experiment.tracking).protocol
     with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
         compare([every, sampled], experiment.tracking)
+
+
+def test_given_candidates_are_named_by_their_items_and_by_whose_they_are(tmp_path: Path) -> None:
+    """Two runs on other candidates must not pass for comparable, however alike the sets look."""
+    rows = [("a", 2, 0), ("a", 3, 1), ("a", 1, 2), ("b", 1, 0), ("b", 2, 1), ("b", 4, 2)]
+    rows += [("c", 4, 0), ("c", 5, 1), ("c", 5, 2)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    data = prepare(log, DataConfig(), tmp_path / "out")
+
+    def name(**sets: list[int]) -> str:
+        pairs = [(user, item) for user, items in sets.items() for item in items]
+        table = pl.DataFrame(pairs, schema=["user_id", "item_id"], orient="row")
+        return read_candidates(table, data, data.holdout("test")).name
+
+    usual = name(a=[1, 2], b=[4], c=[5])
+    assert name(a=[1, 3], b=[4], c=[5]) != usual  # as many of each, another item
+    assert name(a=[1], b=[2, 4], c=[5]) != usual  # the same items end to end, another user's
+    assert name(c=[5], b=[4], a=[2, 1]) == usual
+
+
+@pytest.mark.parametrize("seen", ["filter", "allow"])
+def test_samples_of_many_batches_are_those_of_one(
+    dataset: PreparedDataset, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many users go through at once decides no draw, and leaves out nobody else's items."""
+    for by in ("uniform", "popularity"):
+        config = SampledItems.model_validate({"num": 7, "by": by, "seed": 3})
+        whole = sample_candidates(config, dataset, "test", dataset.holdout("test"), seen)
+        with monkeypatch.context() as patch:
+            patch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+            patch.setattr(scorer_module, "FEWEST_USERS", 17)
+            parts = sample_candidates(config, dataset, "test", dataset.holdout("test"), seen)
+        assert lists(parts.sets) == lists(whole.sets)
+
+
+def test_popularity_is_that_of_what_was_bought_before_the_targets(tmp_path: Path) -> None:
+    """An item that sells in the validation part alone is not popular yet: it is never drawn."""
+    rows = [(user, item, time) for user in range(40) for time, item in enumerate([1, 2, 3, 4, 1])]
+    late = [(user, 6 if user < 30 else 4, 3) for user in range(40)]  # the validation targets
+    log = pl.DataFrame(
+        [row for row in rows if row[2] != 3] + late,
+        schema=["user_id", "item_id", "timestamp"],
+        orient="row",
+    )
+    data = prepare(log, DataConfig(), tmp_path / "out")
+    (new,) = data.vocabulary.encode([6]).tolist()
+    config = SampledItems.model_validate({"num": 2, "by": "popularity"})
+
+    def sample(part: Part) -> list[list[int]]:
+        return lists(sample_candidates(config, data, part, data.holdout(part), "allow").sets)
+
+    assert [new in one for one in sample("valid")] == [
+        user < 30 for user in range(40)
+    ]  # as the target
+    assert any(new in one for one in sample("test"))

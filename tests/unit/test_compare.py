@@ -658,3 +658,24 @@ def test_nothing_else_is_printed_or_left(
     capfd.readouterr()
     compare(three, tracking)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "tag", ["trained_on", "dataset_fingerprint", "protocol.fingerprint", "model", "interrupted"]
+)
+def test_seeds_are_pooled_only_where_all_that_the_tags_say_is_equal(
+    tag: str, tracking: TrackingConfig, write: Write
+) -> None:
+    """Above all, a model that was refitted on more is no seed of one that was not."""
+    for seed, value in enumerate(["one", "one", "other", "other"]):
+        tags = {"model": "m", tag: value}
+        params = {"seed": str(seed), "rate": "1"}
+        write(f"s{seed}", ranked([1 + seed, 20, 3]), params=params, **tags)
+    if tag == "interrupted":  # what counts is that it is said, not the words
+        write("whole", ranked([9, 20, 3]), params={"seed": "4", "rate": "1"}, model="m")
+    runs = ["s0", "s1", "s2", "s3"] + (["whole"] if tag == "interrupted" else [])
+    comparison = compare(runs, tracking, metrics=["mrr"], pooled=True, across_protocols=True)
+    expected = [("s0", 4), ("whole", 1)] if tag == "interrupted" else [("s0", 2), ("s2", 2)]
+    assert [(row.name, row.seeds) for row in comparison.rows] == expected
+    if tag == "trained_on":
+        assert [row.trained_on for row in comparison.rows] == ["one", "other"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
+from recsys.model import generation
 from recsys.model.build import build_model
 from recsys.model.decoder import EncodedHistory
 from recsys.model.generation import Beam, Greedy, Sampling, Strategy
@@ -171,3 +172,38 @@ def test_impossible_sampling_is_refused(how: dict[str, float]) -> None:
         Sampling(torch.Generator(), **how)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="beam width 0"):
         Beam(0)
+
+
+def test_beam_search_keeps_the_greedy_list_though_others_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Greedy: .4, .15, .5, then certain: .03. What begins with item 2 (.35) has two children of .45
+    at each step, which take both places of the beam twice, and leads nowhere: .1 at the end.
+    """
+
+    def chances(written: list[int]) -> list[float]:
+        if not written:
+            return [0, 0.4, 0.35, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025, 0.025]
+        if len(written) == 3:
+            return [0.0] * 9 + [1.0] if written[0] == 1 else [0.1] * (ITEMS + 1)
+        if written[0] == 2:
+            pair = [0.45, 0.45, 0.02, 0.02] if len(written) == 1 else [0.02, 0.02, 0.45, 0.45]
+            return [0, 0.01, 0, *pair, 0.02, 0.02, 0.01]
+        if len(written) == 1:
+            return [0, 0, 0.14, 0.15, 0.14, 0.14, 0.11, 0.11, 0.11, 0.1]
+        return [0, 0, 0.1, 0, 0.1, 0.5, 0.1, 0.1, 0.05, 0.05]
+
+    def scripted(
+        model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
+    ) -> Tensor:
+        return torch.tensor([[chances(one) for one in user] for user in tokens.tolist()]).log()
+
+    monkeypatch.setattr(generation, "_next_log_probabilities", scripted)
+    model = make_model(0)
+    encoded = encode_random(model)
+    greedy = Greedy()(model, encoded, everything(), 4)
+    assert greedy.tokens.tolist() == [[[1, 3, 5, 9]]] * 4
+    beam = Beam(2)(model, encoded, everything(), 4)
+    assert beam.tokens[:, 0].tolist() == [[1, 3, 5, 9]] * 4
+    assert beam.log_probabilities[:, 0].exp().tolist() == pytest.approx([0.03] * 4)
+    assert (beam.tokens[:, 1, 0] == 2).all(), "the other place is for the best of the others"

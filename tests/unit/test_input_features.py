@@ -512,3 +512,22 @@ def test_sessions_have_the_features_of_their_user(tmp_path: Path) -> None:
         "cat#2": None,
     }
     assert data.interaction_table["action"].to_list() == LOG["action"].to_list()
+
+
+@torch.inference_mode()
+def test_features_are_scaled_with_the_items_that_they_are_added_to(
+    dataset: PreparedDataset,
+) -> None:
+    experiment = make_experiment(**READ)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    model, known = (
+        randomised(experiment, catalogue),
+        catalogue.encoders.read(dataset).histories("test"),
+    )
+    (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
+    assert model.inputs is not None
+    assert batch.features is not None
+    added = model.inputs(*batch.features)
+    assert added[batch.items > 0].abs().amax(dim=-1).min() > 0
+    found = model._embed(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
+    torch.testing.assert_close(found, 8**0.5 * (model.items(batch.items) + added))

@@ -19,6 +19,7 @@ from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
 from recsys.model.masked_item import MaskedItemModel
 from recsys.model.model_inputs import ModelInputs
+from recsys.model.positions import positions_from_end
 from recsys.training.loop import train
 from recsys.training.losses import seen_items
 
@@ -191,3 +192,21 @@ def recall(*, planted: bool) -> float:
 def test_a_planted_rule_is_learned_and_noise_is_not() -> None:
     assert recall(planted=True) > 0.95
     assert recall(planted=False) < 0.12
+
+
+def test_shown_items_and_the_mask_are_scaled_alike() -> None:
+    """√D times the embedding, or the mask's vector, plus the position, goes into the dropout."""
+    model = make_model()
+    sums: list[torch.Tensor] = []
+    model.encoder.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
+    items, lengths = torch.tensor([[5, 0, 7], [0, 3, 0]]), torch.tensor([3, 2])
+    model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[1], [2]]))
+    model(ModelInputs(torch.tensor([[5]]), torch.tensor([1])))
+    item, mask = model.items.weight, model.mask
+    rows = [[item[5], mask, item[7]], [mask, item[3], item[0]]]
+    for found, vectors, long in (
+        (sums[0], torch.stack([torch.stack(row) for row in rows]), lengths),
+        (sums[1], torch.stack([item[5], mask])[None], torch.tensor([2])),  # one behind the last
+    ):
+        places = model.encoder.positions(positions_from_end(long, vectors.shape[1]))
+        torch.testing.assert_close(found, vectors * 8**0.5 + places)

@@ -31,9 +31,10 @@ from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
-from recsys.model.positions import LearnedPositions, SinusoidalPositions
+from recsys.model.positions import LearnedPositions, SinusoidalPositions, positions_from_end
 from recsys.model.protocols import Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.training.losses import chunked_cross_entropy
 
 Norm = Literal["pre", "post"]
@@ -246,3 +247,32 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     for row in states[:, :length]:
         assert torch.allclose(row, single[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()
+
+
+@pytest.mark.parametrize("kind", ["next_item", "hstu"])
+def test_inputs_are_scaled_and_dropout_comes_after_the_sum(kind: str) -> None:
+    """√D times the embedding, plus the position, goes into the dropout; the key and value source is √D
+    times the embedding too, the candidates are not.
+    """
+    torch.manual_seed(0)
+    shape = {"embedding_dim": 9, "max_sequence_length": 4, "num_heads": 3}
+    head = {"kind": "target_attention", "num_heads": 1, "head_dim": 4}
+    config: NextItemConfig | HSTUConfig
+    if kind == "hstu":
+        config = HSTUConfig.model_validate({"kind": "hstu", "head": head, **shape})
+    else:
+        config = NextItemConfig.model_validate({"head": head, "feed_forward_dim": 8, **shape})
+    model = build_model(config, num_items=20).double().eval()
+    sums: list[Tensor] = []
+    sources: list[Tensor] = []
+    model.encoder.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
+    assert isinstance(model.head, TargetAttentionHead)
+    model.head.kv_norm.register_forward_pre_hook(lambda _, inputs: sources.append(inputs[0]))
+    items, lengths = torch.tensor([[4, 9, 2], [7, 1, 0]]), torch.tensor([3, 2])
+    side = model(ModelInputs(items, lengths))
+    scaled = 3 * model.items.weight[items]
+    positions = model.encoder.positions(positions_from_end(lengths, 3))
+    assert torch.allclose(sums[0], scaled + positions, rtol=0, atol=1e-12)
+    assert torch.allclose(sources[0], scaled, rtol=0, atol=1e-12)
+    scores = model.head.logits(side, model.head.represent_candidates(model.items.table()))
+    assert torch.allclose(scores, side[0] @ model.items.weight.T, rtol=0, atol=1e-9)

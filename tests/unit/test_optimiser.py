@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -71,3 +74,63 @@ def test_clipping_counts_sparse_gradients_as_dense_ones(largest: float) -> None:
         clipped.append(weight.grad.to_dense())
     torch.testing.assert_close(norms[0], norms[1])
     torch.testing.assert_close(clipped[0], clipped[1])
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"betas": (0.5, 0.7)},
+    {"eps": 0.5},  # large, so that it shows
+    {"weight_decay": 0.7},
+    {"betas": (0.9, 0.98), "eps": 1e-3, "weight_decay": 0.1},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_every_setting_means_what_it_means_in_adamw(settings: dict[str, Any]) -> None:
+    """For rows that are read at every step; the others are left alone by decay and moments."""
+    rows = [1, 4]
+    start = lookups(True, [], RowwiseAdamW).weight.detach()
+    ours = lookups(True, [[*rows, 4]] * 5, RowwiseAdamW, **settings).weight.detach()
+    alone = nn.Parameter(start[rows])
+    reference = torch.optim.AdamW([alone], lr=0.1, **settings)
+    for _ in range(5):
+        alone.grad = 2 * alone.detach() * torch.tensor([[1.0], [2.0]])  # row 4 is read twice
+        reference.step()
+    torch.testing.assert_close(ours[rows], alone.detach(), rtol=3e-6, atol=1e-7)
+    others = [0, 2, 3, 5]
+    assert torch.equal(ours[others], start[others])
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_row_read_now_and_then_decays_when_it_is_read(settings: dict[str, Any]) -> None:
+    """By hand: the moments wait, the number of steps is that of the table."""
+    beta1, beta2 = settings.get("betas", (0.9, 0.999))
+    eps, decay = settings.get("eps", 1e-8), settings.get("weight_decay", 1e-2)
+    steps = [[0], [0, 2], [1], [2], [0]]
+    weight = lookups(True, [], RowwiseAdamW).weight[2, 0].item()
+    first = second = 0.0
+    for number, read in enumerate(steps, start=1):
+        if 2 not in read:
+            continue
+        gradient = 2 * weight
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        weight *= 1 - 0.1 * decay
+        spread = math.sqrt(second / (1 - beta2**number)) + eps
+        weight -= 0.1 * first / (1 - beta1**number) / spread
+    ours = lookups(True, steps, RowwiseAdamW, **settings)
+    assert ours.weight[2, 0].item() == pytest.approx(weight, rel=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_clipping_shortens_what_is_too_long_and_nothing_else(sparse: bool) -> None:
+    """Of gradients 3 and 4, of norm 5: to a norm of 1 in their direction, or as they are."""
+    for largest, expected in ((1.0, [0.6, 0.8]), (4.9, [2.94, 3.92]), (5.1, [3, 4]), (1e6, [3, 4])):
+        weight = nn.Parameter(torch.zeros(3, 1))
+        other = nn.Parameter(torch.zeros(1))
+        read = F.embedding(torch.tensor([1, 1]), weight, sparse=sparse)  # its two halves are one
+        (1.5 * read.sum() + 4 * other.sum()).backward()
+        assert clip_gradients([weight, other, nn.Parameter(torch.ones(2))], largest).item() == 5
+        assert weight.grad is not None
+        assert other.grad is not None
+        found = [weight.grad.to_dense()[1].item(), other.grad.item()]
+        assert found == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,4 @@
-"""One number for a protocol: the same for the same, another for anything else."""
+"""One number for a protocol or a run: the same for the same, another for anything else."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
+from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, flatten, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.protocol import protocol_tags
+from recsys.tracking.tracker import config_fingerprint
 
 NAME = "protocol.fingerprint"
 
@@ -50,3 +51,76 @@ def test_every_field_changes_the_fingerprint(
     assert prints == [protocol_tags(*case)[NAME] for case in cases]
     # What is shown does not change what is measured.
     assert protocol_tags(tiny_dataset, EvaluationConfig(cutoffs=(3,)))[NAME] == prints[0]
+
+
+@pytest.fixture
+def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
+    """Another log under the same settings."""
+    log = tiny_log.with_columns(pl.col("item_id").replace("hat", "helmet"))
+    return prepare(log, DataConfig(), tmp_path / "renamed")
+
+
+def test_the_fingerprint_is_of_the_data_and_of_what_the_scorer_is_told(
+    tiny_dataset: PreparedDataset, renamed: PreparedDataset
+) -> None:
+    """The split alone does not tell two logs apart."""
+    cases = [
+        (tiny_dataset, EvaluationConfig()),
+        (renamed, EvaluationConfig()),
+        (tiny_dataset, EvaluationConfig(request_time="known")),
+    ]
+    assert len({protocol_tags(*case)[NAME] for case in cases}) == len(cases)
+
+
+def fingerprint(dataset: PreparedDataset, *overrides: str, model: str = "") -> str:
+    """Of a run with counts and given candidates."""
+    experiment = parse_experiment({"count_ensemble": {}}, overrides)
+    return config_fingerprint(dataset, model or experiment.family, flatten(experiment))
+
+
+def test_whatever_decides_a_result_makes_a_run_of_its_own(
+    tiny_dataset: PreparedDataset, renamed: PreparedDataset
+) -> None:
+    """A suite would take the figures of the one for those of the other, and not run it."""
+    overrides = [
+        "seed=1",
+        "model.dropout=0.3",
+        "model.num_blocks=3",
+        "training.learning_rate=0.01",
+        "training.gradient_clip=1",
+        "count_ensemble.weights=[1.0]",
+        "count_ensemble=null",
+        "evaluation.seen=allow",
+        "evaluation.candidates=sampled",
+    ]
+    prints = [fingerprint(tiny_dataset), fingerprint(renamed), fingerprint(tiny_dataset, model="x")]
+    prints += [fingerprint(tiny_dataset, override) for override in overrides]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(tiny_dataset) == prints[0]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=other",
+        "tracking.experiment=other",
+        "training.checkpoint_minutes=1",
+        # The dataset says itself how it was prepared; here it was with other settings.
+        "data.min_user_interactions=9",
+    ],
+)
+def test_what_decides_no_result_makes_no_run_of_its_own(
+    override: str, tiny_dataset: PreparedDataset
+) -> None:
+    assert fingerprint(tiny_dataset, override) == fingerprint(tiny_dataset)
+
+
+def test_candidates_of_the_same_file_name_are_told_apart_by_what_the_file_holds(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    file, prints = tmp_path / "candidates.csv", []
+    for content in ("user_id,item_id\nann,hat\n", "user_id,item_id\nann,boots\n"):
+        file.write_text(content)
+        override = f"evaluation.candidates={{kind: given, file: {file}}}"
+        prints.append(fingerprint(tiny_dataset, override))
+    assert prints[0] != prints[1]

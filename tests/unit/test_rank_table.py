@@ -106,3 +106,53 @@ def test_load_needs_every_field_of_the_protocol(
     table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(fields)})
     with pytest.raises(InputError, match=f"not a rank table: {name} missing"):
         RankTable.load(path)
+
+
+def queried(*rows: tuple[int, int, int, int]) -> RankTable:
+    """Of (user, target, rank, history_length)."""
+    frame = pl.DataFrame(
+        list(rows),
+        schema={
+            "user": pl.Int64,
+            "target": pl.Int32,
+            "rank": pl.Int64,
+            "history_length": pl.Int32,
+        },
+        orient="row",
+    )
+    return RankTable(frame, RankProtocol("test", 20, "allow", "against_target", 0))
+
+
+def test_an_item_that_one_list_is_asked_for_twice_counts_once() -> None:
+    """Bought again later, after the same frozen history, it is one item of one list."""
+    twice = queried((0, 4, 1, 3), (0, 4, 1, 3), (0, 5, 20, 3), (1, 4, 20, 3))
+    once = queried((0, 4, 1, 3), (0, 5, 20, 3), (1, 4, 20, 3))
+    for metric in ("recall_at_10", "precision_at_10", "ndcg_at_10", "map_at_10"):
+        assert twice.values(metric).tolist() == once.values(metric).tolist()
+    assert twice.values("recall_at_10").tolist() == [1 / 2, 0]
+    assert twice.summary(["recall_at_10"])["recall_at_10"].mean == 1 / 4
+
+
+def test_an_item_that_two_lists_are_asked_for_counts_in_both() -> None:
+    """After a longer history it is another question."""
+    table = queried((0, 4, 1, 3), (0, 4, 20, 4), (1, 4, 1, 3))
+    assert table.values("recall_at_10").tolist() == [1 / 2, 1]
+
+
+def test_the_lists_of_a_history_that_advances_are_judged_one_by_one() -> None:
+    """A user's figure is the mean over the lists: as one list, two targets would share it."""
+    table = queried((0, 4, 1, 3), (0, 5, 1, 4), (1, 4, 20, 3), (1, 6, 1, 4))
+    assert table.values("mrr").tolist() == [1, (1 / 20 + 1) / 2]
+    assert table.values("precision_at_1").tolist() == [1, 1 / 2]
+    assert table.values("ndcg_at_1").tolist() == [1, 1 / 2]
+    # The longest history of one user and the shortest of the next are no list together.
+    apart = queried((0, 4, 1, 4), (1, 5, 20, 0))
+    assert apart.values("recall_at_10").tolist() == [1, 0]
+
+
+def test_lists_of_two_folds_are_judged_one_by_one() -> None:
+    """A user and a length mean another history in each."""
+    table = queried((0, 4, 1, 3), (0, 5, 20, 3))
+    folds = RankTable(table.frame.with_columns(fold=pl.Series([1, 2])), table.protocol)
+    assert table.values("mrr").tolist() == [1]
+    assert folds.values("mrr").tolist() == [(1 + 1 / 20) / 2]

@@ -18,6 +18,7 @@ from recsys.evaluation.metrics.ranks import metric_values
 from recsys.inference import ranking
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, Seen, Ties, rank_targets, top_k
+from recsys.inference.scorer import Scored
 
 
 @dataclass
@@ -282,3 +283,16 @@ def test_best_by_blocks_is_topk(rows: int, width: int, k: int, seed: int) -> Non
     assert torch.equal(scores.gather(1, tokens), best)
     assert all(len(set(row)) == k for row in tokens.tolist())
     assert tied.tolist() == ((scores >= best[:, -1:]).sum(1) > k).tolist()
+
+
+@given(cases(), st.sampled_from(["filter", "allow"]))
+def test_best_items_leave_the_scores_as_they_were(case: Case, seen: Seen) -> None:
+    """Seen items are excluded in the scorer's own matrix and restored after that."""
+    scores, histories, wanted = case
+    padded = torch.from_numpy(np.pad(scores, ((0, 0), (1, 0)), constant_values=-np.inf))
+    scored, before = Scored(padded), padded.clone()
+    first, _ = top_k(scored, histories, 1, seen)
+    assert torch.equal(padded, before)
+    assert top_k(scored, histories, 1, seen)[0].tolist() == first.tolist()
+    ranks = rank_targets(scored, histories, wanted, "allow")
+    assert ranks.tolist() == rank_targets(Scored(before), histories, wanted, "allow").tolist()

@@ -17,6 +17,7 @@ from polars.testing import assert_frame_equal
 from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.inference import scorer as scorer_module
 from recsys.model.model_inputs import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -270,3 +271,28 @@ def test_candidates_that_will_not_do_are_named(recommender: Recommender) -> None
 def test_users_need_a_dataset(tiny_bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="users are looked up in a prepared dataset"):
         Recommender.load(tiny_bundle.path).recommend(users=["ann"])
+
+
+def test_scores_of_many_batches_are_those_of_each_user(
+    recommender: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a few users at a time, however their candidates are mixed up, and with users left out."""
+    histories = {
+        "a": ["hat"],
+        "b": ["boots", "gloves"],
+        "nobody asks": ["jacket", "hat"],
+        "c": ["socks", "socks", "hat"],
+        "d": ["gloves", "jacket"],
+        "e": ["boots", "hat", "gloves"],
+        "f": ["jacket"],
+    }
+    asked = [user for user in histories if user != "nobody asks"]
+    pairs = [(user, item) for item in ITEMS for user in asked[::-1]]
+    table = pl.DataFrame(pairs, schema=["user_id", "item_id"], orient="row")
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+    expected = [model_scores(recommender, histories[user])[item] for user, item in pairs]
+    for users in (1, 2):
+        monkeypatch.setattr(scorer_module, "FEWEST_USERS", users)
+        answer = recommender.score(histories, table)
+        assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
+        assert_frame_equal(answer.select("user_id", "item_id"), table)

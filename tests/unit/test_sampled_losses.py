@@ -231,3 +231,36 @@ def test_a_process_without_targets_draws_too() -> None:
     draw = InBatchNegatives(torch.tensor([9, 1, 4, 2]), 5)
     negatives = draw(torch.zeros(1, 3, dtype=torch.int64))
     assert negatives.items.tolist() == [2] * 5
+
+
+def test_uniform_draws_say_exactly_how_often_an_item_comes() -> None:
+    negatives = UniformNegatives(ITEMS, 4)(make_batch()[2])
+    assert negatives.log_expected is not None
+    assert negatives.log_expected.tolist() == pytest.approx([math.log(4 / ITEMS)] * 4)
+
+
+def test_what_nobody_bought_is_not_drawn_at_the_edge_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Items 1 and 3 have no interactions, PAD's do not count; shares end at 1/4 and at 1."""
+    edges = torch.tensor([0.0, 0.25, 1 - 2**-53], dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: edges)
+    draw = PopularNegatives(torch.tensor([9, 0, 1, 0, 3]), 3)
+    assert draw(make_batch()[2]).items.tolist() == [2, 4, 4]
+
+
+@pytest.mark.parametrize("config", [None, SampledSoftmax(kind="sampled_softmax", num_negatives=4)])
+def test_a_step_without_targets_costs_nothing_and_teaches_nothing(
+    config: SampledSoftmax | None,
+) -> None:
+    """As of a process that has no row of a batch: no mean of nothing, which is not a number."""
+    model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
+    objective: CatalogueObjective | SampledObjective = CatalogueObjective(0.1)
+    if config is not None:
+        objective = SampledObjective(config, torch.ones(ITEMS + 1))
+    nothing = torch.zeros_like(targets)
+    history, had = model.teacher_forced(ModelInputs(items, lengths), nothing)
+    loss = objective(model, history, nothing, had)
+    assert loss.item() == 0
+    loss.backward()
+    assert all(one.grad is None or not one.grad.any() for one in model.parameters())

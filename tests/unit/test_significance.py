@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from recsys.comparison.significance import paired_test
+from recsys.comparison.significance import Method, paired_difference, paired_test
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
 from recsys.evaluation.tables.rank import RankProtocol, RankTable
@@ -122,3 +122,29 @@ def test_empty_tables_are_an_error() -> None:
     nothing = table(np.array([], dtype=np.int64))
     with pytest.raises(ValueError, match="no targets"):
         paired_test(nothing, nothing, "mrr")
+
+
+def test_no_p_value_is_0() -> None:
+    """The signs that were observed are one of the ways to assign them, beside 10,000 drawn ones."""
+    result = paired_test(table(np.full(60, 1)), table(np.full(60, 20)), "ndcg_at_10")
+    assert result.p_value == 1 / 10_001
+
+
+@pytest.mark.parametrize("differences", [[0.1, 0.2, -0.3], [0.63093, -0.5, -0.13093]])
+def test_models_of_one_mean_have_a_p_value_of_1(differences: list[float]) -> None:
+    """Nothing is less than no difference, though sums of floats say 5e-17 for it."""
+    ours = np.array(differences * 10)
+    assert paired_difference(ours, np.zeros(30)).p_value == 1
+
+
+def test_many_small_differences_count() -> None:
+    """.0017 each: they must not be rounded away."""
+    result = paired_test(table(np.full(60, 200)), table(np.full(60, 300)), "mrr")
+    assert result.p_value < 0.001
+    assert result.difference == pytest.approx(1 / 600)
+    assert result.low == pytest.approx(1 / 600, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["randomisation", "t"])
+def test_one_user_proves_nothing(method: Method) -> None:
+    assert paired_difference(np.ones(1), np.zeros(1), method=method).p_value == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,9 @@ from recsys.evaluation.metrics.ranks import recall_at
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
-from recsys.training.loop import train
-from recsys.training.module import TrainingModule
+from recsys.training import processes
+from recsys.training.loop import new_module, train
+from recsys.training.module import Schedule, TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.schedule import warmup_hold_decay
 
@@ -298,3 +301,101 @@ def test_bf16_is_chosen_where_the_processor_has_units_for_it(
     assert choose_precision("auto") == ("bf16-mixed", "the processor has amx_bf16")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     assert choose_precision("auto")[0] == "32-true"
+
+
+LOSSES = ["cross_entropy", "{kind: sampled_softmax, num_negatives: 5}"]  # dense and row by row
+
+
+def gradients(module: TrainingModule) -> list[torch.Tensor]:
+    return [
+        weight.grad.to_dense().clone()
+        for weight in module.model.parameters()
+        if weight.grad is not None
+    ]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_step_of_a_training_is_made_with_a_longer_gradient_than_allowed(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms: list[float] = []
+    step = TrainingModule.optimizer_step
+
+    def watched(self: TrainingModule, *args: Any, **kwargs: Any) -> None:
+        step(self, *args, **kwargs)  # Lightning clips within
+        norms.append(float(torch.cat([one.flatten() for one in gradients(self)]).norm()))
+
+    monkeypatch.setattr(TrainingModule, "optimizer_step", watched)
+    histories, _ = walks(50, seed=1, planted=True)
+    settings = f"training.loss={loss}", "training.gradient_clip=0.01", "training.batch_tokens=100"
+    experiment = make_experiment("dot_product", *settings)
+    train(experiment, Catalogue(ITEMS), histories, None, 1, lambda *_: None)
+    assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
+
+
+def test_a_training_steps_as_adamw_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the moments of 2017, the decay that is asked for, and the rate of the schedule."""
+    made: list[tuple[list[torch.nn.Parameter], torch.optim.AdamW]] = []
+    rates: list[float] = []
+    step = TrainingModule.optimizer_step
+
+    def step_beside(self: TrainingModule, *args: Any, **kwargs: Any) -> None:
+        ours = list(self.model.parameters())
+        if not made:
+            copies = [torch.nn.Parameter(weight.detach().clone()) for weight in ours]
+            made.append(
+                (copies, torch.optim.AdamW(copies, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.3))
+            )
+        ((theirs, reference),) = made
+        rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+        step(self, *args, **kwargs)
+        for weight, copy in zip(ours, theirs, strict=True):
+            copy.grad = None if weight.grad is None else weight.grad.clone()
+        reference.param_groups[0]["lr"] = rates[-1]
+        reference.step()
+        for weight, copy in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(weight, copy, rtol=1e-5, atol=1e-7)
+
+    monkeypatch.setattr(TrainingModule, "optimizer_step", step_beside)
+    settings = "training.weight_decay=0.3", "training.batch_tokens=100", "training.warmup_steps=4"
+    experiment = make_experiment("dot_product", *settings)
+    histories, _ = walks(50, seed=1, planted=True)
+    train(experiment, Catalogue(ITEMS), histories, None, 2, lambda *_: None)
+    total = len(rates)
+    factors = [
+        warmup_hold_decay(step, min(4, -(-total // 10)), round(0.3 * total), total)
+        for step in range(total)
+    ]
+    assert rates == pytest.approx([5e-3 * factor for factor in factors])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_several_processes_step_as_one_would(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each target counts alike: the mean of their means would favour who has few."""
+    monkeypatch.setattr(TrainingModule, "log", lambda *_, **__: None)
+    experiment = make_experiment("dot_product", f"training.loss={loss}")
+    rows = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10], [3, 11, 12, 13, 2, 5], [4, 6]]
+    histories = Histories.from_lists(rows)
+    torch.manual_seed(0)
+    module = new_module(
+        experiment, Catalogue(ITEMS), histories, Schedule.plan(experiment.training, 1, 1)
+    )
+    (batch,) = TrainingBatches(histories, 10, 1000, seed=0)
+
+    def stepped(batch: SequenceBatch) -> list[torch.Tensor]:
+        torch.manual_seed(1)  # the same negatives for all
+        module.zero_grad()
+        module.training_step(batch, 0).backward()
+        return gradients(module)
+
+    whole = stepped(batch)
+    shares = [batch.shard(process, 2) for process in (0, 1)]
+    counts = [int((share.targets > 0).sum()) for share in shares]
+    assert counts[0] != counts[1]
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(
+        processes, "all_reduce_sum", lambda mine: torch.full_like(mine, sum(counts))
+    )
+    both = [stepped(share) for share in shares]
+    for alone, one, other in zip(whole, *both, strict=True):
+        torch.testing.assert_close((one + other) / 2, alone, rtol=1e-4, atol=1e-6)
