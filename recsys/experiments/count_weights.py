@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, beside
+from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
 from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
@@ -96,7 +96,7 @@ def choose_count_ensemble(
     if seen == "allow":
         own = RepeatCounts(model.num_items)
         _, repeat_weight, _ = _weigh([own], model, weights, holdout, seen)
-        model = beside(model, [(own, repeat_weight)])
+        model = add_scores(model, [(own, repeat_weight)])
     counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
     place, weight, ranks = _weigh(counts, model, weights, holdout, seen)
     return Choice(ways[place], weight, repeat_weight, ranks)

@@ -235,7 +235,7 @@ def _with_counts(
     test = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
     count_ensemble, weighed = weigh_counts(experiment.count_ensemble, experiment, dataset, fitted)
     return _Final(
-        count_ensemble.beside(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
+        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )
 
 

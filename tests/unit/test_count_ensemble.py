@@ -62,7 +62,7 @@ def count_ensemble(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.
 def test_scores_are_the_models_plus_the_weighed_counts() -> None:
     # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    scores = count_ensemble().beside(model).score(Histories.from_lists([[1]]))[0]
+    scores = count_ensemble().added_to(model).score(Histories.from_lists([[1]]))[0]
     assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
     assert scores[4].item() == pytest.approx(0.4)
     assert scores[0].item() == -math.inf
@@ -71,9 +71,9 @@ def test_scores_are_the_models_plus_the_weighed_counts() -> None:
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_what_the_user_had_counts_by_itself(weight: float) -> None:
     model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
-    without = count_ensemble(weight).beside(model).score(history)[0]
+    without = count_ensemble(weight).added_to(model).score(history)[0]
     both = count_ensemble(weight, own=3.0)
-    scores = both.beside(model).score(history)[0]
+    scores = both.added_to(model).score(history)[0]
     expected = [0, 3 * math.log(2), 0, 0, 3 * math.log(3), 0]
     assert (scores - without)[1:].tolist() == pytest.approx(expected[1:], abs=1e-6)
     assert scores[0].item() == -math.inf
@@ -110,7 +110,7 @@ def test_validation_chooses_the_weight_and_asks_the_model_once() -> None:
     choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
     assert (choice.way, choice.weight) == (WAY, 1.0)  # log 7 outweighs .9; a hundredth does not
     assert model.asked == 2
-    best = CountEnsemble(PCTM.fit(HISTORIES, 5, WAY), 1.0).beside(model)
+    best = CountEnsemble(PCTM.fit(HISTORIES, 5, WAY), 1.0).added_to(model)
     expected = evaluate(best, asked, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
     assert choice.ranks.protocol == expected.protocol
@@ -129,7 +129,7 @@ def test_counts_of_no_weight_leave_the_model_as_it_is(
 ) -> None:
     """Their scores of padding are -inf, and nothing times that is not a number."""
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert count_ensemble(weight=0).beside(model) is model
+    assert count_ensemble(weight=0).added_to(model) is model
     experiment = tiny_experiment(DotProduct())
     net = tiny_model(experiment, tiny_dataset.num_items)
     counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
@@ -151,7 +151,7 @@ def test_several_targets_of_one_history() -> None:
     targets = np.array([2, 3, 2], dtype=np.int32)
     asked = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
     choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [1.0], [WAY])
-    best = count_ensemble(choice.weight).beside(model)
+    best = count_ensemble(choice.weight).added_to(model)
     assert choice.ranks.frame.equals(evaluate(best, asked, "valid", "filter").frame)
 
 
@@ -168,7 +168,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 def test_a_file_that_is_no_evidence_is_named(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "count_ensemble.safetensors"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as counted"):
+    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as a count"):
         CountEnsemble.load(file)
 
 

@@ -73,7 +73,7 @@ def test_with_all_dimensions_the_log_comes_back(lists: list[list[int]]) -> None:
 
 
 @given(st.permutations([1, 2, 2, 3, 5]))
-def test_only_fading_makes_the_order_matter(items: list[int]) -> None:
+def test_only_recency_decay_makes_the_order_matter(items: list[int]) -> None:
     steady, fading = MatrixFactorisation.fit(LOG, 5, PURE_SVD), MatrixFactorisation.fit(LOG, 5)
     np.testing.assert_allclose(
         scores_of(steady, [items]), scores_of(steady, [[1, 2, 2, 3, 5]]), rtol=1e-5, atol=1e-6
@@ -90,7 +90,7 @@ def test_fitting_twice_gives_the_same_vectors() -> None:
     assert first.item_vectors.tolist() == second.item_vectors.tolist()
 
 
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"fade": 0.0}, {"fade": 1.1}])
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"decay": 0.0}, {"decay": 1.1}])
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         MatrixFactorisationSettings(**wrong)  # type: ignore[arg-type]

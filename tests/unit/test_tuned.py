@@ -76,9 +76,9 @@ def test_every_baseline_is_tuned_and_logged(
     chosen = {key for key in run.data.params if key.startswith("baseline.")}
     expected = {
         "recent_popularity": {"share"},
-        "item_knn": {"neighbours", "fade"},
+        "item_knn": {"neighbours", "decay"},
         "ease": {"l2"},
-        "matrix_factorisation": {"dim", "fade", "popularity_power", "spectrum_power"},
+        "matrix_factorisation": {"dim", "decay", "popularity_power", "spectrum_power"},
     }
     if name in expected:
         assert chosen == {f"baseline.{key}" for key in expected[name]}
