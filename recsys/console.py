@@ -19,7 +19,7 @@ from recsys.errors import InputError
 if TYPE_CHECKING:
     from recsys.comparison.compare import Comparison
     from recsys.comparison.significance import PairedResult
-    from recsys.evaluation.metrics.ranks import Interval
+    from recsys.evaluation.metrics.intervals import Interval
 
 _COSTS = {"fit_seconds": "fit s", "peak_memory_mib": "peak MiB", "parameters": "parameters"}
 """What a run may have cost, and the head of its column."""

@@ -190,6 +190,7 @@ def evaluate_bundle(
     Shows recall, NDCG and MRR with their intervals.
     """
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
+    from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.metrics.ranks import metric_names
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables.rank import evaluate
@@ -200,10 +201,10 @@ def evaluate_bundle(
     config = loaded.experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
-    among = choose_candidates(config, dataset, part)
-    holdout = dataset.holdout(part, config.request_time)
+    holdout = find_holdout(dataset, part, config.request_time)
+    among = choose_candidates(config, dataset, part, holdout)
     table = evaluate(loaded.scorer, holdout, part, config.seen, candidates=among)
-    table = with_segments(table, dataset)
+    table = with_segments(table, dataset, holdout)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)
     if out is not None:

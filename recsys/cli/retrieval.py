@@ -28,13 +28,12 @@ def show_retrieval(
 
     One line for each N, the last one for all items, which is one stage.
     """
-    from recsys.evaluation.held_out import refuse_part
+    from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.retrieval import retrieval_figures
 
     loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation
-    refuse_part(dataset, part, config.request_time)
-    holdout = dataset.holdout(part, config.request_time)
+    holdout = find_holdout(dataset, part, config.request_time)
     figures = retrieval_figures(
         loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
     )

@@ -15,7 +15,8 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import candidates_in_words
-from recsys.evaluation.metrics.ranks import Interval, metric_values
+from recsys.evaluation.metrics.intervals import Interval
+from recsys.evaluation.metrics.ranks import metric_values
 from recsys.tracking.runs import (
     EvaluatedRun,
     Run,

@@ -16,7 +16,7 @@ from recsys.comparison.significance import (
     refuse_unlike,
 )
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import Interval, bootstrap_means
+from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.tracking.runs import EvaluatedRun, run_label
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import bootstrap_means, chunks
+from recsys.evaluation.metrics.intervals import bootstrap_means, chunks
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
 

@@ -60,9 +60,15 @@ class Candidates:
 
 
 def choose_candidates(
-    config: EvaluationConfig, dataset: PreparedDataset, part: Part
+    config: EvaluationConfig, dataset: PreparedDataset, part: Part, holdout: Holdout
 ) -> Candidates | None:
-    """The candidates that a config asks for; None: the whole catalogue.
+    """Return the candidates that a config chooses, or None for the full catalogue.
+
+    Args:
+        config: the protocol.
+        dataset: the dataset of the holdout.
+        part: the part of the split.
+        holdout: the targets of the part.
 
     Raises:
         InputError: see `read_candidates`.
@@ -71,26 +77,26 @@ def choose_candidates(
     if isinstance(chosen, AllItems):
         return None
     if isinstance(chosen, GivenItems):
-        return read_candidates(chosen.file, dataset, part)
+        return read_candidates(chosen.file, dataset, holdout)
     logger.warning(SAMPLED_WARNING)
-    return sample_candidates(chosen, dataset, part, config.seen)
+    return sample_candidates(chosen, dataset, part, holdout, config.seen)
 
 
 def sample_candidates(
-    config: SampledItems, dataset: PreparedDataset, part: Part, seen: Seen
+    config: SampledItems, dataset: PreparedDataset, part: Part, holdout: Holdout, seen: Seen
 ) -> Candidates:
-    """Random items for each history that is followed by targets, and those targets.
+    """Draw random items for each history, and add the targets after it.
 
-    Targets of the same user and history have the same candidates: they stand in one list.
+    Targets of the same user and history have the same candidates: they are in one list.
 
     Args:
-        config: how many, drawn how.
+        config: the number of items and how they are drawn.
         dataset: the catalogue, and the interactions that popularity is counted in.
-        part: whose targets.
+        part: the part of the split.
+        holdout: the targets of the part.
         seen: under ``filter`` items of the history are not drawn.
     """
-    holdout, num_items = dataset.holdout(part), dataset.num_items
-    histories, rows = holdout.histories, holdout.rows
+    num_items, histories, rows = dataset.num_items, holdout.histories, holdout.rows
     targets = Histories(holdout.targets, _offsets(np.bincount(rows)))
     weights = np.ones(num_items + 1, dtype=np.float32)
     if config.by == "popularity":
@@ -118,18 +124,18 @@ def sample_candidates(
     return Candidates(name, sets.take(rows))
 
 
-def read_candidates(source: TableSource, dataset: PreparedDataset, part: Part) -> Candidates:
-    """Candidates that a table names, in raw ids.
+def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Holdout) -> Candidates:
+    """Read the candidates of each user from a table of raw ids.
 
     Every target must be among its user's candidates: adding it would rank among other items than
-    were given, and leaving it out would mix the candidates' merit into the model's. Candidates
-    outside the catalogue cannot be scored and are left out, with a warning; users without targets
-    are passed over.
+    those given, and leaving it out would mix the merit of the candidates into that of the model.
+    Candidates outside the catalogue cannot be scored and are dropped, with a warning; users without
+    targets are ignored.
 
     Args:
         source: a file or frame with the columns user_id and item_id, in any order.
-        dataset: whose targets.
-        part: which of them.
+        dataset: the dataset of the holdout.
+        holdout: the targets.
 
     Raises:
         InputError: the table cannot be read, or a target is not among its user's candidates.
@@ -143,7 +149,6 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, part: Part) -
     # One number per user and item makes questions of sets questions of numbers.
     width = dataset.num_items + 1
     pairs = np.unique((rows * width + tokens)[(rows >= 0) & (tokens != PAD)])
-    holdout = dataset.holdout(part)
     _refuse_without_target(pairs, width, holdout, dataset, origin)
     counts = np.bincount(pairs // width, minlength=dataset.num_users)
     given = Histories((pairs % width).astype(np.int32), _offsets(counts)).take(holdout.users)

@@ -1,4 +1,4 @@
-"""All that is kept of a scorer's evaluation on one part of a split, beside lists of purchases."""
+"""The ranks and the best items of a scorer on the held-out targets of one part of a split."""
 
 from __future__ import annotations
 
@@ -7,65 +7,101 @@ from typing import NamedTuple
 import numpy as np
 
 from recsys.config import EvaluationConfig, RequestTime
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
-from recsys.evaluation.catalogue_figures import catalogue_figures
+from recsys.evaluation.catalogue_metrics import catalogue_metrics
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables.rank import RankTable, rank_table
-from recsys.evaluation.tables.top_k import TopKTable, list_length, top_k_table
+from recsys.evaluation.tables.top_k import TopKTable, top_k_length, top_k_table
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, user_batches
 
 
 class HeldOut(NamedTuple):
-    """A scorer on the targets of one part."""
+    """The evaluation of a scorer on the targets of one part."""
 
     ranks: RankTable
-    """Of every target, with segments."""
+    """The rank of every target, with segments."""
     best: TopKTable
-    """The best items of the whole catalogue after every history."""
-    figures: dict[str, float]
-    """Of these lists, by name; see `catalogue_figures`."""
+    """The best items of the full catalogue after every history."""
+    metrics: dict[str, float]
+    """The metrics of these lists by name; see `catalogue_metrics`."""
 
 
-def refuse_part(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> None:
-    """Before the work: is there something to evaluate on, and can it be?
+def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> Holdout:
+    """Return the held-out targets of a part, which must be there and can be evaluated.
+
+    Under ``request_time="known"`` every target has a history of its own, so the histories differ
+    from those of ``"unknown"`` in their request times only.
 
     Raises:
-        InputError: there is not; or several targets after one history are to be asked for at the
-            time of each, where they make one list.
+        InputError: there are no targets; or the request times of several targets after one history
+            are to be known, although these targets are ranked in one list.
     """
-    holdout = dataset.holdout(part)
+    holdout = dataset.holdout(part, request_time)
     if not len(holdout.targets):
         raise InputError(
             f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
             "history)"
         )
-    if request_time == "known" and len(holdout.histories) < len(holdout.targets):
+    if request_time == "known" and _share_histories(holdout):
         raise InputError(
             f"{dataset.path}: evaluation.request_time=known: {dataset.config.split} has several "
-            f"{part} targets after one history, which are asked for at different times: hold out "
+            f"{part} targets after one history, which are requested at different times: hold out "
             "one, or let histories advance"
         )
+    return holdout
+
+
+class HeldOutParts(NamedTuple):
+    """The targets of both held-out parts."""
+
+    valid: Holdout
+    test: Holdout
+
+    @classmethod
+    def find(cls, dataset: PreparedDataset, request_time: RequestTime) -> HeldOutParts:
+        """Return both; see `find_holdout`."""
+        valid = find_holdout(dataset, "valid", request_time)
+        return cls(valid, find_holdout(dataset, "test", request_time))
+
+    def of(self, part: Part) -> Holdout:
+        """Return the targets of one part."""
+        return self.valid if part == "valid" else self.test
+
+
+def _share_histories(holdout: Holdout) -> bool:
+    """Do several targets of a user follow equally long, hence equal, histories?"""
+    lengths = holdout.histories.lengths[holdout.rows]
+    return bool(np.any((np.diff(holdout.users) == 0) & (np.diff(lengths) == 0)))
 
 
 def evaluate_held_out(
     scorer: Scorer,
     dataset: PreparedDataset,
+    holdout: Holdout,
     part: Part,
     config: EvaluationConfig,
     candidates: Candidates | None,
 ) -> HeldOut:
-    """Rank the targets among the candidates (None: all items), and list the best items of all.
+    """Rank the targets and list the best items, scoring each history once.
 
-    Each history is scored once.
+    Args:
+        scorer: the model or baseline.
+        dataset: the dataset of the holdout.
+        holdout: the targets of the part, as `find_holdout` returns them.
+        part: the part of the split.
+        config: the protocol; its cut-offs decide how long the lists are.
+        candidates: the items that targets are ranked among. If None, the full catalogue, which the
+            best items are always taken from.
     """
-    holdout, num_items = dataset.holdout(part, config.request_time), scorer.num_items
+    num_items = scorer.num_items
     sets = None if candidates is None else candidates.sets
     ranks = np.empty(len(holdout.targets), dtype=np.int64)
-    shape = len(holdout.histories), list_length(max(config.cutoffs, default=1), num_items)
+    shape = len(holdout.histories), top_k_length(max(config.cutoffs, default=1), num_items)
     items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     for batch in user_batches(len(holdout.histories), num_items):
         places, some = holdout.after(batch)
@@ -81,5 +117,5 @@ def evaluate_held_out(
         )
     table = rank_table(ranks, holdout, part, num_items, config.seen, candidates=candidates)
     best = top_k_table(items, values, holdout, part, num_items, config.seen)
-    figures = catalogue_figures(best, dataset, config.cutoffs, config.request_time)
-    return HeldOut(with_segments(table, dataset), best, figures)
+    metrics = catalogue_metrics(best, dataset, holdout.histories, config.cutoffs)
+    return HeldOut(with_segments(table, dataset, holdout), best, metrics)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation.metrics.ranks import Interval
+from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen, top_k
@@ -18,7 +18,7 @@ BASKET_PLACES = 10
 """Length of the lists that are held against baskets, which differ in size."""
 
 
-def list_length(dataset: PreparedDataset) -> int | None:
+def next_list_length(dataset: PreparedDataset) -> int | None:
     """Places of each list, n; None where one target per user leaves nothing to list."""
     match dataset.config.split:
         case LeaveLastOut(targets=places):
@@ -52,7 +52,7 @@ def evaluate_lists(
     Raises:
         InputError: the generator cannot write lists of that length.
     """
-    length = list_length(dataset)
+    length = next_list_length(dataset)
     if length is None:
         return None
     next_purchases = dataset.next_purchases(part, request_time)

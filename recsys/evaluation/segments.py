@@ -30,21 +30,21 @@ SEGMENTS = {
 """The columns that `with_segments` adds, in words."""
 
 
-def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
-    """The table with the columns of `SEGMENTS`, so that comparing by segment needs no data.
+def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) -> RankTable:
+    """Return the table with the columns of `SEGMENTS`: comparing by segment then needs no data.
 
-    The gap is null where all are the same (times that are mere sequence numbers). Popularity
-    counts the interactions before the part of the split; items of one popularity are ordered by
-    item token.
+    The gap is null if all gaps are equal (times that are only sequence numbers). Popularity counts
+    the interactions before the part of the split; items of equal popularity are ordered by item
+    token.
 
     Args:
-        table: the targets of a part of the split, in the order of the holdout.
-        dataset: what it was made of.
+        table: the ranks of the targets, in the order of the holdout.
+        dataset: the dataset of the holdout.
+        holdout: the targets.
 
     Raises:
         ValueError: the table has other rows than the holdout.
     """
-    holdout = dataset.holdout(table.protocol.part)
     if table.frame["target"].to_list() != holdout.targets.tolist():
         raise ValueError(f"the table has other targets than the {table.protocol.part} part")
     histories, rows = holdout.histories, holdout.rows

@@ -13,9 +13,10 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.candidates import choose_candidates
-from recsys.evaluation.held_out import evaluate_held_out, refuse_part
-from recsys.evaluation.metrics.ranks import metric_names
+from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.next_lists import evaluate_lists
+from recsys.experiments.results import Results
+from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
 from recsys.tracking.tracker import track
 
 
@@ -61,32 +62,25 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     experiment = experiment.model_copy(
         update={"name": f"{experiment.name}-{name}", "data": dataset.config}
     )
-    refuse_part(dataset, "test", experiment.evaluation.request_time)
-    refit, seen = experiment.training.refit, experiment.evaluation.seen
+    evaluation, refit = experiment.evaluation, experiment.training.refit
+    holdout = find_holdout(dataset, "test", evaluation.request_time)
     settings = baseline_settings(experiment)
-    candidates = choose_candidates(experiment.evaluation, dataset, "test")
+    candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_on", "train, valid" if refit else "train")
         baseline, started = BASELINES[name], time.perf_counter()
-        chosen = baseline.choose(dataset, seen)
+        chosen = baseline.choose(dataset, evaluation.seen)
         if chosen is not None:
             tracker.log_settings(
                 {f"baseline.{key}": value for key, value in asdict(chosen).items()}
             )
         tuned = time.perf_counter()
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
-        seconds = {"tune_seconds": tuned - started, "fit_seconds": time.perf_counter() - tuned}
-        test = evaluate_held_out(scorer, dataset, "test", experiment.evaluation, candidates)
-        lists = evaluate_lists(scorer, dataset, "test", seen)
+        seconds = {TUNE_SECONDS: tuned - started, FIT_SECONDS: time.perf_counter() - tuned}
+        test = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
+        lists = evaluate_lists(scorer, dataset, "test", evaluation.seen)
+        results = Results(evaluation.cutoffs, test, {} if lists is None else {"lists": lists})
         with tempfile.TemporaryDirectory() as folder:
-            test.ranks.save(Path(folder, "ranks_test.parquet"))
-            test.best.save(Path(folder, "topk_test.parquet"))
-            if lists is not None:
-                lists.save(Path(folder, "lists_test.parquet"))
-            for path in sorted(Path(folder).iterdir()):
-                tracker.log_path(path)
-        figures = test.ranks.summary(metric_names(experiment.evaluation.cutoffs))
-        tracker.log_intervals("test", figures | (lists.summary() if lists else {}))
-        tracker.log_figures({f"test/{name}": value for name, value in test.figures.items()})
-        tracker.log_figures(seconds)
+            results.save(Path(folder))
+            results.log(tracker, Path(folder), seconds)
     return tracker.run_id

@@ -42,7 +42,11 @@ class Choice(NamedTuple):
 
 
 def weigh_counts(
-    config: CountEnsembleConfig, experiment: Experiment, dataset: PreparedDataset, fitted: Fitted
+    config: CountEnsembleConfig,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    valid: Holdout,
+    fitted: Fitted,
 ) -> tuple[CountEnsemble, RankTable]:
     """Counts to go with a trained model, of what it was trained on.
 
@@ -62,7 +66,7 @@ def weigh_counts(
     choice = choose_count_ensemble(
         model_scorer(model, experiment),
         dataset.histories("valid"),
-        dataset.holdout("valid", experiment.evaluation.request_time),
+        valid,
         experiment.evaluation.seen,
         config.weights,
     )

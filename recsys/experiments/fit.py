@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,18 +24,18 @@ from recsys.data.files import new_folder
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates
-from recsys.evaluation.held_out import evaluate_held_out, refuse_part
-from recsys.evaluation.metrics.ranks import Interval, metric_names
-from recsys.evaluation.next_lists import evaluate_model_lists, list_length, list_summary
+from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
+from recsys.evaluation.metrics.intervals import Interval
+from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable, evaluate
-from recsys.evaluation.tables.top_k import TopKTable
 from recsys.experiments.count_weights import weigh_counts
 from recsys.experiments.curve import draw_learning_curve
+from recsys.experiments.results import Results
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import Scorer
 from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
@@ -45,14 +44,6 @@ from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
-
-_OUTPUTS = {
-    *("bundle", "learning_curve.png"),
-    *("ranks_valid.parquet", "ranks_test.parquet", "topk_test.parquet"),
-    *("lists_test.parquet", "lists_best_test.parquet"),
-    *("ranks_valid_model_alone.parquet", "ranks_test_model_alone.parquet"),
-}
-"""What there may be in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +104,23 @@ def fit(
     processes.join()
     out = Path(out) if out is not None else Path("runs") / experiment.name
     experiment = experiment.model_copy(update={"data": dataset.config})
-    _check_held_out(experiment, dataset)
-    candidates = choose_candidates(experiment.evaluation, dataset, "test")
     catalogue = Catalogue.of(experiment.model, dataset)
     dataset = catalogue.encoders.read(dataset)
+    held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
+    _check_generated(experiment, dataset)
+    candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
     if not processes.is_first():
         train_and_refit(
-            experiment, dataset, catalogue, found, lambda *_: None, lambda *_: None, progress
+            experiment,
+            dataset,
+            catalogue,
+            held_out.valid,
+            found,
+            lambda *_: None,
+            lambda *_: None,
+            progress,
         )
         sys.exit()
     _check_out(out)
@@ -138,10 +137,19 @@ def fit(
             file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
         fitted = train_and_refit(
-            experiment, dataset, catalogue, found, tracker.log_epoch, keep, progress
+            experiment,
+            dataset,
+            catalogue,
+            held_out.valid,
+            found,
+            tracker.log_epoch,
+            keep,
+            progress,
         )
         seconds = time.perf_counter() - started
-        run = _evaluate_and_write(experiment, dataset, fitted, candidates, seconds, out, tracker)
+        run = _evaluate_and_write(
+            experiment, dataset, held_out, fitted, candidates, seconds, out, tracker
+        )
     file.remove()
     return run
 
@@ -149,6 +157,7 @@ def fit(
 def _evaluate_and_write(
     experiment: Experiment,
     dataset: PreparedDataset,
+    held_out: HeldOutParts,
     fitted: Fitted,
     candidates: Candidates | None,
     seconds: float,
@@ -160,9 +169,9 @@ def _evaluate_and_write(
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
     scorer, count_ensemble, valid_ranks, alone = _with_counts(
-        experiment, dataset, fitted, candidates
+        experiment, dataset, held_out, fitted, candidates
     )
-    test = evaluate_held_out(scorer, dataset, "test", evaluation, candidates)
+    test = evaluate_held_out(scorer, dataset, held_out.test, "test", evaluation, candidates)
     lists = evaluate_model_lists(
         fitted.model,
         scorer,
@@ -172,40 +181,33 @@ def _evaluate_and_write(
         evaluation.seen,
         evaluation.request_time,
     )
-    valid = with_segments(valid_ranks, dataset)
+    results = Results(
+        evaluation.cutoffs,
+        test,
+        lists,
+        with_segments(valid_ranks, dataset, held_out.valid),
+        {part: with_segments(t, dataset, held_out.of(part)) for part, t in alone.items()},
+    )
     parameters = sum(weight.numel() for weight in fitted.model.parameters())
     best_epoch, _ = fitted.curve.validated()
-    costs = {"best_epoch": best_epoch, "fit_seconds": seconds, "parameters": parameters}
+    costs = {
+        artifacts.BEST_EPOCH: best_epoch,
+        artifacts.FIT_SECONDS: seconds,
+        artifacts.PARAMETERS: parameters,
+    }
     costs |= peak_memory_mib()
     if count_ensemble is not None:
-        costs["count_ensemble_weight"] = count_ensemble.weight
-        costs["count_ensemble_repeat_weight"] = count_ensemble.repeat_weight
-    tables: dict[str, RankTable | NextListTable | TopKTable]
-    tables = {"ranks_valid": valid, "ranks_test": test.ranks, "topk_test": test.best}
-    tables |= {f"{name}_test": table for name, table in lists.items()}
-    tables |= {
-        f"ranks_{part}_model_alone": with_segments(table, dataset) for part, table in alone.items()
-    }
-    _write(out, experiment, dataset, fitted, count_ensemble, tables)
-    for path in sorted(out.iterdir()):  # after they are safe on disk: a store may fail
-        tracker.log_path(path)
-    names = metric_names(experiment.evaluation.cutoffs)
-    valid_figures = valid.summary(names)
-    test_figures = test.ranks.summary(names) | list_summary(lists)
-    tracker.log_intervals("valid", valid_figures)
-    tracker.log_intervals("test", test_figures)
-    for part, table in alone.items():
-        figures = table.summary(names)
-        tracker.log_intervals(part, {f"model_alone_{name}": figures[name] for name in names})
-    of_lists = {f"test/{name}": value for name, value in test.figures.items()}
-    tracker.log_figures(costs | of_lists)
+        costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
+        costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
+    _write(out, experiment, dataset, fitted, count_ensemble, results)
+    results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
-        bundle=out / "bundle",
+        bundle=out / artifacts.BUNDLE,
         best_epoch=best_epoch,
-        valid=valid_figures,
-        test=test_figures,
+        valid=results.valid_metrics,
+        test=results.test_metrics,
         seconds=seconds,
     )
 
@@ -224,6 +226,7 @@ class _Final(NamedTuple):
 def _with_counts(
     experiment: Experiment,
     dataset: PreparedDataset,
+    held_out: HeldOutParts,
     fitted: Fitted,
     candidates: Candidates | None,
 ) -> _Final:
@@ -231,9 +234,10 @@ def _with_counts(
     scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
     if experiment.count_ensemble is None:
         return _Final(scorer, None, valid, {})
-    holdout = dataset.holdout("test", evaluation.request_time)
-    test = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
-    count_ensemble, weighed = weigh_counts(experiment.count_ensemble, experiment, dataset, fitted)
+    test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
+    count_ensemble, weighed = weigh_counts(
+        experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
+    )
     return _Final(
         count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )
@@ -255,11 +259,11 @@ def _write(
     dataset: PreparedDataset,
     fitted: Fitted,
     count_ensemble: CountEnsemble | None,
-    tables: Mapping[str, RankTable | NextListTable | TopKTable],
+    results: Results,
 ) -> None:
     with new_folder(out) as folder:
         ModelBundle.write(
-            folder / "bundle",
+            folder / artifacts.BUNDLE,
             fitted.model,
             experiment,
             dataset,
@@ -268,16 +272,13 @@ def _write(
             count_ensemble,
             fitted.catalogue.encoders,
         )
-        for name, table in tables.items():
-            table.save(folder / f"{name}.parquet")
-        draw_learning_curve(fitted.curve, experiment.name, folder / "learning_curve.png")
+        results.save(folder)
+        draw_learning_curve(fitted.curve, experiment.name, folder / artifacts.LEARNING_CURVE)
 
 
-def _check_held_out(experiment: Experiment, dataset: PreparedDataset) -> None:
-    """Before hours of training: is there something to evaluate on, and will the model do for it?"""
-    refuse_part(dataset, "valid", experiment.evaluation.request_time)
-    refuse_part(dataset, "test", experiment.evaluation.request_time)
-    model, length = experiment.model, list_length(dataset)
+def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
+    """Before hours of training: can the model generate lists that are long enough?"""
+    model, length = experiment.model, next_list_length(dataset)
     if length and isinstance(model, SequenceToSequenceConfig) and model.max_generated < length:
         raise InputError(
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
@@ -289,7 +290,7 @@ def _check_out(out: Path) -> None:
     """Before hours of training, not after: will the results have a place?"""
     if out.exists():
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-        if foreign := there - _OUTPUTS:
+        if foreign := there - artifacts.RUN_FILES:
             raise InputError(f"{out}: exists and is left alone: {min(foreign)} is not of a run")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

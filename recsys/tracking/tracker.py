@@ -25,7 +25,7 @@ from recsys.data.files import file_sha256
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
-from recsys.evaluation.metrics.ranks import Interval
+from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
 from recsys.tracking.runs import store_lock
 
@@ -58,29 +58,29 @@ class Tracker:
         with self.log_store_errors():
             self.client.log_batch(self.run_id, params=_params(settings))
 
-    def log_figures(self, figures: Mapping[str, float], step: int = 0) -> None:
-        """Numbers of one step."""
+    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
+        """Log the numbers of one step."""
         now = int(time.time() * 1000)
-        metrics = [
+        unlogged = [
             Metric(name, value, now, step)
-            for name, value in figures.items()
+            for name, value in metrics.items()
             if (name, step) not in self.logged
         ]
         with self.log_store_errors():
-            self.client.log_batch(self.run_id, metrics=metrics)
+            self.client.log_batch(self.run_id, metrics=unlogged)
 
-    def log_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Numbers of an epoch, from 1."""
-        self.log_figures(figures, epoch)
+    def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Log the numbers of an epoch, counted from 1."""
+        self.log_metrics(metrics, epoch)
 
-    def log_intervals(self, prefix: str, figures: Mapping[str, Interval]) -> None:
-        """Means as ``prefix/name``, their 95% intervals as ``prefix/name_low`` and ``_high``."""
+    def log_intervals(self, prefix: str, intervals: Mapping[str, Interval]) -> None:
+        """Log means as ``prefix/name`` and 95% intervals as ``prefix/name_low`` and ``_high``."""
         flat: dict[str, float] = {}
-        for name, figure in figures.items():
-            flat[f"{prefix}/{name}"] = figure.mean
-            flat[f"{prefix}/{name}_low"] = figure.low
-            flat[f"{prefix}/{name}_high"] = figure.high
-        self.log_figures(flat)
+        for name, interval in intervals.items():
+            flat[f"{prefix}/{name}"] = interval.mean
+            flat[f"{prefix}/{name}_low"] = interval.low
+            flat[f"{prefix}/{name}_high"] = interval.high
+        self.log_metrics(flat)
 
     def log_audit(self, findings: Sequence[Finding]) -> None:
         """What the audit of the dataset found, as the artifact audit.json."""

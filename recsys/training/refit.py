@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.progress import Progress
 
 from recsys.config import Experiment
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import Model
@@ -42,6 +43,7 @@ def train_and_refit(
     experiment: Experiment,
     dataset: PreparedDataset,
     catalogue: Catalogue,
+    valid: Holdout,
     found: Checkpoint | None,
     report: Report,
     keep: Keep,
@@ -53,6 +55,7 @@ def train_and_refit(
         experiment: all settings.
         dataset: the prepared dataset.
         catalogue: its items.
+        valid: the validation targets.
         found: where to go on; None: at the beginning.
         report: called after each epoch of the first training, and of those that are over already.
         keep: called with the state now and then, in the first process.
@@ -66,7 +69,7 @@ def train_and_refit(
         experiment,
         catalogue,
         dataset.histories("valid"),
-        dataset.holdout("valid", experiment.evaluation.request_time),
+        valid,
         experiment.training.max_epochs,
         report,
         progress,

@@ -15,7 +15,7 @@ from recsys.baselines.tuned import BASELINES
 from recsys.comparison.significance import holm, paired_difference
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.metrics.ranks import bootstrap_means
+from recsys.evaluation.metrics.intervals import bootstrap_means
 from recsys.evaluation.next_lists import evaluate_lists
 from recsys.experiments.baseline import baselines_of
 from recsys.experiments.fit import fit

@@ -16,9 +16,9 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.catalogue_figures import catalogue_figures, item_features
+from recsys.evaluation.catalogue_metrics import catalogue_metrics, item_features
 from recsys.evaluation.metrics.beyond_accuracy import coverage_and_gini, diversity, mean_of_lists
-from recsys.evaluation.tables.top_k import TopKTable, list_length, top_k_table
+from recsys.evaluation.tables.top_k import TopKTable, top_k_length, top_k_table
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
 
@@ -101,7 +101,7 @@ def holdout() -> Holdout:
 
 
 def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
-    length = list_length(wanted, scorer.num_items)
+    length = top_k_length(wanted, scorer.num_items)
     items, scores = top_k(scorer, targets.histories, length, seen)
     return top_k_table(items, scores, targets, part, scorer.num_items, seen)
 
@@ -132,7 +132,7 @@ def test_figures_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
     assert popularity.tolist() == [5, 3, 3, 1, 1]
     targets = tiny_dataset.holdout("test")
     table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow", 50)
-    figures = catalogue_figures(table, tiny_dataset, (1, 2, 50))
+    figures = catalogue_metrics(table, tiny_dataset, targets.histories, (1, 2, 50))
     names = ("coverage", "gini", "novelty", "popularity_lift")
     assert set(figures) == {f"{name}_at_{k}" for name in names for k in (1, 2)}
     assert figures["coverage_at_2"] == 2 / 5

@@ -14,6 +14,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.comparison.compare import compare
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
@@ -43,6 +44,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     return prepare(log, config, tmp_path_factory.mktemp("data") / "log")
 
 
+@pytest.fixture(scope="module")
+def holdout(dataset: PreparedDataset) -> Holdout:
+    return dataset.holdout("test")
+
+
 def lists(histories: Histories) -> list[list[int]]:
     return [histories[slice(b, b + 1)].items.tolist() for b in range(len(histories))]
 
@@ -58,8 +64,9 @@ def test_ranks_among_candidates_by_hand() -> None:
     assert ranks.tolist() == [1, 2, 3, NEVER]
 
 
-def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(dataset: PreparedDataset) -> None:
-    holdout = dataset.holdout("test")
+def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(
+    dataset: PreparedDataset, holdout: Holdout
+) -> None:
     scorer = Popularity(np.random.default_rng(1).random(dataset.num_items + 1))
     everything = Histories.from_lists([range(1, dataset.num_items + 1)] * len(holdout.targets))
     among = Candidates("everything", everything)
@@ -68,9 +75,10 @@ def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(dataset: Prepa
 
 
 @pytest.mark.parametrize("seen", ["filter", "allow"])
-def test_samples_are_what_was_asked_for(dataset: PreparedDataset, seen: Seen) -> None:
-    holdout = dataset.holdout("test")
-    candidates = sample_candidates(SampledItems(num=5), dataset, "test", seen)
+def test_samples_are_what_was_asked_for(
+    dataset: PreparedDataset, holdout: Holdout, seen: Seen
+) -> None:
+    candidates = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
     assert candidates.name == "sampled 5 (uniform, seed 0)"
     targets: dict[int, set[int]] = {}
     for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
@@ -88,20 +96,19 @@ def test_samples_are_what_was_asked_for(dataset: PreparedDataset, seen: Seen) ->
         seen_anyway += len(others & set(histories[row]))
         assert drawn.setdefault(user, among) == among  # targets of a user stand in one list
     assert (seen_anyway == 0) == (seen == "filter")
-    again = sample_candidates(SampledItems(num=5), dataset, "test", seen)
+    again = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
     assert again.sets.items.tolist() == candidates.sets.items.tolist()
-    other = sample_candidates(SampledItems(num=5, seed=1), dataset, "test", seen)
+    other = sample_candidates(SampledItems(num=5, seed=1), dataset, "test", holdout, seen)
     assert other.sets.items.tolist() != candidates.sets.items.tolist()
 
 
-def test_samples_follow_popularity_if_asked_to(dataset: PreparedDataset) -> None:
+def test_samples_follow_popularity_if_asked_to(dataset: PreparedDataset, holdout: Holdout) -> None:
     bought = dataset.histories("test").items
     share = float(np.mean(bought == 1))
     assert share > 0.4
     for by, expected in (("uniform", 1 / dataset.num_items), ("popularity", share)):
         config = SampledItems.model_validate({"num": 1, "by": by})
-        holdout = dataset.holdout("test")
-        sets = sample_candidates(config, dataset, "test", "allow").sets
+        sets = sample_candidates(config, dataset, "test", holdout, "allow").sets
         # Of the users whose targets are others: how often is item 1 the one that was drawn?
         own = np.zeros(dataset.num_users, dtype=bool)
         own[holdout.users[holdout.targets == 1]] = True
@@ -110,14 +117,13 @@ def test_samples_follow_popularity_if_asked_to(dataset: PreparedDataset) -> None
         assert drawn == pytest.approx(expected, abs=0.15)
 
 
-def test_more_samples_than_items_are_all_items(dataset: PreparedDataset) -> None:
-    sets = sample_candidates(SampledItems(num=10_000), dataset, "test", "allow").sets
+def test_more_samples_than_items_are_all_items(dataset: PreparedDataset, holdout: Holdout) -> None:
+    sets = sample_candidates(SampledItems(num=10_000), dataset, "test", holdout, "allow").sets
     assert set(sets.lengths.tolist()) == {dataset.num_items}
 
 
-def given(dataset: PreparedDataset) -> pl.DataFrame:
+def given(dataset: PreparedDataset, holdout: Holdout) -> pl.DataFrame:
     """For every user the two targets and item 2, in raw ids."""
-    holdout = dataset.holdout("test")
     return pl.DataFrame(
         {
             "user_id": dataset.user_ids.gather(pl.Series(np.tile(holdout.users, 2))),
@@ -132,19 +138,19 @@ def given(dataset: PreparedDataset) -> pl.DataFrame:
 
 
 def test_given_candidates(
-    dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    dataset: PreparedDataset, holdout: Holdout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = given(dataset)
+    table = given(dataset, holdout)
     strangers = pl.DataFrame({"user_id": ["u000", "nobody"], "item_id": [4711, 3]})
     pl.concat([table, strangers]).sample(fraction=1, shuffle=True, seed=0).write_csv(
         tmp_path / "candidates.csv"
     )
     with caplog.at_level(logging.WARNING):
-        candidates = read_candidates(tmp_path / "candidates.csv", dataset, "test")
+        candidates = read_candidates(tmp_path / "candidates.csv", dataset, holdout)
     assert "candidates.csv: 1 candidates outside the catalogue left out" in caplog.text
-    assert read_candidates(table, dataset, "test").name == candidates.name  # whatever the order
+    # The order of the rows does not matter.
+    assert read_candidates(table, dataset, holdout).name == candidates.name
     (two,) = dataset.vocabulary.encode([2]).tolist()
-    holdout = dataset.holdout("test")
     together = dict(zip(*_targets_of(holdout.users, holdout.targets), strict=True))
     for user, among in zip(holdout.users.tolist(), lists(candidates.sets), strict=True):
         assert set(among) == {two, *together[user]}
@@ -163,17 +169,22 @@ def _targets_of(users: np.ndarray, targets: np.ndarray) -> tuple[list[int], list
     return [*together], [*together.values()]
 
 
-def test_a_target_that_is_no_candidate_is_named(dataset: PreparedDataset) -> None:
-    holdout = dataset.holdout("test")
+def test_a_target_that_is_no_candidate_is_named(dataset: PreparedDataset, holdout: Holdout) -> None:
     item = dataset.vocabulary.decode(holdout.targets[:1])[0]
-    table = given(dataset).filter(~((pl.col("user_id") == "u000") & (pl.col("item_id") == item)))
+    table = given(dataset, holdout).filter(
+        ~((pl.col("user_id") == "u000") & (pl.col("item_id") == item))
+    )
     with pytest.raises(
         InputError,
         match=rf"^the candidates: item_id {item}, a target of user_id 'u000', is not among",
     ):
-        read_candidates(table, dataset, "test")
+        read_candidates(table, dataset, holdout)
     with pytest.raises(InputError, match=r"user_id 'u199', .* \(2 targets of"):
-        read_candidates(given(dataset).filter(pl.col("user_id") != "u199"), dataset, "test")
+        read_candidates(
+            given(dataset, holdout).filter(pl.col("user_id") != "u199"),
+            dataset,
+            dataset.holdout("test"),
+        )
 
 
 def test_configs_in_short_and_in_full() -> None:
@@ -189,7 +200,7 @@ def test_configs_in_short_and_in_full() -> None:
 
 
 def test_a_sampled_run_says_so_wherever_it_is_shown(
-    dataset: PreparedDataset, tmp_path: Path
+    dataset: PreparedDataset, holdout: Holdout, tmp_path: Path
 ) -> None:
     tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
     tree = {"name": "few", "evaluation": {"candidates": "sampled"}, "tracking": tracking}
@@ -201,7 +212,7 @@ def test_a_sampled_run_says_so_wherever_it_is_shown(
     assert tags["protocol.candidates"] == "sampled 100 (uniform, seed 0)"
     table = RankTable.load(client.download_artifacts(sampled, "ranks_test.parquet", str(tmp_path)))
     assert table.protocol.candidates == tags["protocol.candidates"]
-    assert choose_candidates(experiment.evaluation, dataset, "test") is not None
+    assert choose_candidates(experiment.evaluation, dataset, "test", holdout) is not None
     words = compare([sampled], experiment.tracking).protocol
     assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: figures of sampled cand" in words
     assert "SAMPLED" not in compare([every], experiment.tracking).protocol

@@ -11,7 +11,8 @@ from scipy import stats
 
 from recsys.comparison.effect import paired_effect
 from recsys.comparison.significance import PairedResult, _t_p_value, paired_difference
-from recsys.evaluation.metrics.ranks import Interval, metric_values, summarise
+from recsys.evaluation.metrics.intervals import Interval
+from recsys.evaluation.metrics.ranks import metric_values, summarise
 
 COMPARISONS, USERS, METRIC = 1_000, 300, "ndcg_at_3"
 

@@ -14,7 +14,7 @@ from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.held_out import evaluate_held_out, refuse_part
+from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import top_k
@@ -46,8 +46,8 @@ def test_one_pass_gives_what_two_give(
     monkeypatch.setattr(scorer_module, "FEWEST_USERS", users)
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
     scorer, config = Remembers(), EvaluationConfig(cutoffs=(1, 3))
-    found = evaluate_held_out(scorer, tiny_dataset, "test", config, None)
-    holdout = tiny_dataset.holdout("test")
+    holdout = find_holdout(tiny_dataset, "test", "unknown")
+    found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None)
     assert scorer.request_times == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
     assert found.ranks.ranks.tolist() == expected.ranks.tolist()
@@ -66,6 +66,6 @@ def test_targets_of_one_history_cannot_be_asked_for_at_their_own_times(
 ) -> None:
     split = LeaveLastOut(targets=2)
     dataset = prepare(tiny_log, DataConfig(split=split, duplicates="keep"), tmp_path / "tiny")
-    refuse_part(dataset, "test", "unknown")
+    find_holdout(dataset, "test", "unknown")
     with pytest.raises(InputError, match=r"request_time=known: .* several test targets after one"):
-        refuse_part(dataset, "test", "known")
+        find_holdout(dataset, "test", "known")

@@ -13,8 +13,8 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 )
 
 from recsys.errors import InputError
+from recsys.evaluation.metrics.intervals import bootstrap_means
 from recsys.evaluation.metrics.ranks import (
-    bootstrap_means,
     metric_names,
     metric_values,
     ndcg_at,
@@ -129,5 +129,5 @@ def test_interval_of_targets_that_go_together_is_that_of_their_users() -> None:
 def test_bootstrap_in_pieces_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     values, counts = np.array([[0.0, 1.0, 3.0]]), np.array([5, 3, 2])
     whole = bootstrap_means(values, counts, np.random.default_rng(0))
-    monkeypatch.setattr("recsys.evaluation.metrics.ranks._DRAWS_AT_ONCE", 30)
+    monkeypatch.setattr("recsys.evaluation.metrics.intervals._DRAWS_AT_ONCE", 30)
     assert bootstrap_means(values, counts, np.random.default_rng(0)) == whole

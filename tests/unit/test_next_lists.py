@@ -21,7 +21,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.next_lists import evaluate_lists, list_length
+from recsys.evaluation.next_lists import evaluate_lists, next_list_length
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
@@ -66,7 +66,7 @@ def experiment_of(folder: Path, model: dict[str, Any]) -> Experiment:
 def test_lists_are_as_long_as_the_split_asks_for(
     split: Split, items: int, length: int | None, tmp_path: Path
 ) -> None:
-    assert list_length(dataset_of(tmp_path, split, users=20, items=items)) == length
+    assert next_list_length(dataset_of(tmp_path, split, users=20, items=items)) == length
 
 
 def test_a_scorer_lists_its_best_items_for_everyone(tmp_path: Path) -> None:

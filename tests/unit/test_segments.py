@@ -18,7 +18,8 @@ from recsys.evaluation.tables.rank import RankTable, evaluate
 
 def ranked(dataset: PreparedDataset) -> RankTable:
     scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
-    return with_segments(evaluate(scorer, dataset.holdout("test"), "test", "allow"), dataset)
+    holdout = dataset.holdout("test")
+    return with_segments(evaluate(scorer, holdout, "test", "allow"), dataset, holdout)
 
 
 @pytest.fixture
@@ -79,7 +80,8 @@ def test_figures_by_segment_are_those_of_its_targets(tmp_path: Path) -> None:
         }
     )
     config = DataConfig(split=LeaveLastOut(targets=3))
-    table = ranked(prepare(log, config, tmp_path / "data"))
+    dataset = prepare(log, config, tmp_path / "data")
+    table = ranked(dataset)
     for column in SEGMENTS:
         frame = by_segment(table, column, ["recall_at_5", "ndcg_at_5"])
         assert frame["targets"].sum() == len(table.frame)
@@ -93,7 +95,7 @@ def test_figures_by_segment_are_those_of_its_targets(tmp_path: Path) -> None:
         by_segment(table, "country", ["mrr"])
     other = RankTable(table.frame.head(3), table.protocol)
     with pytest.raises(ValueError, match="other targets"):
-        with_segments(other, prepare(log, config, tmp_path / "data"))
+        with_segments(other, dataset, dataset.holdout("test"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import Interval, bootstrap_means
+from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.evaluation.tables.parquet import load_table, save_table
 from recsys.inference.ranking import Seen
 

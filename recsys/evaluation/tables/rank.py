@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
 from recsys.evaluation.candidates import CATALOGUE, Candidates
-from recsys.evaluation.metrics.ranks import Interval, list_numbers, summarise, user_values
+from recsys.evaluation.metrics.intervals import Interval
+from recsys.evaluation.metrics.ranks import list_numbers, summarise, user_values
 from recsys.evaluation.tables.parquet import load_table, save_table
 from recsys.inference.ranking import Seen, Ties, rank_targets
 from recsys.inference.scorer import Scorer

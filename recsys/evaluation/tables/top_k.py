@@ -56,8 +56,8 @@ class TopKTable:
         return cls(*load_table(path, _NOUN, _SCHEMA, NextListProtocol))
 
 
-def list_length(wanted: int, num_items: int) -> int:
-    """How many places a list has: at most 100, and at most as many as the catalogue has items."""
+def top_k_length(wanted: int, num_items: int) -> int:
+    """Return the length of a list: at most 100, and at most the size of the catalogue."""
     return min(wanted, _MOST, num_items)
 
 

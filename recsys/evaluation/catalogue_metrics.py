@@ -1,4 +1,4 @@
-"""What the lists of best items do with the catalogue: coverage, novelty, popularity, diversity."""
+"""Coverage, novelty, popularity and diversity of the best items over the catalogue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import RequestTime
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.metrics.beyond_accuracy import (
@@ -40,13 +39,13 @@ def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
     return features
 
 
-def catalogue_figures(
+def catalogue_metrics(
     table: TopKTable,
     dataset: PreparedDataset,
+    histories: Histories,
     cutoffs: Sequence[int],
-    request_time: RequestTime = "unknown",
 ) -> dict[str, float]:
-    """Figures of the k best items, for each cut-off k that the lists are long enough for.
+    """Return the metrics of the k best items for each cut-off k that the lists are long enough for.
 
     Popularity is the number of interactions before the targets. Means are over users.
 
@@ -58,23 +57,22 @@ def catalogue_figures(
     - ``diversity_at_K``: see `diversity`; of k > 1, where the item table has categories.
 
     Args:
-        table: made of a part of the dataset.
-        dataset: that one.
+        table: the best items after each history.
+        dataset: the dataset of the holdout.
+        histories: the histories of the holdout.
         cutoffs: the values of k.
-        request_time: as the lists were asked for; see `PreparedDataset.holdout`.
 
     Returns:
-        Figures by name; those that have no value are left out.
+        Metrics by name, without those that have no value.
     """
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
-    histories = dataset.holdout(table.protocol.part, request_time).histories
     usual = _mean_of_histories(histories, popularity)
     features = item_features(dataset.item_table)
     users, every = table.frame["user"].to_numpy(), table.items
 
-    def figures(k: int) -> Iterator[tuple[str, float]]:
+    def metrics(k: int) -> Iterator[tuple[str, float]]:
         lists = every[:, :k]
         coverage, gini = coverage_and_gini(lists, dataset.num_items)
         yield "coverage", coverage
@@ -90,7 +88,7 @@ def catalogue_figures(
         f"{name}_at_{k}": value
         for k in cutoffs
         if k <= table.protocol.length
-        for name, value in figures(k)
+        for name, value in metrics(k)
         if np.isfinite(value)
     }
 

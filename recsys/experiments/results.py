@@ -1,0 +1,77 @@
+"""The results of an evaluated run: its tables and metrics, written to disk and logged to MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from recsys.data.prepared import Part
+from recsys.evaluation.held_out import HeldOut
+from recsys.evaluation.metrics.intervals import Interval
+from recsys.evaluation.metrics.ranks import metric_names
+from recsys.evaluation.next_lists import list_summary
+from recsys.evaluation.tables.next_list import NextListTable
+from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables.top_k import TopKTable
+from recsys.tracking import artifacts
+from recsys.tracking.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Results:
+    """The tables of a trained model or a baseline."""
+
+    cutoffs: Sequence[int]
+    """The k of the metrics that are logged."""
+    test: HeldOut
+    lists: Mapping[str, NextListTable]
+    """The lists of next purchases on the test part, as `evaluate_model_lists` names them."""
+    valid: RankTable | None = None
+    """The ranks of the validation targets, with segments; None for a baseline."""
+    model_alone: Mapping[Part, RankTable] = field(default_factory=dict)
+    """The ranks, with segments, of a model without its count ensemble; empty if it has none."""
+
+    @cached_property
+    def test_metrics(self) -> dict[str, Interval]:
+        """The metrics of the test ranks and of the lists, with intervals."""
+        ranks = self.test.ranks.summary(metric_names(self.cutoffs))
+        return ranks | list_summary(self.lists)
+
+    @cached_property
+    def valid_metrics(self) -> dict[str, Interval]:
+        """The metrics of the validation ranks, with intervals; empty for a baseline."""
+        return {} if self.valid is None else self.valid.summary(metric_names(self.cutoffs))
+
+    def save(self, folder: Path) -> None:
+        """Write every table into the folder."""
+        tables: dict[str, RankTable | NextListTable | TopKTable]
+        tables = {artifacts.model_alone_file(part): t for part, t in self.model_alone.items()}
+        tables |= {artifacts.next_list_file("test", name): t for name, t in self.lists.items()}
+        tables[artifacts.rank_file("test")] = self.test.ranks
+        tables[artifacts.top_k_file("test")] = self.test.best
+        if self.valid is not None:
+            tables[artifacts.rank_file("valid")] = self.valid
+        for name, table in tables.items():
+            table.save(folder / name)
+
+    def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
+        """Log the files of the folder, all metrics and the costs.
+
+        Args:
+            tracker: the open run.
+            folder: the folder that `save` wrote to; its other files are logged too.
+            costs: numbers by name.
+        """
+        for path in sorted(folder.iterdir()):
+            tracker.log_path(path)
+        if self.valid is not None:
+            tracker.log_intervals("valid", self.valid_metrics)
+        tracker.log_intervals("test", self.test_metrics)
+        names = metric_names(self.cutoffs)
+        for part, table in self.model_alone.items():
+            intervals = table.summary(names)
+            tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
+        catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
+        tracker.log_metrics({**costs, **catalogue})

@@ -1,0 +1,64 @@
+"""The names of a run's artifacts and of its logged costs."""
+
+from __future__ import annotations
+
+from recsys.data.prepared import Part
+
+BUNDLE = "bundle"
+LEARNING_CURVE = "learning_curve.png"
+COMPARISON = "comparison"
+"""The folder of artifacts that holds the report of a comparison."""
+
+FIT_SECONDS = "fit_seconds"
+TUNE_SECONDS = "tune_seconds"
+BEST_EPOCH = "best_epoch"
+PARAMETERS = "parameters"
+PEAK_MEMORY = "peak_memory_mib"
+"""The name under which `recsys.training.process_memory` reports it."""
+COUNT_WEIGHT = "count_ensemble_weight"
+REPEAT_WEIGHT = "count_ensemble_repeat_weight"
+
+COSTS = (FIT_SECONDS, PEAK_MEMORY, PARAMETERS)
+"""The costs that a comparison shows."""
+
+VALIDATION_CURVE = "epoch/valid_ndcg_at_10"
+"""NDCG@10 on the validation targets, logged once per epoch."""
+
+
+def rank_file(part: Part) -> str:
+    """Return the name of the rank table of a part.
+
+    >>> rank_file("test")
+    'ranks_test.parquet'
+    """
+    return f"ranks_{part}.parquet"
+
+
+def model_alone_file(part: Part) -> str:
+    """Return the name of the rank table of the model without its count ensemble."""
+    return f"ranks_{part}_model_alone.parquet"
+
+
+def top_k_file(part: Part) -> str:
+    """Return the name of the table of best items."""
+    return f"topk_{part}.parquet"
+
+
+def next_list_file(part: Part, lists: str = "lists") -> str:
+    """Return the name of a table of next purchases; ``lists`` as `evaluate_model_lists` names it.
+
+    >>> next_list_file("test"), next_list_file("test", "lists_best")
+    ('lists_test.parquet', 'lists_best_test.parquet')
+    """
+    return f"{lists}_{part}.parquet"
+
+
+RUN_FILES = frozenset(
+    {
+        *(BUNDLE, LEARNING_CURVE),
+        *(rank_file("valid"), rank_file("test"), top_k_file("test")),
+        *(next_list_file("test"), next_list_file("test", "lists_best")),
+        *(model_alone_file("valid"), model_alone_file("test")),
+    }
+)
+"""Everything that the folder of a run may contain."""
