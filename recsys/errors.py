@@ -1,4 +1,4 @@
-"""The one exception that users cause and can mend."""
+"""Exceptions that cross the layers."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,6 +8,20 @@ class InputError(ValueError):
     """Bad input: the message names the file, the row or key, the rule and the value.
 
     The commands print it as one line and exit with status 2; nothing has been written.
+    """
+
+
+class NotFirstProcess(Exception):  # noqa: N818 - not an error
+    """The work of this process ended: of several, only the first evaluates and writes.
+
+    The commands exit with status 0.
+    """
+
+
+class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
+    """A SIGTERM ended the training, which resumes from its checkpoint when it is run again.
+
+    The commands exit with status 143, as a shell reports it.
     """
 
 

@@ -22,7 +22,7 @@ from recsys.tracking import tracker as tracking
 from recsys.tracking.runs import find_runs
 from recsys.training import refit as refit_module
 from recsys.training.loop import train
-from recsys.training.process_memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_peak_memory_counts_from_where_it_is_told_to() -> None:
     big = torch.ones(64 << 20, dtype=torch.uint8)  # 64 MiB
     whole = peak_memory_mib()["peak_memory_mib"]
     del big
-    forget_peak()
+    reset_peak_memory()
     assert 10 < peak_memory_mib()["peak_memory_mib"] <= whole
 
 

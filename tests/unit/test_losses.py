@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from recsys.model.heads import DotProductHead
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.training.losses import chunked_cross_entropy, cross_entropy, seen_items
+from recsys.training.losses import chunked_cross_entropy, cross_entropy, expand_seen
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -65,7 +65,7 @@ def test_cross_entropy_equals_torch_with_gradients(
                     torch.tensor(left.index(target)),
                     label_smoothing=smoothing,
                 )
-    found = cross_entropy(logits * 1, targets, seen_items(history, length), smoothing)
+    found = cross_entropy(logits * 1, targets, expand_seen(history, length), smoothing)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-5)
     (one,) = torch.autograd.grad(found, logits)
     (other,) = torch.autograd.grad(expected, logits)
@@ -108,11 +108,11 @@ def test_label_smoothing_by_hand() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_seen_items_are_those_up_to_each_of_the_last_positions(
+def test_expand_seen_are_those_up_to_each_of_the_last_positions(
     row: list[int], data: st.DataObject
 ) -> None:
     steps = data.draw(st.integers(1, len(row)))
-    found = seen_items(torch.tensor([row, row[::-1]]), steps)
+    found = expand_seen(torch.tensor([row, row[::-1]]), steps)
     assert found.shape == (2, steps, len(row))
     for items, before in zip([row, row[::-1]], found.tolist(), strict=True):
         for step in range(steps):
@@ -146,7 +146,7 @@ def test_chunks_change_nothing(
     sides = head.represent_history(states, memory), head.represent_candidates(table)
     count = int((targets > 0).sum())
     logits = head.logits(*sides)
-    whole = cross_entropy(logits, targets, seen_items(had, length), smoothing) / count
+    whole = cross_entropy(logits, targets, expand_seen(had, length), smoothing) / count
     chunked = chunked_cross_entropy(
         head.logits,
         *sides,
@@ -165,7 +165,7 @@ def test_chunks_change_nothing(
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
-def test_seen_items_can_be_kept_in_the_softmax() -> None:
+def test_expand_seen_can_be_kept_in_the_softmax() -> None:
     """Under `seen: allow` nothing but PAD is left out."""
     torch.manual_seed(0)
     states, table = torch.randn(2, 3, 4), torch.randn(6, 4)

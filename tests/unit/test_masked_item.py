@@ -20,7 +20,7 @@ from recsys.model.build import build_model
 from recsys.model.masked_item import MaskedItemModel
 from recsys.model.model_inputs import Inputs
 from recsys.training.loop import train
-from recsys.training.losses import seen_items
+from recsys.training.losses import expand_seen
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -118,7 +118,7 @@ def test_what_is_shown_is_had_before_every_target() -> None:
     _, had = make_model().teacher_forced(
         Inputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
     )
-    shown = [set(row) - {0} for row in seen_items(had, 2)[0].tolist()]
+    shown = [set(row) - {0} for row in expand_seen(had, 2)[0].tolist()]
     assert shown == [{5, 7}, {5, 7}]
 
 

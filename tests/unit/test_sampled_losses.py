@@ -25,13 +25,13 @@ from recsys.training import objective as objectives
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
+    negative_mask,
     sampled_softmax,
 )
 from recsys.training.negatives import (
     InBatchNegatives,
     PopularNegatives,
     UniformNegatives,
-    negative_mask,
 )
 from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
 
@@ -104,7 +104,7 @@ def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
     model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
     found = []
     for more in (0, 7):
-        monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
+        monkeypatch.setattr(objectives, "_padded_count", lambda count, _, more=more: count + more)
         history, had = model.teacher_forced(Inputs(items, lengths), targets)
         value = CatalogueObjective(0.1)(model, history, targets, had if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
@@ -113,9 +113,9 @@ def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
         torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
 
 
-def test_the_last_chunk_has_few_sizes() -> None:
+def test_the_last_chunk_has_padded_count() -> None:
     counts = range(5_000, 20_000)
-    made_up = [objectives._few_sizes(count, 1227) for count in counts]
+    made_up = [objectives._padded_count(count, 1227) for count in counts]
     assert len({size % 1227 for size in made_up}) == 20
     assert all(0 <= size - count < 64 for count, size in zip(counts, made_up, strict=True))
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import TrainingConfig
-from recsys.training.module import Schedule
-from recsys.training.schedule import inverse_square_root
+from recsys.training.schedule import Schedule, inverse_square_root
 
 
 @given(st.integers(0, 200_000), st.integers(1, 10_000), st.integers(1, 2_048))

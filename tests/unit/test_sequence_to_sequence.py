@@ -15,7 +15,7 @@ from recsys.model.build import build_model
 from recsys.model.model_inputs import Inputs
 from recsys.model.positions import positions_from_end
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses import seen_items
+from recsys.training.losses import expand_seen
 
 ITEMS = 20
 
@@ -138,7 +138,7 @@ def test_what_was_had_before_each_target() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[5, 3, 0], [6, 2, 4]]), torch.tensor([2, 3])
     _, had = model.teacher_forced(Inputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]]))
-    rows = [[set(row) - {0} for row in sequence] for sequence in seen_items(had, 3).tolist()]
+    rows = [[set(row) - {0} for row in sequence] for sequence in expand_seen(had, 3).tolist()]
     assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
 
 
