@@ -66,7 +66,7 @@ ML_1M = PCTMSettings(
 AMAZON_BEAUTY = PCTMSettings(
     prior=11_250 / 12_101, recent=50, recent_decay=0.6, recent_mass=1.0, popularity=-0.04
 )
-"""For Amazon Beauty: one geometric decay over the whole history."""
+"""For Amazon Beauty: one geometric decay over the entire history."""
 AMAZON_SPORTS = PCTMSettings(prior=15_000 / 18_357)
 """For Amazon Sports and Outdoors."""
 PUBLISHED = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AMAZON_SPORTS}

@@ -34,7 +34,7 @@ class SequentialRulesSettings:
     distance: Literal["reciprocal", "logarithmic"] = "logarithmic"
     """A pair at distance d counts g(d) = 1 / d, or 1 / log10(d + 1.7), which decreases slowly."""
     best: int | None = 100
-    """How many rules of each item are kept, the strongest first. If None, all."""
+    """Number of rules per item, the strongest ones. If None, all."""
     rarity: bool = False
     """Whether the rules of an item are weighted by its log inverse user frequency, scaled to 0 for
     the item that most users have and 1 for the rarest."""

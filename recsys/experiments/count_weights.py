@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     """Ranks of the validation targets by the sum of the model and the counts."""
 
 
-def weigh_counts(
+def fit_count_ensemble(
     config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,

@@ -29,7 +29,7 @@ from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables.rank import RankTable, evaluate
-from recsys.experiments.count_weights import weigh_counts
+from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.results import Results
 from recsys.inference.catalogue import Catalogue
@@ -218,7 +218,7 @@ def _with_counts(
     if experiment.count_ensemble is None:
         return _Final(scorer, None, valid, {})
     test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-    count_ensemble, weighed = weigh_counts(
+    count_ensemble, weighed = fit_count_ensemble(
         experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
     )
     return _Final(

@@ -155,9 +155,9 @@ def _search(
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
 
-            def report(epoch: int, figures: dict[str, float]) -> None:
-                if MONITOR in figures:
-                    trial.report(figures[MONITOR], epoch)
+            def report(epoch: int, metrics: dict[str, float]) -> None:
+                if MONITOR in metrics:
+                    trial.report(metrics[MONITOR], epoch)
                     if trial.should_prune():
                         raise optuna.TrialPruned
 

@@ -38,7 +38,7 @@ def reset_peak_memory() -> None:
     try:
         _CLEAR.write_text("5")
     except OSError:
-        return  # the peak stays that of the whole process
+        return  # the peak stays that since the start of the process
 
 
 def peak_memory_mib() -> dict[str, float]:

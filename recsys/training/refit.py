@@ -108,8 +108,8 @@ def _starts(
     if found is None:
         return None, None
     curve = found.chosen or found.state.curve
-    for epoch, figures in enumerate(curve.epochs, 1):
-        report(epoch, figures)  # the store may have lost them
+    for epoch, metrics in enumerate(curve.epochs, 1):
+        report(epoch, metrics)  # the store may have lost them
     phase = "the training" if found.chosen is None else "the refit"
     done = len(found.state.curve.epochs)
     logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)
