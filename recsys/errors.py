@@ -1,4 +1,4 @@
-"""The exception for errors that users cause and can fix."""
+"""Exceptions that cross the layers."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,6 +8,20 @@ class InputError(ValueError):
     """Invalid input. The message names the file, the row or key, the rule and the value.
 
     The commands print it as one line and exit with status 2, without writing any output.
+    """
+
+
+class NotFirstProcess(Exception):  # noqa: N818 - not an error
+    """The work of this process ended: of several, only the first evaluates and writes.
+
+    The commands exit with status 0.
+    """
+
+
+class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
+    """A SIGTERM ended the training, which resumes from its checkpoint when it is run again.
+
+    The commands exit with status 143, as a shell reports it.
     """
 
 

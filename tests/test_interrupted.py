@@ -1,4 +1,4 @@
-"""Real processes: killed at any moment and started again, and two that train together."""
+"""Real processes: killed at any time and restarted, and two that train together."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from recsys.shop.simulation import make_shop
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes as Linux has them"),
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc"),
 ]
 
 KILLS = int(os.environ.get("KILLS", "5"))
-"""Twenty for the record; each takes seconds."""
+"""Number of kills; 20 for the recorded result, and each takes seconds."""
 ALONE = [sys.executable, "-m", "recsys"]
 TOGETHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "recsys"]
 
@@ -81,12 +81,12 @@ def start(home: Path, name: str, python: list[str]) -> subprocess.Popen[str]:
 
 
 def finish(home: Path, name: str, python: list[str] = ALONE) -> tuple[dict[str, Any], str]:
-    """The row that the command prints, and what it says on the way."""
+    """Return the row that the command prints, and its standard error."""
     process = start(home, name, python)
-    out, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    out, log = process.communicate(timeout=300)
+    assert process.returncode == 0, log
     (row,) = json.loads(out)
-    return row, said
+    return row, log
 
 
 def history(home: Path, run: str) -> dict[str, list[tuple[int, float]]]:
@@ -106,9 +106,9 @@ def weights(home: Path, name: str) -> dict[str, torch.Tensor]:
 
 def test_kills_change_nothing(home: Path) -> None:
     """kill -9 at random times, also while Python starts, data load or a checkpoint is written."""
-    for name in ("whole", "cut"):
+    for name in ("full", "cut"):
         write_config(home, name, dropout=0.3, epochs=40)
-    expected, _ = finish(home, "whole")
+    expected, _ = finish(home, "full")
     chance = random.Random(0)  # noqa: S311 - no secret
     checkpoint, resumed = home / "runs" / "cut.checkpoint", 0
     for _ in range(KILLS):
@@ -124,42 +124,42 @@ def test_kills_change_nothing(home: Path) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     assert resumed >= KILLS // 2
-    row, said = finish(home, "cut")
-    assert "from the checkpoint, after epoch" in said
+    row, log = finish(home, "cut")
+    assert "from the checkpoint, after epoch" in log
     assert row["best_epoch"] == expected["best_epoch"]
-    mine, theirs = weights(home, "cut"), weights(home, "whole")
+    mine, theirs = weights(home, "cut"), weights(home, "full")
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     for table in ("ranks_valid", "ranks_test", "topk_test"):
-        one, other = (home / "runs" / name / f"{table}.parquet" for name in ("cut", "whole"))
+        one, other = (home / "runs" / name / f"{table}.parquet" for name in ("cut", "full"))
         assert pl.read_parquet(one).equals(pl.read_parquet(other))
     assert history(home, row["run"]) == history(home, expected["run"])
     assert not [path for path in (home / "runs").iterdir() if "checkpoint" in path.name]
 
 
-def test_a_sigterm_is_heard_between_two_steps(home: Path) -> None:
-    """The machine is wanted back: the checkpoint is of that moment, not of minutes before."""
-    write_config(home, "wanted", dropout=0.3, epochs=400)
-    text = (home / "wanted.yaml").read_text().replace("checkpoint_minutes: 0.001", "")
-    (home / "wanted.yaml").write_text(text)
-    process, checkpoint = start(home, "wanted", ALONE), home / "runs" / "wanted.checkpoint"
+def test_a_sigterm_saves_a_checkpoint_between_two_steps(home: Path) -> None:
+    """The checkpoint is of that moment, not of minutes before."""
+    write_config(home, "terminated", dropout=0.3, epochs=400)
+    text = (home / "terminated.yaml").read_text().replace("checkpoint_minutes: 0.001", "")
+    (home / "terminated.yaml").write_text(text)
+    process, checkpoint = start(home, "terminated", ALONE), home / "runs" / "terminated.checkpoint"
     while not checkpoint.exists():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, said
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, log
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
-    (run,) = client.search_runs(["1"], "attributes.run_name = 'wanted'")
+    (run,) = client.search_runs(["1"], "attributes.run_name = 'terminated'")
     assert run.info.status == "KILLED"
 
 
-def test_two_processes_train_as_one_does_and_one_goes_on_for_two(home: Path) -> None:
+def test_two_processes_train_as_one_does_and_one_resumes_for_two(home: Path) -> None:
     for name in ("alone", "together", "handed-over"):
         write_config(home, name, dropout=0.0, epochs=3)
     expected, _ = finish(home, "alone")
     alone = history(home, expected["run"])
-    row, said = finish(home, "together", TOGETHER)
-    assert said.count("together: epoch 1 ") == 1  # the first process alone speaks
+    row, log = finish(home, "together", TOGETHER)
+    assert log.count("together: epoch 1 ") == 1  # only the first process prints
     process, checkpoint = start(home, "handed-over", TOGETHER), home / "runs/handed-over.checkpoint"
     while not checkpoint.exists():
         assert process.poll() is None
@@ -170,14 +170,14 @@ def test_two_processes_train_as_one_does_and_one_goes_on_for_two(home: Path) -> 
         os.kill(int(worker), signal.SIGKILL)
     process.communicate()
     assert process.returncode != 0
-    again, said = finish(home, "handed-over")
-    assert "from the checkpoint, after epoch" in said
+    again, log = finish(home, "handed-over")
+    assert "from the checkpoint, after epoch" in log
     for run in (row["run"], again["run"]):
         together = history(home, run)
         assert together.keys() == alone.keys()
         for name, points in alone.items():
             assert [step for step, _ in together[name]] == [step for step, _ in points]
-            loose = 1e-5 if name == "train/loss" else 5e-3  # rounding may change a close rank
+            tolerance = 1e-5 if name == "train/loss" else 5e-3  # rounding may change a close rank
             assert [value for _, value in together[name]] == pytest.approx(
-                [value for _, value in points], rel=loose, abs=loose
+                [value for _, value in points], rel=tolerance, abs=tolerance
             )

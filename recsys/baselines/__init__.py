@@ -1,1 +1,1 @@
-"""Counting models: baselines of every table, and the count ensemble beside a trained model."""
+"""Count models: the baselines of every table, and the count ensemble of a trained model."""

@@ -1,9 +1,9 @@
-"""Counted evidence beside a trained model: what followed what, and what the user had already.
+"""The count ensemble: the scores of a trained model plus weighted counts.
 
-A Transformer with tens of thousands of users to learn from forgets what counts know: which item
-followed which, how often; and, where purchases repeat, how often the user had each. Their sum ranks
-better than either. The counts of what followed what are those of `PCTM`; all weights are chosen on
-validation once the model is trained, so nothing leaks into the training.
+A Transformer trained on tens of thousands of users does not retain what counts know: how often one
+item followed another and, where purchases repeat, how often the user bought each item. The sum
+ranks better than either part. The transition counts are those of `PCTM`; all weights are chosen on
+validation after the model is trained, so nothing leaks into the training.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.baselines.counts import give_scores, weighted_histories
+from recsys.baselines.counts import CountScorer, weighted_histories
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.data.histories import Histories
 from recsys.errors import InputError
@@ -31,20 +31,22 @@ from recsys.inference.scorer import Scorer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountEnsemble:
-    """Counts and their weight."""
+    """Counts and their weights, to be added to the scores of a trained model."""
 
     counts: PCTM
+    """The transition counts."""
     weight: float
+    """Weight of the transition counts."""
     repeat_weight: float = 0.0
-    """Of log(1 + how often the user had the candidate)."""
+    """Weight of log(1 + n), where n is how often the user's history has the candidate."""
 
-    def beside(self, model: Scorer) -> Scorer:
-        """The model's scores plus those of the counts, each times its weight."""
-        own = RepeatCounts(model.num_items)
-        return beside(model, [(own, self.repeat_weight), (self.counts, self.weight)])
+    def added_to(self, model: Scorer) -> Scorer:
+        """Return a scorer of the model's scores plus the weighted counts."""
+        repeats = RepeatCounts(model.num_items)
+        return add_scores(model, [(repeats, self.repeat_weight), (self.counts, self.weight)])
 
-    def over(self, num_items: int) -> CountEnsemble:
-        """For a catalogue that goes on behind the items counted: nothing followed those."""
+    def extended_to(self, num_items: int) -> CountEnsemble:
+        """Return the ensemble for a larger catalogue, whose new items have no transitions."""
         matrix, popularity = self.counts.log_counts, self.counts.log_popularity
         more = num_items + 1 - len(popularity)
         offsets = np.pad(matrix.indptr, (0, more), mode="edge")
@@ -57,22 +59,23 @@ class CountEnsemble:
         )
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
-        """What each item of a history [L] adds to the score of a candidate [L]."""
-        own = items == candidate
-        share = math.log1p(own.sum()) / max(own.sum(), 1)
+        """Return what each item of a history [L] adds to the score of a candidate [L]."""
+        same = items == candidate
+        share = math.log1p(same.sum()) / max(same.sum(), 1)
         followed = self.counts.contributions(items, candidate)
-        both: NDArray[np.float64] = self.weight * followed + self.repeat_weight * share * own
-        return both
+        total: NDArray[np.float64] = self.weight * followed + self.repeat_weight * share * same
+        return total
 
     def items_read(self, model: int) -> int | None:
-        """How many of the newest items the counts and a model that reads so many say anything of.
+        """Return how many of the newest items influence the sum; None if all do.
 
-        None: all.
+        Args:
+            model: how many of them the model reads.
         """
         return None if self.repeat_weight else max(model, self.counts.settings.history_length)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file, with the settings as its metadata."""
+        """Write a safetensors file with the weights and settings as metadata."""
         matrix = self.counts.log_counts
         tensors: dict[str, NDArray[Any]] = {
             "offsets": matrix.indptr.astype(np.int64),
@@ -89,10 +92,10 @@ class CountEnsemble:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CountEnsemble:
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
         Raises:
-            InputError: the file cannot be read, or is no count ensemble.
+            InputError: the file cannot be read, or is not a count ensemble.
         """
         try:
             with safe_open(path, framework="numpy") as file:
@@ -105,45 +108,40 @@ class CountEnsemble:
             )
             settings = PCTMSettings(**facts["settings"])
             counts = PCTM(matrix, popularity, settings)
-            return cls(counts, float(facts["weight"]), float(facts.get("repeat_weight", 0)))
+            return cls(counts, float(facts["weight"]), float(facts["repeat_weight"]))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path}: cannot be read as counted count_ensemble: {error}"
-            ) from error
+            raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
 
 
-def beside(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
-    """The model's scores plus those of each term, times its weight.
+def add_scores(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
+    """Return a scorer of the model's scores plus the weighted scores of each term.
 
-    Where validation found that a term does not help, its weight is 0.
+    Terms of weight 0, which did not help on validation, are left out.
     """
-    helping = tuple((term, weight) for term, weight in terms if weight)
-    return _Sum(model, helping) if helping else model
+    helpful = tuple((term, weight) for term, weight in terms if weight)
+    return _Sum(model, helpful) if helpful else model
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatCounts:
-    """Scores a candidate log(1 + n), n how often the user had it. A `Scorer`."""
+class RepeatCounts(CountScorer):
+    """Scores a candidate log(1 + n), where n is how often the user's history has it."""
 
-    num_items: int
+    num_items: int = field()  # without field(), the property of the mixin would be its default
     """Size of the catalogue, I."""
 
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
         ones = np.ones(len(histories.items))
         return np.log1p(weighted_histories(histories, ones, self.num_items).toarray())  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sum:
-    """A `Scorer`."""
+    """The sum of a model's scores and weighted terms."""
 
     model: Scorer
     terms: tuple[tuple[Scorer, float], ...]
-    """Each with its weight."""
+    """Scorers with their weights."""
 
     @property
     def num_items(self) -> int:

@@ -1,4 +1,4 @@
-"""EASE: each item of the history adds a weight, all weights found at once by ridge regression."""
+"""EASE: a linear item-item model whose weights one ridge regression finds in closed form."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import give_scores, item_counts, user_items
+from recsys.baselines.counts import CountScorer, item_counts, user_items
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 
 MAX_ITEMS = 20_000
-"""Largest catalogue: its matrix of weights takes 1.6 GB, twice that while it is found."""
+"""Largest catalogue: the matrix of weights takes 1.6 GB, and twice that while fitting."""
 
 
 @dataclass(frozen=True, slots=True)
 class EASESettings:
-    """How far the weights are held back."""
+    """How strongly the weights are regularised."""
 
     l2: float = 300.0
     """λ: added to the number of users of each item; the larger, the smaller the weights."""
@@ -29,12 +29,12 @@ class EASESettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EASE:
-    """Scores candidate a ``sum_j B[h_j, a]`` over the different items h_j of a history. A `Scorer`.
+class EASE(CountScorer):
+    """Scores candidate a ``sum_j B[h_j, a]`` over the distinct items h_j of a history.
 
-    B makes ``|X - X B|² + λ |B|²`` least under a zero diagonal, X being who has what in the
-    training histories: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``. An empty history
-    is scored by popularity.
+    B minimises ``|X - X B|² + λ |B|²`` under a zero diagonal, where X is the binary user-item
+    matrix of the training histories: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``. An
+    empty history is scored by popularity.
 
     Source: Steck 2019, https://arxiv.org/abs/1905.03375
     """
@@ -48,7 +48,7 @@ class EASE:
     def fit(
         cls, histories: Histories, num_items: int, settings: EASESettings | None = None
     ) -> EASE:
-        """Find the weights; how often a user has an item does not matter.
+        """Find the weights; repeated items of a user count once.
 
         Raises:
             InputError: the catalogue is larger than `MAX_ITEMS`.
@@ -64,24 +64,14 @@ class EASE:
         together[np.diag_indices(num_items + 1)] += settings.l2
         factor = torch.linalg.cholesky(torch.from_numpy(together))
         inverse = torch.cholesky_inverse(factor, out=factor).numpy()
-        # Symmetric, and stored by columns: its transpose is what can be read row by row.
+        # The inverse is symmetric and stored by columns: its transpose reads row by row.
         weights: NDArray[np.float32] = np.divide(inverse.T, -np.diag(inverse), out=together)
         np.fill_diagonal(weights, 0)
         return cls(weights, item_counts(histories, num_items))
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        # In float32 as the weights are: scipy would convert them all for each batch of users.
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
+        # In float32 like the weights, which scipy would otherwise convert for each batch of users.
         has = user_items(histories, self.num_items).astype(np.float32)
         scores = (has @ self.weights).astype(np.float64)
         scores[histories.lengths == 0] = self.counts

@@ -1,17 +1,16 @@
-"""What follows what: the last item alone decides."""
+"""First-order Markov chain: only the last item of a history decides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
+    CountScorer,
     ages,
-    give_scores,
     item_counts,
     transitions,
     weighted_histories,
@@ -20,8 +19,8 @@ from recsys.data.histories import Histories
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MarkovChain:
-    """Scores an item by how often it directly followed the history's last item. A `Scorer`.
+class MarkovChain(CountScorer):
+    """Scores an item by how often it directly followed the history's last item.
 
     Raw counts: dividing by the last item's total would not change any ranking. An empty history is
     scored by popularity.
@@ -38,18 +37,8 @@ class MarkovChain:
         followers = transitions(histories, num_items, np.ones(1))
         return cls(followers, item_counts(histories, num_items))
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
         is_last = (ages(histories) == 0).astype(np.float64)
         last = weighted_histories(histories, is_last, self.num_items)
         scores: NDArray[np.float64] = (last @ self.followers).toarray()

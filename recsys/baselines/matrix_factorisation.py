@@ -1,7 +1,7 @@
-"""Matrix factorisation: the simplest member of the family, a dot product of embeddings.
+"""Matrix factorisation: the dot product of item embeddings from a truncated SVD.
 
 PureSVD (Cremonesi, Koren, Turrin, RecSys 2010) with the scaled item columns of EigenRec
-(Nikolakopoulos et al., 2019) and a memory that fades.
+(Nikolakopoulos et al., 2019) and a recency decay.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
 
-from recsys.baselines.counts import ages, give_scores, item_counts, weighted_histories
+from recsys.baselines.counts import CountScorer, ages, item_counts, weighted_histories
 from recsys.data.histories import Histories
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixFactorisationSettings:
-    """How the matrix is weighed and cut; chosen on the validation parts of ML-1M and Beauty.
+    """How the matrix is weighted and truncated; chosen on validation of ML-1M and Beauty.
 
-    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a dim that has to
-    be searched for each log.
+    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a dim
+    tuned for each log.
     """
 
     dim: int = 512
-    """D, the width of the embeddings; less where the matrix has a smaller rank."""
+    """D, the width of the embeddings; smaller if the matrix has a smaller rank."""
     decay: float = 0.75
-    """Each item of a history weighs this much of the next newer one. 1: their order is nothing."""
+    """Weight of each item of a history relative to the next newer one. With 1 the order does not
+    matter."""
     popularity_power: float = 0.3
     """The column of an item with n users is scaled by n ** -popularity_power, so that bestsellers
-    do not take up the first dimensions (1 - 2 * popularity_power is EigenRec's d)."""
+    do not dominate the first dimensions (1 - 2 * popularity_power is EigenRec's d)."""
     spectrum_power: float = 0.5
     """Dimension k is scaled by its singular value ** spectrum_power. Above 0, the last dimensions
-    count little, and a large D does no harm."""
+    count little, so a large D does no harm."""
 
     def __post_init__(self) -> None:
         if self.dim < 1:
@@ -44,13 +44,12 @@ class MatrixFactorisationSettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MatrixFactorisation:
-    """Scores candidate c ``(sum_j w(j) v[h_j]) . v[c]``. A `Scorer`.
+class MatrixFactorisation(CountScorer):
+    """Scores candidate c ``(sum_j w(j) v[h_j]) . v[c]``.
 
-    h_1 is the newest history item, ``w(j) = decay ** (j - 1)``, and the v are the right singular
-    vectors of the user-item matrix. Users have no vectors of their own: a history is the sum of its
-    items, so one that training never saw is scored like any other. An empty history, for which
-    nothing adds up, is scored by popularity.
+    h_1 is the newest item of the history, ``w(j) = decay ** (j - 1)``, and the v are the right
+    singular vectors of the user-item matrix. Users have no vectors: a history is the sum of its
+    items, so new users are scored like any other. An empty history is scored by popularity.
     """
 
     item_vectors: NDArray[np.float64]
@@ -66,23 +65,13 @@ class MatrixFactorisation:
         num_items: int,
         settings: MatrixFactorisationSettings | None = None,
     ) -> MatrixFactorisation:
-        """Factorise who has what in the training histories; how often does not matter."""
+        """Factorise the binary user-item matrix of the training histories."""
         settings = settings or MatrixFactorisationSettings()
         vectors = _item_vectors(histories, num_items, settings)
         return cls(vectors, item_counts(histories, num_items), settings)
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
         scores: NDArray[np.float64] = users @ self.item_vectors.T
@@ -93,7 +82,7 @@ class MatrixFactorisation:
 def _item_vectors(
     histories: Histories, num_items: int, settings: MatrixFactorisationSettings
 ) -> NDArray[np.float64]:
-    """Scaled right singular vectors of the scaled user-item matrix [I + 1, D]."""
+    """Return scaled right singular vectors of the scaled user-item matrix [I + 1, D]."""
     if not len(histories.items):
         return np.zeros((num_items + 1, 0))
     matrix = weighted_histories(histories, np.ones(len(histories.items)), num_items)
@@ -101,10 +90,12 @@ def _item_vectors(
     scale = np.maximum(users, 1) ** -settings.popularity_power
     matrix.data = scale[matrix.indices]
     svd = TruncatedSVD(min(settings.dim, num_items), random_state=0)
-    with np.errstate(invalid="ignore"):  # it divides by the variance: 0 if all users are alike
+    with np.errstate(
+        invalid="ignore"
+    ):  # scikit-learn divides by the variance: 0 if all users are equal
         svd.fit(matrix)
     singular = svd.singular_values_
-    # Past the rank of the matrix, the vectors are any that are left: noise.
+    # Beyond the rank of the matrix the vectors are arbitrary: noise.
     real = singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
     vectors: NDArray[np.float64] = (
         svd.components_[real].T * singular[real] ** settings.spectrum_power

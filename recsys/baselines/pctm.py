@@ -1,4 +1,4 @@
-"""PCTM: every item of the history votes, by how often the candidate followed it.
+"""PCTM: every item of the history votes by how often the candidate followed it.
 
 From "sequential capacity probes" (RecSys 2026; github.com/spotify-research/
 sequential-capacity-probes), where it matches trained Transformers on small logs.
@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
+    CountScorer,
     ages,
-    give_scores,
     item_counts,
     transitions,
     weighted_histories,
@@ -25,23 +24,23 @@ from recsys.data.histories import Histories
 
 @dataclass(frozen=True, slots=True)
 class PCTMSettings:
-    """How PCTM counts and weighs; the defaults are a middle course for logs not tuned on."""
+    """How PCTM counts and weights; the defaults are a compromise for logs it was not tuned on."""
 
     window: int = 10
     """W: the largest distance at which an item counts as following another."""
     distance_power: float = 0.5
     """A pair at distance d counts g(d) = d ** -distance_power."""
     prior: float = 1.0
-    """tau / I: how many times every item is taken to have followed every other, before counting.
-    The larger, the more often a pair must occur to matter."""
+    """tau / I: how often every item is assumed to have followed every other before counting. The
+    larger, the more often a pair must occur to matter."""
     history_length: int = 50
-    """L: the newest so many items of a history vote."""
+    """L: how many items of a history vote, the newest first."""
     recent: int = 10
-    """The newest so many items form the recent part."""
+    """How many of the newest items form the recent part."""
     recent_decay: float = 0.7
-    """Within the recent part, each item weighs this much of the next newer one."""
+    """Weight of each item of the recent part relative to the next newer one."""
     recent_mass: float = 0.8
-    """Share of the votes that the recent part has; older items share the rest evenly."""
+    """Share of the votes for the recent part; older items share the rest evenly."""
     popularity: float = 0.0
     """lambda: weight of the log popularity; negative favours the long tail."""
 
@@ -52,8 +51,8 @@ class PCTMSettings:
             raise ValueError("prior, recent_decay and recent_mass must be above 0, the last <= 1")
 
 
-# Settings of the published figures. The I of the prior is the number of items in the whole log, as
-# the figures rerun on these logs have it; the catalogue's few less raise Sports by .00001.
+# Settings of the published results. The I of the prior is the number of items in the entire log, as
+# in our reruns of the published code; the slightly smaller catalogue raises Sports by .00001.
 ML_1M = PCTMSettings(
     window=20,
     distance_power=1.0,
@@ -67,21 +66,21 @@ ML_1M = PCTMSettings(
 AMAZON_BEAUTY = PCTMSettings(
     prior=11_250 / 12_101, recent=50, recent_decay=0.6, recent_mass=1.0, popularity=-0.04
 )
-"""For Amazon Beauty: one geometric decay over the whole history."""
+"""For Amazon Beauty: one geometric decay over the entire history."""
 AMAZON_SPORTS = PCTMSettings(prior=15_000 / 18_357)
 """For Amazon Sports and Outdoors."""
 PUBLISHED = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AMAZON_SPORTS}
-"""By named dataset."""
+"""The settings of the published results, by named dataset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PCTM:
-    """Scores candidate a ``sum_j w(j) E[h_j, a] + lambda log p(a)``. A `Scorer`.
+class PCTM(CountScorer):
+    """Scores candidate a ``sum_j w(j) E[h_j, a] + lambda log p(a)``.
 
-    h_1 is the newest history item, w sums to 1, p is the add-one popularity, and the log_counts is
+    h_1 is the newest history item, w sums to 1, p is the add-one popularity, and log_counts is
     ``E[b, a] = log(1 + C[b, a] / prior)`` with C the distance-weighted counts of a following b:
-    the smoothed log P(a | b) less what does not depend on a.
-    An empty history, for which nothing votes, is scored by popularity.
+    the smoothed log P(a | b) without the terms that do not depend on a.
+    An empty history is scored by popularity.
     """
 
     log_counts: csr_array
@@ -107,21 +106,16 @@ class PCTM:
         """Size of the catalogue, I."""
         return len(self.log_popularity) - 1
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
-        """What each item of a history [L], oldest first, adds to the score of a candidate [L]."""
+        """Return what each item of a history [L], oldest first, adds to a candidate's score [L]."""
         read = Histories.from_lists([items]).latest(self.settings.history_length)
         added = np.zeros(len(items))
         votes = self.log_counts[read.items, [candidate] * len(read.items)]
         added[len(items) - len(read.items) :] = self._weights(read) * votes
         return added
 
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
         read = histories.latest(self.settings.history_length)
         votes = weighted_histories(read, self._weights(read), self.num_items)
         scores: NDArray[np.float64] = (votes @ self.log_counts).toarray()
@@ -130,7 +124,7 @@ class PCTM:
         return scores
 
     def _weights(self, histories: Histories) -> NDArray[np.float64]:
-        """The vote of each entry of the histories [N], summing to 1 over each history."""
+        """Return the weight of each entry of the histories [N]; they sum to 1 over a history."""
         age, recent = ages(histories), self.settings.recent
         decayed = self.settings.recent_decay ** np.arange(recent)
         older = np.maximum(histories.lengths - recent, 0)

@@ -1,21 +1,20 @@
-"""Everyone gets what sells most."""
+"""Popularity: recommend the bestsellers to everyone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import give_scores, item_counts
+from recsys.baselines.counts import CountScorer, item_counts
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Popularity:
-    """Scores an item by how often it occurs in the training histories. A `Scorer`."""
+class Popularity(CountScorer):
+    """Scores an item by how often it occurs in the training histories."""
 
     counts: NDArray[np.float64]
     """Occurrences by item token [I + 1]."""
@@ -25,24 +24,15 @@ class Popularity:
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`; the histories decide nothing but how many rows there are."""
-        return give_scores(
-            lambda some: np.tile(self.counts, (len(some), 1)), self.num_items, histories, candidates
-        )
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], the same for every history."""
+        return np.tile(self.counts, (len(histories), 1))
 
 
 def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Histories:
-    """The newest share of all that is known before a part, whoever's it is [U histories].
+    """Return the newest share of all interactions before a part, as U histories.
 
-    Interactions at the very time where that share begins are all in.
+    All interactions at the time at which that share begins are included.
     """
     starts = dataset.offsets[:-1]
     ends = starts + dataset.cuts[:, 0 if before == "valid" else 1]

@@ -1,22 +1,22 @@
-"""Everyone gets again what they bought last."""
+"""Repeat last: recommend what the user bought most recently."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import ages, give_scores, item_counts
+from recsys.baselines.counts import CountScorer, ages, item_counts
 from recsys.data.histories import Histories
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RepeatLast:
-    """The user's own items, the newest first; below them all others, by popularity. A `Scorer`.
+class RepeatLast(CountScorer):
+    """Ranks the user's own items by recency, then all other items by popularity.
 
-    Under ``seen="filter"`` only the others are ranked, so that it is `Popularity` by nature.
+    Under ``seen="filter"`` only the other items are ranked, which makes the ranking that of
+    `Popularity`.
     """
 
     counts: NDArray[np.float64]
@@ -27,19 +27,9 @@ class RepeatLast:
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
-        # Popularity counts 1/2 at most, the oldest item of a history 1, the one after it 2, ...
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
+        # Popularity adds at most 1/2; the oldest item of a history scores 1, the next one 2, ...
         popular = self.counts / (2 * max(self.counts.max(), 1))
         scores = np.tile(popular, (len(histories), 1))
         place = histories.lengths[histories.users] - ages(histories)

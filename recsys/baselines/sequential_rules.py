@@ -1,7 +1,7 @@
-"""Sequential rules: the newest items vote for what followed them, nearer successions count more.
+"""Sequential rules: the newest items vote for what followed them, weighted by closeness.
 
 The rules are those of Ludewig and Jannach, "Evaluation of session-based recommendation algorithms"
-(UMUAI 2018, section 3.1); the settings those of "sequential capacity probes" (RecSys 2026;
+(UMUAI 2018, section 3.1); the settings are those of "sequential capacity probes" (RecSys 2026;
 github.com/spotify-research/sequential-capacity-probes).
 """
 
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
+    CountScorer,
     ages,
-    give_scores,
     item_counts,
     transitions,
     user_items,
@@ -28,21 +27,21 @@ from recsys.data.histories import Histories
 
 @dataclass(frozen=True, slots=True)
 class SequentialRulesSettings:
-    """How rules are counted, pruned and weighed; the defaults are those published for Beauty."""
+    """How rules are counted, pruned and weighted; the defaults are those published for Beauty."""
 
     window: int = 10
     """W: the largest distance at which an item counts as following another."""
     distance: Literal["reciprocal", "logarithmic"] = "logarithmic"
-    """A pair at distance d counts g(d) = 1 / d, or 1 / log10(d + 1.7), which falls slowly."""
+    """A pair at distance d counts g(d) = 1 / d, or 1 / log10(d + 1.7), which decreases slowly."""
     best: int | None = 100
-    """Only the so many strongest rules of each item are kept; None: all."""
+    """Number of rules per item, the strongest ones. If None, all."""
     rarity: bool = False
-    """Rules of an item weigh as much as its log inverse user frequency, from 0 for the item that
-    most users have to 1 for the rarest."""
+    """Whether the rules of an item are weighted by its log inverse user frequency, scaled to 0 for
+    the item that most users have and 1 for the rarest."""
     history_length: int = 10
-    """The newest so many items of a history vote."""
+    """How many items of a history vote, the newest first."""
     history_power: float = 2.0
-    """The j-th newest of them weighs v(j) = j ** -history_power."""
+    """The j-th newest item has the weight v(j) = j ** -history_power."""
 
     def __post_init__(self) -> None:
         if min(self.window, self.history_length) < 1 or (self.best is not None and self.best < 1):
@@ -56,15 +55,15 @@ PUBLISHED = {
         window=30, best=None, history_length=20, history_power=1.0
     ),
 }
-"""The settings of the published figures, by named dataset."""
+"""The settings of the published results, by named dataset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SequentialRules:
-    """Scores candidate a ``sum_j v(j) R[h_j, a]``, h_1 the newest history item. A `Scorer`.
+class SequentialRules(CountScorer):
+    """Scores candidate a ``sum_j v(j) R[h_j, a]``, h_1 the newest history item.
 
     ``R[b, a] = sum_d g(d) N_d[b, a]``, where N_d counts how often a came d places after b. An empty
-    history, for which nothing votes, is scored by popularity.
+    history is scored by popularity.
     """
 
     rules: csr_array
@@ -92,18 +91,8 @@ class SequentialRules:
             rules = _strongest(rules, settings.best)
         return cls(rules, item_counts(histories, num_items), settings)
 
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        return give_scores(self._catalogue, self.num_items, histories, candidates)
-
-    def _catalogue(self, histories: Histories) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1]."""
         read = histories.latest(self.settings.history_length)
         weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
         votes = weighted_histories(read, weights, self.num_items)
@@ -113,13 +102,13 @@ class SequentialRules:
 
 
 def _strongest(rules: csr_array, best: int) -> csr_array:
-    """The largest entries of each row; of equal ones those of the smaller item tokens.
+    """Return the largest entries of each row; ties go to the smaller item tokens.
 
-    So it is in the published code. It matters to a user or so: on MovieLens-1M, .1506 (.2579), the
-    other way round gives .1505 (.2577).
+    The published code breaks ties in the same way. It matters to about one user: on MovieLens-1M,
+    .1506 (.2579); the opposite order gives .1505 (.2577).
     """
     rows = np.repeat(np.arange(rules.shape[0]), np.diff(rules.indptr))
-    # In float32: sums that are equal but for their last bits shall be equal.
+    # In float32, so that sums that differ in their last bits only are equal.
     strength = rules.data.astype(np.float32)
     order = np.lexsort((rules.indices, -strength, rows))  # rows stay where they are
     kept = order[np.arange(len(order)) - rules.indptr[rows] < best]
@@ -127,7 +116,7 @@ def _strongest(rules: csr_array, best: int) -> csr_array:
 
 
 def _rarity(histories: Histories, num_items: int) -> NDArray[np.float64]:
-    """log(users / users who have the item), scaled to 0 ... 1 over the items that occur [I + 1]."""
+    """Return log(users / users of the item), scaled to 0 ... 1 over items that occur [I + 1]."""
     users = np.bincount(user_items(histories, num_items).indices, minlength=num_items + 1)
     rarity = -np.log(np.maximum(users, 1))
     occurs = rarity[users > 0]

@@ -1,4 +1,4 @@
-"""Every baseline, and the settings it is tuned over: the same rule for all."""
+"""All baselines and their tuning grids; the same rule tunes each of them on validation."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Baseline(Generic[S]):
-    """A way to fit a scorer, and the settings among which validation chooses."""
+    """A function that fits a scorer, and the settings that validation chooses from."""
 
     fit: Callable[[PreparedDataset, Part, S], Scorer]
-    """Fits to all that is known before a part of the split."""
+    """Fits a scorer on all interactions before a part of the split."""
     grid: Sequence[S]
-    """The first of equally good ones is chosen."""
+    """The settings to try; ties go to the first."""
     published: Mapping[str, S] = field(default_factory=dict)
-    """Settings of published figures, by named dataset: under the protocol they were published for
-    nothing is chosen."""
+    """Settings of published results, by named dataset; under the published protocol they are used
+    without tuning."""
 
     def choose(self, dataset: PreparedDataset, seen: Seen) -> S:
-        """The settings with the highest validation NDCG@10, fitted on the training part alone."""
+        """Return the settings with the best validation NDCG@10, fitted on the training part."""
         candidates = self.grid
         if _is_published_protocol(dataset.config, seen):
             published = self.published.get(dataset.manifest.origin)
@@ -57,31 +57,29 @@ class Baseline(Generic[S]):
 
 
 def _is_published_protocol(config: DataConfig, seen: Seen) -> bool:
-    """Leave-last-out of the log as it is, seen items left out."""
-    where = {"source", "mirror", "columns"}
-    return seen == "filter" and config.model_dump(exclude=where) == DataConfig().model_dump(
-        exclude=where
-    )
+    """Return whether it is leave-last-out on the unfiltered log, with seen items not ranked."""
+    location = {"source", "mirror", "columns"}
+    settings = config.model_dump(exclude=location)
+    return seen == "filter" and settings == DataConfig().model_dump(exclude=location)
 
 
 @dataclass(frozen=True, slots=True)
 class RecentWindow:
-    """What counts as recent: nothing much where a log has no times but mere sequence numbers."""
+    """What counts as recent; of little use where the log has sequence numbers instead of times."""
 
     share: float
-    """The newest so large a part of all interactions."""
+    """Share of all interactions, the newest ones."""
 
 
 def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWindow) -> Scorer:
     return Popularity.fit(latest_histories(dataset, before, window.share), dataset.num_items)
 
 
-def _plain(fit: Callable[[Histories, int], Scorer]) -> Baseline[None]:
-    """One without settings."""
+def _without_settings(fit: Callable[[Histories, int], Scorer]) -> Baseline[None]:
     return Baseline(lambda data, before, _: fit(data.histories(before), data.num_items), [None])
 
 
-def _tuned(
+def _with_settings(
     fit: Callable[[Histories, int, S], Scorer],
     grid: Sequence[S],
     published: Mapping[str, S] | None = None,
@@ -93,30 +91,30 @@ def _tuned(
 
 
 BASELINES: dict[str, Baseline[Any]] = {
-    "popularity": _plain(Popularity.fit),
+    "popularity": _without_settings(Popularity.fit),
     "recent_popularity": Baseline(
         _recent_popularity, [RecentWindow(share) for share in (0.2, 0.5, 0.1, 0.05, 0.02)]
     ),
-    "repeat_last": _plain(RepeatLast.fit),
-    "personal_frequency": _plain(PersonalFrequency.fit),
-    "markov": _plain(MarkovChain.fit),
-    "sequential_rules": _tuned(
+    "repeat_last": _without_settings(RepeatLast.fit),
+    "personal_frequency": _without_settings(PersonalFrequency.fit),
+    "markov": _without_settings(MarkovChain.fit),
+    "sequential_rules": _with_settings(
         SequentialRules.fit,
         list(sequential_rules.PUBLISHED.values()),
         sequential_rules.PUBLISHED,
     ),
-    "pctm": _tuned(PCTM.fit, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
-    "item_knn": _tuned(
+    "pctm": _with_settings(PCTM.fit, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
+    "item_knn": _with_settings(
         ItemKNN.fit,
         [
             ItemKNNSettings(neighbours, decay)
             for neighbours, decay in product((100, 500), (0.5, 0.8, 1.0))
         ],
     ),
-    "ease": _tuned(EASE.fit, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
-    "matrix_factorisation": _tuned(
+    "ease": _with_settings(EASE.fit, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
+    "matrix_factorisation": _with_settings(
         MatrixFactorisation.fit,
         [MatrixFactorisationSettings(decay=decay) for decay in (0.75, 0.9, 0.5)],
     ),
 }
-"""Every baseline by its name, from the simplest on."""
+"""Every baseline by its name, the simplest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from recsys.cli import (  # noqa: F401 - they bring their commands along
     suites,
 )
 from recsys.cli.options import app
-from recsys.errors import InputError
+from recsys.errors import InputError, NotFirstProcess, Terminated
 
 __all__ = ["app", "main"]
 
@@ -37,3 +38,7 @@ def main() -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except NotFirstProcess:  # the first process goes on to evaluate
+        sys.exit(0)
+    except Terminated:
+        sys.exit(128 + signal.SIGTERM)

@@ -138,6 +138,8 @@ def train_model(
         raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
     with processes.rank_zero_first():
         dataset = find_dataset(experiment, data)
+    if data is not None:  # it takes the place of the config's data section
+        experiment = experiment.model_copy(update={"data": dataset.config})
     run = fit(experiment, dataset, fresh=fresh)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)

@@ -72,11 +72,10 @@ def tune_model(
     experiment = read_experiment(config, overrides, uri)
     given = {"trials": trials, "minutes": minutes}
     budget = {name: value for name, value in given.items() if value is not None}
-    found = tune(
-        experiment,
-        find_dataset(experiment, data),
-        load_search(search).model_copy(update=budget),
-    )
+    dataset = find_dataset(experiment, data)
+    if data is not None:  # it takes the place of the config's data section
+        experiment = experiment.model_copy(update={"data": dataset.config})
+    found = tune(experiment, dataset, load_search(search).model_copy(update=budget))
     out = out or Path("runs") / f"{found.experiment.name}.yaml"
     found.write(out)
     row = {

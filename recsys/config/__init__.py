@@ -1,4 +1,4 @@
-"""The experiment tree: every setting of a run, typed, with its reason."""
+"""The typed settings of an experiment, with their documentation."""
 
 from recsys.config.data import Columns, DataConfig, DropRows
 from recsys.config.evaluation import (

@@ -19,52 +19,54 @@ from recsys.config.evaluation import EvaluationConfig
 from recsys.config.loss import CrossEntropy, LossConfig
 from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import Section
+from recsys.errors import InputError
 
 WITH_COUNTS = " + counts"
-"""Ends the family of a model that has counts beside it."""
+"""Suffix of the family of a model with a count ensemble."""
 
 
 class TrainingConfig(Section):
-    """How the weights are found."""
+    """How the model is trained."""
 
     max_epochs: int = Field(40, ge=1)
+    """Maximum number of passes over the training part."""
     validate_every: int = Field(1, ge=1)
-    """Epochs between validations (the last is always validated)."""
+    """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1)
-    """Epochs without a better validation NDCG@10 before the learning rate falls (hold_decay), and,
-    since it falls, before stopping."""
+    """Number of epochs without a better validation NDCG@10 before the learning rate starts to decay
+    (with schedule hold_decay), and, during the decay, before training stops."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
     schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
-    """After the warm-up: hold the learning rate, then let it fall to a hundredth; or divide it by
-    the square root of the step, as in 2017."""
+    """The learning rate after the warm-up. hold_decay: constant, then a linear decay to a
+    hundredth; inverse_square_root: proportional to the inverse square root of the step, as in the
+    2017 Transformer."""
     warmup_steps: int = Field(100, ge=0)
-    """Steps over which the learning rate rises to its full value; at most a tenth of all steps."""
+    """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
-    """Share of the epochs, at the end, over which the learning rate falls (hold_decay alone)."""
+    """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
     loss: LossConfig = CrossEntropy()
-    """Full cross-entropy where the catalogue allows it; the others hold each target against a few
-    items, and a step then costs no more for a larger catalogue."""
+    """cross_entropy compares each target with the full catalogue; the other losses compare it with
+    sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of each target's probability that cross-entropy spreads evenly over all items."""
+    """Share of the target probability that cross_entropy spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
-    """Largest norm of the gradient."""
-    ema_decay: float = Field(0.0, ge=0, le=0)
-    """There was a moving average of the weights, which did not help. That there is none is still
-    said, so that runs, checkpoints and bundles of before are known again."""
+    """Maximum norm of the gradient; larger gradients are scaled down to it."""
     batch_tokens: int = Field(12_800, ge=1)
-    """Tokens per batch, padding included; of all processes together where several train."""
+    """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
-    """What of a history longer than model.max_sequence_length is learned from: its newest items, or
-    all, one window after the other, so that every item but the first is a target once. (A
-    sequence_to_sequence model is always trained on cuts through all.)"""
+    """Training windows of a history longer than model.max_sequence_length. newest: its newest
+    items; all: consecutive windows over the entire history, so that every item but the first is a
+    target once. A sequence_to_sequence model always trains on random cuts of the entire history."""
     checkpoint_minutes: float = Field(5.0, ge=0)
-    """Minutes between checkpoints, of which there is one at the end of each epoch besides."""
+    """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """auto: bf16 where the processor multiplies it fast, float32 elsewhere."""
+    """Precision of matrix products. auto: bf16 if the hardware multiplies it fast, else float32."""
     refit: bool = False
-    """After the best epoch is found on validation, train again from the start on all but the test
-    targets, for as many epochs (the learning rate falls at the end of those)."""
+    """Whether to train again from scratch on all but the test targets, for the number of epochs
+    that validation found best; the learning rate decays at the end of those."""
 
     @field_validator("label_smoothing")
     @classmethod
@@ -76,30 +78,30 @@ class TrainingConfig(Section):
 
     @field_serializer("loss")
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
-        """``cross_entropy`` where it is that."""
+        """Abbreviate the default loss to its kind."""
         return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
 
 
 class CountEnsembleConfig(Section):
-    """Counts whose scores are added to a trained model's (`CountEnsemble`)."""
+    """Counts whose weighted scores are added to those of a trained model (`CountEnsemble`)."""
 
     weights: tuple[PositiveFloat, ...] = Field(
         (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), min_length=1
     )
-    """What validation NDCG@10 chooses the weights of the counts from; 0, the model alone, is always
-    among them."""
+    """Weights of the counts to choose from on validation NDCG@10; 0 is always tried too."""
 
 
 class TrackingConfig(Section):
-    """Where MLflow keeps the runs."""
+    """Where MLflow stores the runs."""
 
     uri: str = "sqlite:///mlflow.db"
     """A database URL, or the address of an MLflow server."""
     experiment: str = "recsys"
+    """Name of the MLflow experiment."""
 
     @property
     def database(self) -> Path | None:
-        """File of a SQLite store, absolute; None if the store is another."""
+        """The absolute path of a SQLite store; None for another kind of store."""
         prefix = "sqlite:///"
         return (
             Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
@@ -107,46 +109,67 @@ class TrackingConfig(Section):
 
     @property
     def absolute_uri(self) -> str:
-        """The URI that MLflow is given.
+        """The URI passed to MLflow.
 
-        It keeps connections by URI: a relative path in it would go on meaning the process's first
-        working directory.
+        MLflow caches connections by URI: a relative path would keep pointing to the first working
+        directory of the process.
         """
         return self.uri if self.database is None else f"sqlite:///{self.database}"
 
 
 class Experiment(Section):
-    """One experiment: all that decides its result but the data itself."""
+    """One experiment: all settings that decide its result."""
 
     name: str = Field("experiment", pattern=r"^\w[\w.-]*$")
-    """Name of the MLflow run and of the folder of its outputs; letters, digits, _ . and -."""
+    """Name of the MLflow run and of the output folder; letters, digits, _ . and -."""
     seed: int = Field(0, ge=0)
+    """Seed of the initial weights, the order of the batches, dropout and negative samples."""
     data: DataConfig = DataConfig()
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
     count_ensemble: CountEnsembleConfig | None = None
-    """None: the model alone."""
+    """Settings of the count ensemble. If None, the model is used alone."""
     evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
     tracking: TrackingConfig = TrackingConfig()
 
     @field_validator("evaluation")
     @classmethod
-    def _says_what_the_model_is_told(
+    def _passes_request_times(
         cls, evaluation: EvaluationConfig, info: ValidationInfo
     ) -> EvaluationConfig:
         model = info.data.get("model")
-        told = isinstance(model, HSTUConfig) and model.times == "request"
-        if told and evaluation.request_time == "unknown":
+        with_request_time = isinstance(model, HSTUConfig) and model.times == "request"
+        if with_request_time and evaluation.request_time == "unknown":
             raise ValueError("request_time must be known where model.times is request")
         return evaluation
 
     @model_validator(mode="after")
-    def _reads_counts(self) -> Experiment:
+    def _can_add_counts(self) -> Experiment:
         if self.count_ensemble is not None and isinstance(self.model, SequenceToSequenceConfig):
-            raise ValueError("count_ensemble: a model that writes purchases reads no counts")
+            raise ValueError("count_ensemble: not supported by a model that generates purchases")
         return self
+
+    def with_data(self, prepared: DataConfig) -> Experiment:
+        """Return the experiment with the data settings that a dataset was prepared with.
+
+        Where the log is and how its columns are named does not matter.
+
+        Args:
+            prepared: the data settings of the dataset.
+
+        Raises:
+            InputError: the experiment explicitly sets another value.
+        """
+        for name in sorted(self.data.model_fields_set - {"source", "mirror", "columns"}):
+            wanted, given = getattr(self.data, name), getattr(prepared, name)
+            if wanted != given:
+                raise InputError(
+                    f"data.{name}: the experiment has {wanted}, but the dataset was prepared with "
+                    f"{given}: prepare it again, or leave data.{name} out of the experiment"
+                )
+        return self.model_copy(update={"data": prepared})
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.model.family + ("" if self.count_ensemble is None else WITH_COUNTS)

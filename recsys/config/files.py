@@ -1,4 +1,4 @@
-"""Experiments as YAML, with overrides; the only reader of YAML."""
+"""Experiments from and to YAML, with overrides; the only reader of YAML."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
 
     Raises:
-        InputError: the file cannot be read, or fields are unknown or wrong: all are named at once.
+        InputError: the file cannot be read, or fields are unknown or wrong; the message names all
+            of them.
     """
     return parse_experiment(_read_tree(path), overrides, origin=str(path))
 
 
 def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
-    """Read a section that has a YAML of its own.
+    """Read a section from a YAML file of its own.
 
     Raises:
         InputError: as `load_experiment`.
@@ -51,7 +52,11 @@ def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
 def parse_experiment(
     tree: dict[str, Any], overrides: Sequence[str] = (), origin: str = "config"
 ) -> Experiment:
-    """Check a nested dict, with ``a.b=value`` overrides applied, and freeze it."""
+    """Validate a nested dict with ``a.b=value`` overrides.
+
+    Raises:
+        InputError: fields are unknown or wrong; the message names all of them.
+    """
     for override in overrides:
         key, sign, value = override.partition("=")
         if not sign or not key:
@@ -60,7 +65,7 @@ def parse_experiment(
         section: Any = tree
         for depth, parent in enumerate(parents):
             if parent in {"split", "candidates", "loss"} and isinstance(section.get(parent), str):
-                section[parent] = {"kind": section[parent]}  # written in short
+                section[parent] = {"kind": section[parent]}  # the short form
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise InputError(
@@ -78,12 +83,12 @@ def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySect
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """The experiment as YAML: every field that is on; a split of usual settings is its kind."""
+    """Return the experiment as YAML; a split, loss or candidates with defaults is only its kind."""
     return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
 
 
 def flatten(experiment: Experiment) -> dict[str, Any]:
-    """Dotted names to values, as MLflow parameters want them."""
+    """Return the settings by dotted name, as MLflow parameters need them."""
 
     def walk(prefix: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
@@ -100,7 +105,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number (YAML 1.2), not as text (PyYAML's 1.1)."""
+    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does, and not as text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -114,7 +119,7 @@ _Loader.add_implicit_resolver(
 
 
 def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
-    """One line per wrong field: its full path, the rule, the value, and the nearest known name."""
+    """Yield a line per wrong field: its full path, the rule, the value, and the nearest name."""
     for problem in error.errors():
         path, section = _locate([str(part) for part in problem["loc"]], root)
         if problem["type"] == "extra_forbidden":
@@ -131,15 +136,15 @@ def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
 
 
 def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:
-    """A dotted path as people write it, and the section that its last name stands in.
+    """Return the dotted path of a field as a config has it, and the section that contains it.
 
-    pydantic puts the chosen kind of a union into the path: that leads on, but is no name of ours.
+    pydantic puts the chosen kind of a union into its path, which selects a section but is no key.
     """
     path: list[str] = []
     section: type[Section] | None = root
     below: list[type[Section]] = [root]
     for part in location:
-        if part.isdecimal():  # the place in a list
+        if part.isdecimal():  # index in a list
             path.append(part)
             continue
         if chosen := [option for option in below if part in _kinds(option)]:
@@ -153,13 +158,13 @@ def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Sec
 
 
 def _kinds(section: type[Section]) -> tuple[str, ...]:
-    """The names of a section in a union; none if it stands alone."""
+    """Return the kinds of a section of a union; none for another section."""
     kind = section.model_fields.get("kind")
     return get_args(kind.annotation) if kind else ()
 
 
 def _sections(annotation: object) -> Iterator[type[Section]]:
-    """The sections that a field may hold."""
+    """Yield the sections that a field may contain."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):

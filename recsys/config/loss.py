@@ -1,4 +1,4 @@
-"""What training minimises: how a target is told from the other items."""
+"""Training losses: the items that a target is compared with, and how."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from recsys.config.section import Section
 
 
 class CrossEntropy(Section):
-    """The target against every item of the catalogue."""
+    """Cross-entropy of the target over the full catalogue."""
 
     kind: Literal["cross_entropy"] = "cross_entropy"
 
 
 class _Sampled(Section):
     num_negatives: int = Field(1024, ge=1)
-    """Items drawn for each step; all of its targets are held against them. As many as the catalogue
-    has, or more, drawn uniformly: every item once."""
+    """Number of items drawn for each step, which all of its targets share. If it reaches the size
+    of the catalogue and negatives are uniform, every item is drawn once."""
     negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"
-    """How they are drawn: evenly; in proportion to their purchases in training; from the targets of
-    the step."""
+    """How negatives are drawn. uniform: all items equally likely; popularity: in proportion to
+    their purchases in training; in_batch: from the targets of the step."""
 
 
 class SampledSoftmax(_Sampled):
-    """Cross-entropy over the target and a few items, weighted to stand for the whole catalogue."""
+    """Cross-entropy over the target and sampled negatives, corrected for the sampling."""
 
     kind: Literal["sampled_softmax"]
 
 
 class BinaryCrossEntropy(_Sampled):
-    """Each of the items is an answer of its own, right or wrong: SASRec's loss."""
+    """Binary cross-entropy of the target and each negative: SASRec's loss."""
 
     kind: Literal["bce"]
 
 
 class GeneralisedBinaryCrossEntropy(_Sampled):
-    """gSASRec's loss: binary cross-entropy, less sure of itself the fewer the negatives are."""
+    """Binary cross-entropy that corrects overconfidence from few negatives: gSASRec's loss."""
 
     kind: Literal["gbce"]
     calibration: float = Field(0.75, ge=0, le=1)
-    """Its t: 0 is plain binary cross-entropy, 1 undoes all of the sampling's overconfidence."""
+    """The t of gSASRec: 0 is plain binary cross-entropy, 1 removes all overconfidence."""
 
 
 SampledLossConfig = SampledSoftmax | BinaryCrossEntropy | GeneralisedBinaryCrossEntropy
 
 
 def _with_kind(section: object) -> object:
-    """``bce`` is short for ``{kind: bce}``."""
+    """Expand ``bce`` to ``{kind: bce}``."""
     return {"kind": section} if isinstance(section, str) else section
 
 

@@ -1,64 +1,99 @@
-"""The models: what their parts are, and how large."""
+"""The models: their parts and sizes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
+    BeforeValidator,
     Discriminator,
     Field,
     PositiveFloat,
-    SerializerFunctionWrapHandler,
     Tag,
     ValidationInfo,
     field_validator,
-    model_serializer,
+    model_validator,
 )
 
 from recsys.config.features import InteractionFeatures, ItemFeatures, UserFeatures
 from recsys.config.section import Section
 
 
+def _as_pair(value: object) -> object:
+    """Expand a number to two equal ones."""
+    return (value, value) if isinstance(value, int | float) else value
+
+
+HalfLives = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_as_pair)]
+
+
 class TargetAttention(Section):
-    """Each candidate attends over the purchases (`TargetAttentionHead`)."""
+    """Each candidate attends to the purchases of the history (`TargetAttentionHead`)."""
 
     kind: Literal["target_attention"] = "target_attention"
     num_heads: int = Field(2, ge=1)
-    """Attention heads; their contributions add up."""
+    """Number of attention heads, whose contributions are summed."""
     head_dim: int = Field(32, ge=1)
-    """Width of queries, keys and values in each head."""
+    """Width of the queries, keys and values of each head."""
     kv_source: Literal["items", "states", "both"] = "items"
-    """What keys and values are made of: item embeddings, encoder states or both."""
+    """Source of the keys and values: item embeddings, encoder states or both."""
     pooling: Literal["average", "sum"] = "average"
-    """Whether what the purchases say of a candidate is averaged, with weights that sum to 1, or
-    summed up. An average learns rules of several causes; a sum knows how much speaks for the
-    candidate, and costs less."""
-    half_life: tuple[PositiveFloat, PositiveFloat] = (2.0, 50.0)
-    """Recency decay: purchases after which attention halves, from the first head to the last,
-    geometrically between; a single head has the first."""
+    """How the contributions of the purchases are pooled. average: with attention weights that sum
+    to 1, which learns rules of several causes; sum: without normalisation, which measures the total
+    support for the candidate and costs less."""
+    half_life: HalfLives = (2.0, 50.0)
+    """Recency decay: the number of purchases after which attention halves, of the first and of the
+    last head, geometrically spaced between. One number is that of all heads. A single head takes
+    one number, by default 2."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _single_head_default(cls, section: object) -> object:
+        if isinstance(section, dict) and section.get("num_heads") == 1:
+            return {"half_life": 2.0, **section}
+        return section
+
+    @field_validator("half_life")
+    @classmethod
+    def _single_head_has_one(
+        cls, half_life: tuple[float, float], info: ValidationInfo
+    ) -> tuple[float, float]:
+        if info.data.get("num_heads") == 1 and half_life[0] != half_life[1]:
+            raise ValueError("must be one number where num_heads is 1")
+        return half_life
+
+    @property
+    def half_lives(self) -> list[float]:
+        """The half-life of each head."""
+        first, last = self.half_life
+        steps = max(self.num_heads - 1, 1)
+        return [first * (last / first) ** (step / steps) for step in range(self.num_heads)]
 
 
 class DotProduct(Section):
-    """Hidden state times candidate embedding: SASRec's head, the ablation of target attention."""
+    """Dot product of hidden state and candidate embedding: SASRec's head, the ablation baseline."""
 
     kind: Literal["dot_product"] = "dot_product"
 
 
 class Cosine(Section):
-    """The dot product of directions (`CosineHead`)."""
+    """Cosine of hidden state and candidate embedding (`CosineHead`)."""
 
     kind: Literal["cosine"] = "cosine"
     temperature: float = Field(0.05, gt=0)
+    """Divisor of the cosines; the smaller, the sharper the softmax."""
 
 
 class MixtureOfLogits(Section):
-    """Several cosines, weighed by history and candidate (`MixtureOfLogitsHead`)."""
+    """Several cosines, weighted by history and candidate (`MixtureOfLogitsHead`)."""
 
     kind: Literal["mixture_of_logits"] = "mixture_of_logits"
     components: int = Field(2, ge=1)
-    """In how many ways each side is seen; the cost grows with its square."""
+    """Number of components of each representation; the cost is quadratic in it."""
     component_dim: int = Field(32, ge=1)
+    """Width of a component."""
     temperature: float = Field(0.05, gt=0)
+    """Divisor of the cosines; the smaller, the sharper the softmax."""
 
 
 Head = Annotated[
@@ -67,29 +102,31 @@ Head = Annotated[
 
 
 class TransformerConfig(Section):
-    """What every Transformer has."""
+    """Settings of every Transformer."""
 
     embedding_dim: int = Field(64, ge=1)
+    """D, the width of item embeddings and hidden states."""
     wide_heads: bool = False
-    """Give every attention head the full embedding_dim, instead of its share."""
+    """Whether every attention head has the full embedding_dim instead of its share."""
     num_heads: int = Field(2, ge=1)
-    """Attention heads of each block; must divide embedding_dim unless they are wide."""
+    """Number of attention heads of each block; must divide embedding_dim unless heads are wide."""
     feed_forward_dim: int = Field(256, ge=1)
+    """Width of the hidden layer of a feed-forward network."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
-    """Between the two maps of a feed-forward network; relu is the published one. swiglu: a third
-    map, as wide as the first, is a gate."""
+    """Activation of a feed-forward network; relu is the published one. swiglu adds a third linear
+    map of the same width as a gate."""
     max_sequence_length: int = Field(50, ge=1)
-    """The newest so many items of a history are read."""
+    """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
-    embedding_dropout: None = None
-    """There was another dropout for what the first block reads, which did not help. That there is
-    none is still said, as of `TrainingConfig.ema_decay`."""
+    """Dropout probability of embeddings, attention and feed-forward networks."""
     norm: Literal["pre", "post", "gated"] = "pre"
-    """Layer norm before each sub-layer, or after it as in 2017. gated: before it, and a gate says
-    how much of it is added; with swiglu, these are the blocks of LiGR and eSASRec."""
+    """Place of the layer norm. pre: before each sub-layer; post: after it, as in the 2017
+    Transformer; gated: before it, and a gate scales the output of the sub-layer (with swiglu, the
+    blocks of LiGR and eSASRec)."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    """Vectors added to items (an encoder counts from the end of the sequence); or rotary: attention
-    sees how far apart items are, which is better where histories are long."""
+    """Position encoding. learned and sinusoidal vectors are added to the item embeddings (an
+    encoder counts from the end of the sequence); rotary makes attention depend on distances, which
+    is better for long histories."""
 
     @field_validator("num_heads")
     @classmethod
@@ -101,84 +138,84 @@ class TransformerConfig(Section):
 
     @field_validator("positions")
     @classmethod
-    def _turns_pairs(cls, positions: str, info: ValidationInfo) -> str:
+    def _has_even_width(cls, positions: str, info: ValidationInfo) -> str:
         dim, heads = info.data.get("embedding_dim", 2), info.data.get("num_heads", 1)
         width = dim if info.data.get("wide_heads") else dim // heads
         if positions == "rotary" and width % 2:
-            raise ValueError(f"rotary turns pairs of features, and heads have {width}")
+            raise ValueError(f"rotary rotates pairs of features, but heads have {width}")
         return positions
 
 
 class FeatureReaderConfig(Section):
-    """What a model reads beside item tokens, if it can."""
+    """Features that a model reads in addition to item tokens."""
 
     item_features: ItemFeatures = ()
-    """What is embedded of an item beside its token, as input and as candidate: an item that nobody
-    has had yet then has an embedding too. A mere name is a column of categories."""
+    """Item features that are embedded with the item token, as input and as candidate, so that an
+    item without interactions has an embedding too. A plain name is a column of categories."""
     interaction_features: InteractionFeatures = ()
-    """What is embedded beside each past item of the interaction that it was had in (an action, a
-    rating, a quantity): columns of the log that ``data.keep`` names. Those of the item to be
-    foretold are never read, so that what is known only after a purchase will do."""
+    """Features of past interactions (an action, a rating, a quantity) that are embedded with their
+    items: columns of the log that ``data.keep`` names. The target's interaction features are never
+    used, so columns that are only known after a purchase are allowed."""
     user_features: UserFeatures = ()
-    """What is embedded of the user beside each past item: columns of the user table."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Models of before there were features of interactions and users keep their fingerprint."""
-        tree: dict[str, Any] = handler(self)
-        new = ("interaction_features", "user_features")
-        return {key: value for key, value in tree.items() if value or key not in new}
+    """User features that are embedded with every past item: columns of the user table."""
 
 
 class NextItemConfig(FeatureReaderConfig, TransformerConfig):
-    """An encoder and a head: which item comes next."""
+    """An encoder and a head that predict the next item."""
 
     kind: Literal["next_item"] = "next_item"
     num_blocks: int = Field(2, ge=0)
+    """Number of encoder blocks."""
     head: Head = TargetAttention()
+    """The head that scores candidates."""
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.head.kind
 
 
 class MaskedItemConfig(TransformerConfig):
-    """An encoder that looks both ways and says which items are hidden: BERT4Rec."""
+    """A bidirectional encoder that predicts masked items: BERT4Rec."""
 
     kind: Literal["masked_item"]
     num_blocks: int = Field(2, ge=0)
+    """Number of encoder blocks."""
     mask_probability: float = Field(0.2, gt=0, le=1)
-    """Share of the items that training hides, others in every epoch; at least one of a sequence."""
+    """Share of the items that training masks, redrawn in every epoch; at least one per sequence."""
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.kind
 
 
 class HSTUConfig(FeatureReaderConfig):
-    """HSTU blocks and a head: which item comes next (`HSTUBlock`)."""
+    """HSTU blocks (`HSTUBlock`) and a head that predict the next item."""
 
     kind: Literal["hstu"]
     embedding_dim: int = Field(64, ge=1)
+    """D, the width of item embeddings and hidden states."""
     num_blocks: int = Field(2, ge=0)
+    """Number of encoder blocks."""
     num_heads: int = Field(2, ge=1)
-    """Attention heads of each block; must divide embedding_dim."""
+    """Number of attention heads of each block; must divide embedding_dim."""
     max_sequence_length: int = Field(50, ge=1)
-    """The newest so many items of a history are read."""
+    """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
+    """Dropout probability of embeddings and blocks."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Vectors added to items, beside the blocks' own bias for distances."""
+    """Position vectors added to the item embeddings; the blocks also have a bias for distances."""
     times: Literal["none", "past", "request"] = "none"
-    """What is read of times. past: how long before the newest item each item was had. request: how
-    long before the time at which the recommendation is asked for: in training, when the next item
-    was had; the protocol is to say so (``evaluation.request_time: known``)."""
+    """Time features of past items. past: the time from each item to the newest one. request: the
+    time from each item to the request, which in training is the time of the next interaction;
+    requires ``evaluation.request_time: known``."""
     head: Head = DotProduct()
+    """The head that scores candidates."""
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.kind
 
     @field_validator("num_heads")
@@ -191,39 +228,44 @@ class HSTUConfig(FeatureReaderConfig):
 
 
 class SequenceToSequenceConfig(TransformerConfig):
-    """An encoder of the history and a decoder that writes the purchases after it, one by one."""
+    """An encoder of the history and a decoder that generates the next purchases one by one."""
 
     kind: Literal["sequence_to_sequence"]
     positions: Literal["learned", "sinusoidal"] = "learned"
+    """Position vectors added to the item embeddings."""
     num_encoder_blocks: int = Field(2, ge=0)
+    """Number of encoder blocks."""
     num_decoder_blocks: int = Field(2, ge=1)
+    """Number of decoder blocks."""
     max_generated: int = Field(20, ge=1)
-    """The most purchases that can be generated; training foretells as many, from random points of
-    each history."""
+    """Maximum number of generated purchases; training predicts as many from random cuts of each
+    history."""
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.kind
 
 
 class FactorisationMachineConfig(Section):
-    """No Transformer: inner products of the candidate with the last item and with all of them."""
+    """Inner products of the candidate with the last item and with all items; no Transformer."""
 
     kind: Literal["factorisation_machine"]
     embedding_dim: int = Field(64, ge=1)
+    """D, the width of item embeddings."""
     max_sequence_length: int = Field(50, ge=1)
-    """The newest so many items of a history are read."""
+    """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
+    """Dropout probability of embeddings."""
 
     @property
     def family(self) -> str:
-        """What runs are told apart by."""
+        """The kind of model, which distinguishes runs."""
         return self.kind
 
 
 def _model_kind(model: object) -> str:
-    """next_item where no kind is named."""
+    """Return the kind of a model, by default next_item."""
     kind = model.get("kind") if isinstance(model, dict) else getattr(model, "kind", None)
     return "next_item" if kind is None else str(kind)
 

@@ -1,4 +1,4 @@
-"""What a hyperparameter search tries."""
+"""The search space and the budget of a hyperparameter search."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ Value = bool | int | float | str | None
 
 
 class Range(Section):
-    """Numbers from low to high, both included; whole ones if both are."""
+    """Numbers from low to high, inclusive; integers if both are."""
 
     low: Number
+    """Smallest value."""
     high: Number
+    """Largest value."""
     log: bool = False
-    """Try as many between 1 and 10 as between 10 and 100."""
+    """Whether to sample on a logarithmic scale."""
 
     @model_validator(mode="after")
     def _ascends(self) -> Range:
         if not self.low < self.high:
             raise ValueError(f"low must be below high, {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError("low must be above 0 where log is true")
+            raise ValueError("low must be above 0 if log is true")
         return self
 
 
@@ -35,22 +37,23 @@ class Choices(Section):
     """One of several values."""
 
     choices: tuple[Value, ...] = Field(min_length=1)
+    """The values."""
 
 
 class Search(Section):
-    """The fields of an experiment that are searched, and for how long."""
+    """The fields of an experiment to search, and the budget."""
 
     space: dict[str, Range | Choices] = Field(min_length=1)
-    """By dotted name, e.g. ``model.dropout``; of the sections model and training."""
+    """Fields of the sections model and training by dotted name, e.g. ``model.dropout``."""
     trials: Annotated[int, Field(ge=1)] | None = 50
-    """Trials of the study, those of earlier calls too; None: until the time is up."""
+    """Number of trials of the study, including earlier calls. If None, only the time is limited."""
     minutes: float | None = Field(None, gt=0)
-    """No trial is begun after so many minutes of this call; None: until all trials are done."""
+    """Number of minutes after which this call starts no more trials. If None, no time limit."""
 
     @model_validator(mode="after")
     def _ends(self) -> Search:
         if self.trials is None and self.minutes is None:
-            raise ValueError("give trials, minutes or both: a search has to end")
+            raise ValueError("give trials, minutes or both: a search needs a limit")
         return self
 
 

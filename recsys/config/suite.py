@@ -12,47 +12,56 @@ from recsys.config.files import load_section, parse_experiment
 from recsys.config.section import Section
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
-"""Letters, digits, _ . and -: names of runs and folders are made of it."""
+"""Letters, digits, _ . and -; part of the names of runs and folders."""
 
 
 class _Fields(Section):
-    """Fields of an experiment, section by section; those not given are as usual."""
+    """Fields of an experiment by section; the others have their defaults."""
 
     data: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `DataConfig`."""
     model: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the model."""
     training: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `TrainingConfig`."""
     count_ensemble: dict[str, Any] | None = None
-    """``{}`` for counts beside the models, as usual; None for none."""
+    """Fields of `CountEnsembleConfig`; ``{}`` for the defaults. If None, no count ensemble."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `EvaluationConfig`."""
 
 
 class SuiteEntry(_Fields):
-    """A dataset or a model of a suite: what of the experiments it decides."""
+    """A dataset or a model of a suite, with the fields that it sets."""
 
     name: Name
+    """Name of the dataset or model."""
 
 
 class Suite(_Fields):
     """Datasets × models × seeds, and datasets × baselines.
 
-    An experiment has the fields of the suite, those of its dataset and those of its model: of a
-    field that several of them give, the last holds.
+    An experiment has the fields of the suite, overridden by those of its dataset, overridden by
+    those of its model.
     """
 
     name: Name = "suite"
+    """Name of the suite."""
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
-    """Every model is trained with each; baselines need but one."""
+    """Seeds that every model is trained with; baselines use the first."""
     datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
+    """The datasets."""
     models: tuple[SuiteEntry, ...] = ()
+    """The models."""
     baselines: tuple[str, ...] | None = None
-    """None: all that say something under the protocol."""
+    """Names of the baselines. If None, all that are informative under the protocol."""
     tracking: TrackingConfig = TrackingConfig()
+    """Where the runs are stored."""
 
     @field_validator("seeds")
     @classmethod
     def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < len(seeds):
-            raise ValueError("each may be there once")
+            raise ValueError("must not repeat")
         return seeds
 
     @field_validator("models")
@@ -60,7 +69,7 @@ class Suite(_Fields):
     def _models_decide_no_protocol(cls, models: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
         for entry in models:
             if entry.data or entry.evaluation:
-                raise ValueError(f"{entry.name!r}: data and evaluation are the dataset's to decide")
+                raise ValueError(f"{entry.name!r}: data and evaluation belong to a dataset")
         return models
 
     @field_validator("datasets", "models")
@@ -68,20 +77,20 @@ class Suite(_Fields):
     def _names_differ(cls, entries: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
         names = [entry.name for entry in entries]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two have the name {min(twice)!r}")
+            raise ValueError(f"{min(twice)!r} is used twice")
         return entries
 
     def experiment(self, dataset: SuiteEntry, model: SuiteEntry, seed: int) -> Experiment:
-        """One training of a model, named SUITE-DATASET-MODEL-sSEED.
+        """Return the experiment of a model on a dataset, named SUITE-DATASET-MODEL-sSEED.
 
         Raises:
-            InputError: fields are unknown or wrong, or do not go together.
+            InputError: fields are unknown, wrong or incompatible.
         """
         name = f"{self.name}-{dataset.name}-{model.name}-s{seed}"
         return self._experiment(name, seed, dataset, model)
 
     def protocol(self, dataset: SuiteEntry) -> Experiment:
-        """What the baselines of a dataset are fitted under, named SUITE-DATASET.
+        """Return the experiment that decides the baselines of a dataset, named SUITE-DATASET.
 
         Raises:
             InputError: as `experiment`.
@@ -101,8 +110,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     """Read a suite from YAML.
 
     Raises:
-        InputError: the file cannot be read, or fields are unknown or wrong: of the suite itself, or
-            of any of its experiments.
+        InputError: the file cannot be read, or fields of the suite or of one of its experiments are
+            unknown or wrong.
     """
     suite = load_section(path, Suite)
     for dataset in suite.datasets:
@@ -113,7 +122,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Both, section by section; where both give a value, the second's."""
+    """Merge two trees by section; the second one overrides the first."""
     merged = dict(first)
     for key, value in second.items():
         known = merged.get(key)

@@ -1,1 +1,1 @@
-"""Whole experiments: config and dataset to bundle, metrics and MLflow run."""
+"""Experiments: from config and dataset to bundle, metrics and MLflow run."""

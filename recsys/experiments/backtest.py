@@ -1,4 +1,4 @@
-"""A model or a baseline over the folds of a backtest: a run for each, and all taken together."""
+"""Backtests of a model or a baseline: one run per fold, and the pooled ranks of all folds."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from recsys.experiments.fit import fit
 from recsys.tracking.runs import find_runs
 
 MODEL = "model"
-"""What stands for the experiment's own model among the names of baselines."""
+"""The name of the experiment's own model among the names of baselines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backtested:
-    """What one model or baseline did."""
+    """The result of one model or baseline."""
 
     name: str
-    """`MODEL`, or that of the baseline."""
+    """`MODEL` or the name of a baseline."""
     runs: tuple[str, ...]
     """Ids of the MLflow runs, one per fold."""
     folds: tuple[RankTable, ...]
-    """The test ranks of each."""
+    """The test ranks of each fold."""
     pooled: RankTable
-    """Those of all folds."""
+    """The test ranks of all folds."""
 
 
 def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]) -> Backtested:
-    """Fit anew on each fold, and evaluate on its test part.
+    """Fit on each fold separately and evaluate on its test part.
 
     Args:
-        name: `MODEL` or a baseline.
-        experiment: fold i is called NAME-fold-i, and its outputs are in runs/NAME-fold-i.
-        datasets: of the folds; see `recsys.data.folds`.
+        name: `MODEL` or the name of a baseline.
+        experiment: all settings; fold i is called NAME-fold-i and written to runs/NAME-fold-i.
+        datasets: the datasets of the folds, whose data settings replace those of the experiment;
+            see `recsys.data.folds`.
 
     Raises:
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
     """
     runs = []
     for number, dataset in enumerate(datasets, 1):
-        fold = experiment.model_copy(update={"name": f"{experiment.name}-fold-{number}"})
+        update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
+        fold = experiment.model_copy(update=update)
         if name == MODEL:
             runs.append(fit(fold, dataset).run_id)
         else:

@@ -1,4 +1,4 @@
-"""Baselines as tracked runs, beside the trained models."""
+"""Baselines as tracked runs, comparable with trained models."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from recsys.tracking.tracker import track
 
 
 def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
-    """The names of the baselines that say something about the dataset under the protocol.
+    """Return the names of the baselines that are informative under the protocol.
 
-    Where seen items are left out, nothing remains of personal frequency and of repeating the last
-    but popularity; EASE does not take catalogues of any size.
+    If seen items are filtered, personal frequency and repeat last reduce to popularity; EASE
+    refuses large catalogues.
     """
-    silent = (
+    excluded = (
         {"personal_frequency", "repeat_last"} if experiment.evaluation.seen == "filter" else set()
     )
     if dataset.num_items > MAX_ITEMS:
-        silent.add("ease")
-    return [name for name in BASELINES if name not in silent]
+        excluded.add("ease")
+    return [name for name in BASELINES if name not in excluded]
 
 
 def baseline_settings(experiment: Experiment) -> dict[str, Any]:
-    """What of an experiment decides the result of a baseline, by dotted names."""
+    """Return the settings that decide the result of a baseline, by dotted name."""
     decisive = ("seed", "data.", "evaluation.", "training.refit")
     return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
 
@@ -43,25 +43,24 @@ def baseline_settings(experiment: Experiment) -> dict[str, Any]:
 def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> str:
     """Tune and fit a baseline, evaluate it on the test targets, and log the run.
 
-    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. Then it
-    is fitted on what the model of the experiment is trained on in the end: all but the test targets
-    with ``training.refit``, else all but validation and test targets.
+    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. It is
+    then fitted on the same data as the final model of the experiment: all but the test targets with
+    ``training.refit``, else all but the validation and test targets.
 
     Args:
         name: a key of `BASELINES`.
-        experiment: its protocol, tracking and name count; the run is called NAME-BASELINE.
+        experiment: protocol, tracking and name; the run is called NAME-BASELINE.
         dataset: the prepared dataset.
 
     Returns:
         The id of the MLflow run.
 
     Raises:
-        InputError: the dataset has nothing to evaluate on, or the candidates or the store will not
-            do.
+        InputError: the experiment has other data settings than the dataset, there is nothing to
+            evaluate on, or the candidates or the store cannot be used.
     """
-    experiment = experiment.model_copy(
-        update={"name": f"{experiment.name}-{name}", "data": dataset.config}
-    )
+    experiment = experiment.with_data(dataset.config)
+    experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
     evaluation, refit = experiment.evaluation, experiment.training.refit
     holdout = find_holdout(dataset, "test", evaluation.request_time)
     settings = baseline_settings(experiment)

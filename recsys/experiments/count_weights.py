@@ -1,4 +1,4 @@
-"""How to count, and how much the counts weigh beside a trained model: validation says."""
+"""The count ensemble of a trained model: validation chooses how to count and the weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, beside
+from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
 from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
@@ -25,35 +25,42 @@ from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
-WAYS = tuple(replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values()))
-"""Ways to count; without popularity, which the model knows by itself."""
+GRID = tuple(replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values()))
+"""Settings to try; without popularity, which the model learns by itself."""
 
 
 class Choice(NamedTuple):
-    """What validation chose."""
+    """The count ensemble that validation chose."""
 
-    way: PCTMSettings
+    settings: PCTMSettings
     weight: float
-    """0: the model is better without what followed what."""
+    """Weight of the transition counts; 0 if the model ranks better without them."""
     repeat_weight: float
-    """0: ... without what the user had already."""
+    """Weight of the repeat counts; 0 if the model ranks better without them."""
     ranks: RankTable
-    """Of the validation targets, by the model and the counts together."""
+    """Ranks of the validation targets by the sum of the model and the counts."""
 
 
-def weigh_counts(
+def fit_count_ensemble(
     config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,
     valid: Holdout,
     fitted: Fitted,
 ) -> tuple[CountEnsemble, RankTable]:
-    """Counts to go with a trained model, of what it was trained on.
+    """Fit the count ensemble of a trained model on the data that the model was trained on.
 
-    Way and weight are chosen beside the model of the best epoch, before any refit.
+    Its settings and weights are chosen with the model of the best epoch, before any refit.
+
+    Args:
+        config: the weights to try.
+        experiment: model and protocol.
+        dataset: the prepared dataset.
+        valid: the validation targets.
+        fitted: the trained model.
 
     Returns:
-        The counts and their weight; and the ranks of the validation targets with them.
+        The count ensemble, and the ranks of the validation targets with it.
     """
     model = fitted.model
     if "valid" in fitted.trained_on:  # the refit has seen the validation targets
@@ -70,8 +77,8 @@ def weigh_counts(
         experiment.evaluation.seen,
         config.weights,
     )
-    known = dataset.histories("test" if "valid" in fitted.trained_on else "valid")
-    counts = PCTM.fit(known, dataset.num_items, choice.way)
+    histories = dataset.histories("test" if "valid" in fitted.trained_on else "valid")
+    counts = PCTM.fit(histories, dataset.num_items, choice.settings)
     return CountEnsemble(counts, choice.weight, choice.repeat_weight), choice.ranks
 
 
@@ -81,61 +88,61 @@ def choose_count_ensemble(
     holdout: Holdout,
     seen: Seen,
     weights: Sequence[float],
-    ways: Sequence[PCTMSettings] = WAYS,
+    grid: Sequence[PCTMSettings] = GRID,
 ) -> Choice:
-    """The way to count and the weights with the best validation NDCG@10; the first of equal ones.
+    """Return the settings and weights with the best validation NDCG@10; ties go to the first.
 
-    Where what the user had may be ranked, it is weighed first, beside the model, then what followed
-    what, beside both. Each time the model scores each history once, and is tried alone too.
+    If seen items are ranked, the repeat counts are weighted first, then the transition counts on
+    top of them. In each step the model scores each history once, and weight 0 is tried too.
 
     Args:
-        model: trained on the histories and no more.
-        histories: of the training part, to be counted.
+        model: a scorer trained on these histories only.
+        histories: the histories of the training part, which are counted.
         holdout: the validation targets.
-        seen: whether items of the user's history are left out of the ranking.
-        weights: to be tried, each above 0.
-        ways: to count.
+        seen: whether the items of the user's history are ranked.
+        weights: the weights to try, each above 0.
+        grid: the settings to try.
     """
     repeat_weight = 0.0
     if seen == "allow":
-        own = RepeatCounts(model.num_items)
-        _, repeat_weight, _ = _weigh([own], model, weights, holdout, seen)
-        model = beside(model, [(own, repeat_weight)])
-    counts = [PCTM.fit(histories, model.num_items, way) for way in ways]
-    place, weight, ranks = _weigh(counts, model, weights, holdout, seen)
-    return Choice(ways[place], weight, repeat_weight, ranks)
+        repeats = RepeatCounts(model.num_items)
+        _, repeat_weight, _ = _best_weight([repeats], model, weights, holdout, seen)
+        model = add_scores(model, [(repeats, repeat_weight)])
+    counts = [PCTM.fit(histories, model.num_items, settings) for settings in grid]
+    index, weight, ranks = _best_weight(counts, model, weights, holdout, seen)
+    return Choice(grid[index], weight, repeat_weight, ranks)
 
 
-def _weigh(
+def _best_weight(
     counts: Sequence[Scorer],
     model: Scorer,
     weights: Sequence[float],
     holdout: Holdout,
     seen: Seen,
 ) -> tuple[int, float, RankTable]:
-    """Which of the counts is best beside the model, its weight or 0, and the ranks with it."""
-    tried = [(0, 0.0), *((place, weight) for place in range(len(counts)) for weight in weights)]
+    """Return the index of the best counts, their weight (or 0), and the ranks of the sum."""
+    tried = [(0, 0.0), *((index, weight) for index in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        places, some = holdout.slice_after(batch)
-        known, targets, rows = some.histories, some.targets, some.history_rows
-        sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
+        places, part = holdout.slice_after(batch)
+        known, targets, rows = part.histories, part.targets, part.history_rows
+        sums = _sums(model.score(known).cpu(), [each.score(known) for each in counts], weights)
         for trial, scores in enumerate(sums):
             ranks[trial, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
-    tables = [rank_table(one, holdout, "valid", model.num_items, seen) for one in ranks]
+    tables = [rank_table(row, holdout, "valid", model.num_items, seen) for row in ranks]
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
-    place, weight = tried[best]
+    index, weight = tried[best]
     logger.info(
-        "counted count_ensemble: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
-        *(type(counts[place]).__name__, weight, quality[best], quality[0]),
+        "count ensemble: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
+        *(type(counts[index]).__name__, weight, quality[best], quality[0]),
     )
-    return place, weight, tables[best]
+    return index, weight, tables[best]
 
 
-def _sums(scores: Tensor, counted: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
-    """The model alone, then with each of the counts at each weight."""
+def _sums(scores: Tensor, counts: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
+    """Yield the model's scores, then their sums with each of the counts at each weight."""
     yield scores
-    for one in counted:
+    for each in counts:
         for weight in weights:
-            yield scores.add(one, alpha=weight)
+            yield scores.add(each, alpha=weight)

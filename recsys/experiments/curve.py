@@ -1,4 +1,4 @@
-"""The learning curve as a picture."""
+"""The learning curve as a plot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recsys.training.state import MONITOR, Curve
 
 
 def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
-    """Training loss and validation NDCG@10 by epoch, the best epoch marked, as PNG."""
+    """Plot training loss and validation NDCG@10 by epoch, with the best epoch marked, as PNG."""
     epochs = range(1, len(curve.epochs) + 1)
     figure = Figure(figsize=(7, 4), layout="constrained")
     loss = figure.subplots()

@@ -1,13 +1,13 @@
-"""Config and prepared dataset in; trained bundle, figures and MLflow run out."""
+"""Fit an experiment: train, evaluate, and write the bundle, the metrics and the MLflow run."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +22,14 @@ from recsys.config import (
 )
 from recsys.data.files import new_folder
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.errors import InputError
+from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables.rank import RankTable, evaluate
-from recsys.experiments.count_weights import weigh_counts
+from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.results import Results
 from recsys.inference.catalogue import Catalogue
@@ -39,7 +39,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
-from recsys.training.process_memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
 
@@ -51,21 +51,21 @@ class Run:
     """A finished experiment."""
 
     run_id: str
-    """Of the MLflow run."""
+    """Id of the MLflow run."""
     tracking: TrackingConfig
-    """Where that is."""
+    """The store of the MLflow run."""
     bundle: Path
     """Folder of the `ModelBundle`."""
     best_epoch: int
-    """Epochs trained, chosen on validation."""
+    """Number of epochs, chosen on validation."""
     valid: dict[str, Interval]
-    """Validation figures of the best epoch."""
+    """Validation metrics of the best epoch."""
     test: dict[str, Interval]
-    """Test figures of the bundle; those of its lists too where the split holds out several
-    purchases per user (``next_...``; of a model that writes, ``best_next_...`` too: see
+    """Test metrics of the bundle. If the split holds out several purchases per user, they include
+    those of its lists (``next_...``, and ``best_next_...`` of a model that generates lists; see
     `recsys.evaluation.next_lists.list_summary`)."""
     seconds: float
-    """Of training, validation and refit included."""
+    """Seconds of training, validation and refit."""
 
 
 def fit(
@@ -76,34 +76,34 @@ def fit(
     *,
     fresh: bool = False,
 ) -> Run:
-    """Train, choose the best epoch on validation, evaluate once on test, and keep everything.
+    """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
-    Ctrl-C ends the training early, or the refit altogether, and goes on with the best epoch so far;
-    the run is tagged ``interrupted`` then. A run that was cut off otherwise goes on from its
-    checkpoint, ``OUT.checkpoint``, and ends as if nothing had happened.
+    Ctrl-C ends the training early, or skips the refit, and the best epoch so far is used; the run
+    is then tagged ``interrupted``. A run that was interrupted in another way resumes from its
+    checkpoint, ``OUT.checkpoint``, with the same result as an uninterrupted one.
 
-    Processes that torchrun has started train together. The first one evaluates, writes and returns;
-    the others end with the training.
+    Processes started by torchrun train together. The first one evaluates, writes and returns; the
+    others raise `NotFirstProcess` when the training has ended.
 
     Args:
-        experiment: all settings but those of the data: the dataset's own take their place.
+        experiment: all settings; see `Experiment.with_data` for those of the data.
         dataset: the prepared dataset.
         out: folder for the bundle, the tables of ranks and lists and the learning curve
-            (``runs/NAME`` if None); it appears when all is done, in place of that of an earlier
-            run.
-        progress: the view that shows it; None: one of its own.
-        fresh: start anew, whatever checkpoint there is.
+            (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
+        progress: the progress display. If None, a new one is shown.
+        fresh: ignore and delete any checkpoint.
 
     Raises:
-        InputError: the dataset has nothing to train on or to evaluate, the model cannot write as
-            many purchases as are held out, a feature that it reads is not to be had, the candidates
-            given lack a target, the checkpoint is of other settings or data, or ``out`` or the
-            tracking store cannot be used.
-        SystemExit: in every process but the first of several; after a SIGTERM.
+        InputError: the experiment has other data settings than the dataset, the dataset has nothing
+            to train on or to evaluate, the model cannot generate as many purchases as are held out,
+            a feature that it reads is missing, the given candidates lack a target, the checkpoint
+            belongs to other settings or data, or ``out`` or the tracking store cannot be used.
+        NotFirstProcess: the training has ended, and this is not the first process.
+        Terminated: SIGTERM; run it again to resume.
     """
     processes.join()
     out = Path(out) if out is not None else Path("runs") / experiment.name
-    experiment = experiment.model_copy(update={"data": dataset.config})
+    experiment = experiment.with_data(dataset.config)
     catalogue = Catalogue.of(experiment.model, dataset)
     dataset = catalogue.encoders.read(dataset)
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
@@ -111,41 +111,24 @@ def fit(
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
+    train = partial(train_and_refit, experiment, dataset, catalogue, held_out.valid, found)
     if not processes.is_first():
-        train_and_refit(
-            experiment,
-            dataset,
-            catalogue,
-            held_out.valid,
-            found,
-            lambda *_: None,
-            lambda *_: None,
-            progress,
-        )
-        sys.exit()
+        train(report=lambda *_: None, save=lambda *_: None, progress=progress)
+        raise NotFirstProcess
     _check_out(out)
     if fresh:
         file.remove()
     family, settings = experiment.family, flatten(experiment)
-    again, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
-    with track(experiment, dataset, family, settings, candidates, again) as tracker:
-        forget_peak()
+    run_id, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
+    with track(experiment, dataset, family, settings, candidates, run_id) as tracker:
+        reset_peak_memory()
         started = time.perf_counter() - before
 
-        def keep(state: TrainingState, chosen: Curve | None) -> None:
+        def save(state: TrainingState, chosen: Curve | None) -> None:
             seconds = time.perf_counter() - started
             file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train_and_refit(
-            experiment,
-            dataset,
-            catalogue,
-            held_out.valid,
-            found,
-            tracker.log_epoch,
-            keep,
-            progress,
-        )
+        fitted = train(report=tracker.log_epoch, save=save, progress=progress)
         seconds = time.perf_counter() - started
         run = _evaluate_and_write(
             experiment, dataset, held_out, fitted, candidates, seconds, out, tracker
@@ -213,14 +196,14 @@ def _evaluate_and_write(
 
 
 class _Final(NamedTuple):
-    """What a run is judged by, once counts are weighed beside its model."""
+    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
 
     scorer: Scorer
     count_ensemble: CountEnsemble | None
     valid: RankTable
-    """Of the validation targets by the model of the best epoch, with any counts."""
+    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
     alone: dict[Part, RankTable]
-    """Without them, by part; nothing where there are none."""
+    """Ranks without the count ensemble, by part; empty if there is none."""
 
 
 def _with_counts(
@@ -235,16 +218,16 @@ def _with_counts(
     if experiment.count_ensemble is None:
         return _Final(scorer, None, valid, {})
     test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-    count_ensemble, weighed = weigh_counts(
+    count_ensemble, weighed = fit_count_ensemble(
         experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
     )
     return _Final(
-        count_ensemble.beside(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
+        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )
 
 
 def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset) -> CheckpointFile:
-    """Beside the folder of the run."""
+    """Return the checkpoint file, which is next to the folder of the run."""
     store = {
         "tracking.uri": experiment.tracking.absolute_uri,
         "tracking.experiment": experiment.tracking.experiment,
@@ -277,7 +260,7 @@ def _write(
 
 
 def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
-    """Before hours of training: can the model generate lists that are long enough?"""
+    """Check, before hours of training, that the model can generate lists of the needed length."""
     model, length = experiment.model, next_list_length(dataset)
     if length and isinstance(model, SequenceToSequenceConfig) and model.max_generated < length:
         raise InputError(
@@ -287,11 +270,13 @@ def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
 
 
 def _check_out(out: Path) -> None:
-    """Before hours of training, not after: will the results have a place?"""
+    """Check, before hours of training, that the results can be written."""
     if out.exists():
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
         if foreign := there - artifacts.RUN_FILES:
-            raise InputError(f"{out}: exists and is left alone: {min(foreign)} is not of a run")
+            raise InputError(
+                f"{out}: exists and is not replaced: {min(foreign)} does not belong to a run"
+            )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, and how much of the machine it uses."""
+"""Profile of training steps: where the time goes, and how much of the hardware is used."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.training.cost import StepMeter, matrix_speed
-from recsys.training.loop import epochs_of, new_module
-from recsys.training.module import Schedule
+from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import choose_precision, working_dtype
-from recsys.training.process_memory import forget_peak, keep_freed_memory, peak_memory_mib
+from recsys.training.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
+from recsys.training.schedule import Schedule
 
 _WARM_UP = 2
-"""Steps that compile kernels and fill caches; not counted."""
+"""Number of steps that compile kernels and fill caches; they are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Means over the steps that were watched."""
+    """Means over the measured steps."""
 
     seconds: dict[str, float]
-    """Per step: data, encoder (embedding and encoder, forward), loss (head and loss: its gradients
-    are found here too), backward (the encoder's), optimiser."""
+    """Seconds per step of each part: data, encoder (embedding and encoder, forward), loss (head and
+    loss, with their gradients), backward (of the encoder), optimiser."""
     tokens_per_second: float
-    """Real tokens."""
+    """Tokens without padding per second."""
     padding_share: float
-    """Of the tokens that went through the encoder."""
+    """Share of padding among the tokens that the encoder read."""
     gigaflops: float
-    """Of the matrix products of a step."""
+    """Billions of floating-point operations in the matrix products of a step."""
     peak_share: float
-    """Of the speed of one large matrix product here, in the same precision, that a step reaches."""
+    """Speed of a step as a share of that of one large matrix product in the same precision."""
     precision: str
     memory_mib: dict[str, float]
 
     def summary(self) -> dict[str, float | str]:
-        """All but the times, by name."""
+        """Return all but the times of the parts, by name."""
         return {
             "precision": self.precision,
             "seconds_per_step": sum(self.seconds.values()),
@@ -60,23 +60,23 @@ class Profile:
 def profile(
     experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
 ) -> Profile:
-    """Train a fresh model for a few steps and watch.
+    """Train a new model for a few steps and measure them.
 
     Args:
         experiment: model and training.
         catalogue: the items.
-        histories: what is learned from.
-        steps: that are watched, after two to warm up.
+        histories: the histories to train on.
+        steps: number of measured steps, after two warm-up steps.
 
     Raises:
         InputError: no history has two items.
     """
     with torch.random.fork_rng():
         torch.manual_seed(experiment.seed)
-        return _watch(experiment, catalogue, histories, steps)
+        return _measure(experiment, catalogue, histories, steps)
 
 
-def _watch(
+def _measure(
     experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
 ) -> Profile:
     keep_freed_memory()
@@ -84,7 +84,7 @@ def _watch(
     config = experiment.training
     precision, _ = choose_precision(config.precision)
     dtype = working_dtype(config.precision)
-    batches = epochs_of(experiment, histories)
+    batches = build_batches(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
     module = new_module(experiment, catalogue, histories, schedule).to(device)
     configured: Any = module.configure_optimizers()
@@ -92,16 +92,16 @@ def _watch(
     stream = _endless(batches)
     gpu = device.type == "cuda"
     meter = StepMeter(counts=False, wait=torch.cuda.synchronize if gpu else lambda: None)
-    forget_peak()
+    reset_peak_memory()
 
     def step() -> SequenceBatch:
         meter.start()
         batch = module.transfer_batch_to_device(next(stream), device, 0)
         meter.lap("data")
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
-            history, had = module.teacher_forced(batch)
+            history, seen = module.teacher_forced(batch)
             meter.lap("encoder")
-            loss: Tensor = module.loss(history, batch.targets, had)
+            loss: Tensor = module.loss(history, batch.targets, seen)
             meter.lap("loss")
         loss.backward()
         meter.lap("backward")
@@ -114,17 +114,17 @@ def _watch(
     for _ in range(_WARM_UP):
         step()
     meter.take()
-    seen = [step() for _ in range(steps)]
+    measured = [step() for _ in range(steps)]
     seconds = {name: total / steps for name, total in meter.take().items()}
     with FlopCounterMode(display=False) as counter:
         step()
     flops = counter.get_total_flops()
-    real = sum(int(batch.lengths.sum()) for batch in seen)
+    real = sum(int(batch.lengths.sum()) for batch in measured)
     total = sum(seconds.values())
     return Profile(
         seconds=seconds,
         tokens_per_second=real / steps / total,
-        padding_share=1 - real / sum(batch.items.numel() for batch in seen),
+        padding_share=1 - real / sum(batch.items.numel() for batch in measured),
         gigaflops=flops / 1e9,
         peak_share=flops / total / matrix_speed(device.type, dtype),
         precision=precision,

@@ -1,4 +1,4 @@
-"""Every model and baseline of a suite on every dataset, from where it was left."""
+"""Suites: every model and baseline on every dataset; an interrupted suite resumes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class _Step:
 
     name: str
     finished: Callable[[], str | None]
-    """Its id in the tracking store, if it came to its end."""
+    """Returns the id of a finished run in the tracking store, if there is one."""
     run: Callable[[Progress], str]
+    """Runs it and returns its id."""
 
 
 def run_suite(
@@ -38,24 +39,24 @@ def run_suite(
     prepared: Callable[[Experiment], PreparedDataset],
     out: Path = Path("runs"),
 ) -> dict[str, list[str]]:
-    """Run what has not been run to its end; a suite that was cut short goes on where it was.
+    """Run all runs of a suite that are not finished; an interrupted suite resumes.
 
-    A run is taken as done if the tracking store has a finished one of the same data, model and
-    settings. One that refuses its data, as EASE does a large catalogue, is left out with a warning.
+    A run is finished if the tracking store has one of the same data, model and settings. A run that
+    refuses its data, as EASE refuses a large catalogue, is skipped with a warning.
 
     Args:
-        suite: what is to be run.
+        suite: the suite to run.
         prepared: finds or prepares the dataset of an experiment.
-        out: folder in which each trained model has one.
+        out: folder for the folders of the trained models.
 
     Returns:
-        By the name of each dataset the MLflow runs: the models, then the baselines, the last of
-        `BASELINES` first.
+        The MLflow runs by the name of the dataset: the models, then the baselines in the reverse
+        order of `BASELINES`.
 
     Raises:
-        InputError: a baseline has no such name, a dataset cannot be prepared, or the tracking store
+        InputError: a baseline is unknown, a dataset cannot be prepared, or the tracking store
             cannot be used.
-        KeyboardInterrupt: by Ctrl-C; what is finished is kept.
+        KeyboardInterrupt: Ctrl-C; finished runs are kept.
     """
     for name in suite.baselines or ():
         if name not in BASELINES:
@@ -67,13 +68,13 @@ def run_suite(
             protocol = suite.protocol(entry)
             steps = list(_steps(suite, entry, protocol, prepared(protocol), out))
             title = f"{suite.name}: {entry.name}, {number} of {len(suite.datasets)} datasets"
-            bar = progress.add_task(title, total=len(steps), figures="")
+            bar = progress.add_task(title, total=len(steps), status="")
             found = []
             for step in progress.track(steps, task_id=bar):
-                progress.update(bar, figures=step.name)
+                progress.update(bar, status=step.name)
                 found.append(_run(step, progress))
             runs[entry.name] = [run for run in found if run is not None]
-            progress.update(bar, figures="")
+            progress.update(bar, status="")
     return runs
 
 
@@ -107,19 +108,19 @@ def _baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> _S
 
 
 def _run(step: _Step, progress: Progress) -> str | None:
-    """The id of the step's run, done now or before; None if it refused."""
+    """Return the id of the step's run, finished now or before; None if it was refused."""
     if (done := step.finished()) is not None:
-        logger.info("%s: done before, run %s", step.name, done[:8])
+        logger.info("%s: already finished, run %s", step.name, done[:8])
         return done
     started = time.perf_counter()
     try:
         run_id = step.run(progress)
-    except CheckpointError:  # not left out: what was trained would be lost without a word
+    except CheckpointError:  # not skipped: trained epochs would be lost silently
         raise
     except InputError as error:
-        logger.warning("%s: left out: %s", step.name, error)
+        logger.warning("%s: skipped: %s", step.name, error)
         return None
-    if step.finished() is None:  # Ctrl-C makes a training end early, and well
+    if step.finished() is None:  # Ctrl-C ended the training early, without an exception
         raise KeyboardInterrupt
     logger.info("%s: %.0f s, run %s", step.name, time.perf_counter() - started, run_id[:8])
     return run_id

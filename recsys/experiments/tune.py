@@ -1,4 +1,4 @@
-"""Hyperparameter search: Optuna proposes, validation judges, the test targets stay unseen.
+"""Hyperparameter search with Optuna on validation; the test targets are never used.
 
 The only importer of optuna.
 """
@@ -32,22 +32,23 @@ _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search has found so far."""
+    """The result of a search so far."""
 
     experiment: Experiment
-    """The best one."""
+    """The best experiment."""
     ndcg_at_10: float
-    """On validation, in its best epoch."""
+    """Validation NDCG@10 of the best experiment in its best epoch."""
     trials: int
-    """Finished or pruned, in this call and earlier ones."""
+    """Number of finished or pruned trials, in this call and earlier ones."""
     pruned: int
+    """Number of pruned trials."""
     study: str
-    """Its name in Optuna's storage."""
+    """Name of the study in Optuna's storage."""
     storage: str
     """URL of Optuna's storage."""
 
     def write(self, path: Path) -> None:
-        """The best experiment as YAML, whole or not at all.
+        """Write the best experiment as YAML, atomically.
 
         Raises:
             InputError: the file cannot be written.
@@ -59,34 +60,35 @@ class Tuned:
 
 
 def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tuned:
-    """Search for the settings with the best validation NDCG@10; test targets are never looked at.
+    """Search for the settings with the best validation NDCG@10; the test targets are never used.
 
-    A trial is a training on the training part. It is pruned once its validation figure is below the
-    median of the other trials at that epoch, but not in the first fifth of its epochs, nor among
-    the first five trials. The study is kept in ``optuna.db`` beside the MLflow store (in the
-    working directory if that is no file) and goes on where it was when the same experiment, data
-    and search space are given again.
+    A trial is a training on the training part. It is pruned once its validation NDCG@10 is below
+    the median of the other trials at that epoch, but not in the first fifth of its epochs, nor
+    among the first five trials. The study is stored in ``optuna.db`` next to the MLflow store (in
+    the working directory if that is not a file) and resumes when it is called again with the same
+    experiment, data and search space.
 
     Args:
-        experiment: the fields that are not searched; its seed is the search's too.
+        experiment: the fields that are not searched; its seed is that of the search too.
         dataset: the prepared dataset.
-        search: what is tried, and how long.
+        search: the search space and the budget.
 
     Returns:
-        The best so far. Ctrl-C ends the search early.
+        The best experiment so far. Ctrl-C ends the search early.
 
     Raises:
-        InputError: a field of the space is unknown, or no trial came to its end.
-        KeyboardInterrupt: by Ctrl-C before a trial came to its end.
+        InputError: a field of the space is unknown, the experiment has other data settings than
+            the dataset, or no trial has finished.
+        KeyboardInterrupt: Ctrl-C before any trial has finished.
     """
-    experiment = experiment.model_copy(update={"data": dataset.config})
+    experiment = experiment.with_data(dataset.config)
     known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
     for name in search.space:
         if name not in known:
-            hint = did_you_mean(name, known) or f"; searched can be {', '.join(known)}"
-            raise InputError(f"tune: space: {name}: no field of {experiment.name} to search{hint}")
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
     study, storage = _study(experiment, dataset, search)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what users need to know, we say
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users need to know
     done = len(study.get_trials(deepcopy=False, states=_DONE))
     left = None if search.trials is None else max(search.trials - done, 0)
     if left != 0:
@@ -95,9 +97,9 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         except KeyboardInterrupt:
             if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
                 raise
-            logger.warning("stopped by Ctrl-C: the best so far; run again to go on")
+            logger.warning("stopped by Ctrl-C: the best so far is used; run again to resume")
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-        raise InputError(f"tune: none of the trials of {study.study_name} came to its end")
+        raise InputError(f"tune: none of the trials of {study.study_name} has finished")
     best = study.best_trial
     logger.info("best: trial %d, %s", best.number, best.params)
     tuned = _with(experiment, best.params)
@@ -115,7 +117,7 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
 def _study(
     experiment: Experiment, dataset: PreparedDataset, search: Search
 ) -> tuple[optuna.Study, str]:
-    """The study of this search, made if new, and the URL of the storage that it is in."""
+    """Open or create the study of this search, and return it with the URL of its storage."""
     space = {f"space.{name}": str(values) for name, values in search.space.items()}
     identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)
     database = experiment.tracking.database or Path("mlflow.db").absolute()
@@ -130,7 +132,7 @@ def _study(
         direction="maximize",
         load_if_exists=True,
     )
-    # A sampler that began with the same seed again would propose what was tried already.
+    # A sampler with the same seed would repeat its earlier proposals.
     study.sampler = optuna.samplers.TPESampler(seed=experiment.seed + len(study.trials))
     return study, storage
 
@@ -143,46 +145,46 @@ def _search(
     trials: int | None,
 ) -> None:
     with training_progress() as progress:
-        bar = progress.add_task(f"{experiment.name}: trials", total=trials, figures="")
+        bar = progress.add_task(f"{experiment.name}: trials", total=trials, status="")
 
         def attempt(trial: optuna.Trial) -> float:
             values = {name: _propose(trial, name, search) for name in search.space}
             try:
                 candidate = _with(experiment, values)
-            except InputError as error:  # values that do not go together
+            except InputError as error:  # incompatible values
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
 
-            def report(epoch: int, figures: dict[str, float]) -> None:
-                if MONITOR in figures:
-                    trial.report(figures[MONITOR], epoch)
+            def report(epoch: int, metrics: dict[str, float]) -> None:
+                if MONITOR in metrics:
+                    trial.report(metrics[MONITOR], epoch)
                     if trial.should_prune():
                         raise optuna.TrialPruned
 
             catalogue = Catalogue.of(candidate.model, dataset)
-            known = catalogue.encoders.read(dataset)
-            histories = known.histories("valid")
-            holdout = known.holdout("valid", experiment.evaluation.request_time)
+            encoded = catalogue.encoders.read(dataset)
+            histories = encoded.histories("valid")
+            holdout = encoded.holdout("valid", experiment.evaluation.request_time)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             epochs = candidate.training.max_epochs
             try:
                 _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
-            except ValueError as error:  # scores that are no numbers: the training diverged
+            except ValueError as error:  # NaN scores: the training diverged
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
             if curve.interrupted:
                 raise KeyboardInterrupt
             return curve.best
 
-        def tell(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        def show(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
             finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            figure = f"best valid NDCG@10 {study.best_value:.4f}" if finished else ""
-            progress.update(bar, advance=1, figures=figure)
+            best = f"best valid NDCG@10 {study.best_value:.4f}" if finished else ""
+            progress.update(bar, advance=1, status=best)
             value = "pruned" if trial.value is None else f"{trial.value:.4f}"
             logger.info("trial %d: %s, %s", trial.number, value, trial.params)
 
         seconds = None if search.minutes is None else search.minutes * 60
-        study.optimize(attempt, n_trials=trials, timeout=seconds, callbacks=[tell])
+        study.optimize(attempt, n_trials=trials, timeout=seconds, callbacks=[show])
 
 
 def _propose(trial: optuna.Trial, name: str, search: Search) -> Any:
@@ -196,6 +198,6 @@ def _propose(trial: optuna.Trial, name: str, search: Search) -> Any:
 
 
 def _with(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """The experiment with other values of some fields."""
+    """Return the experiment with other values of some fields."""
     overrides = [f"{name}={json.dumps(value)}" for name, value in values.items()]
     return parse_experiment(experiment.model_dump(mode="json"), overrides, "tune")

@@ -156,15 +156,10 @@ def _head(config: NextItemConfig | HSTUConfig) -> Head:
         return CosineHead(head.temperature)
     if isinstance(head, MixtureOfLogits):
         return MixtureOfLogitsHead(dim, head.components, head.component_dim, head.temperature)
-    shortest, longest = head.half_life
-    steps = max(head.num_heads - 1, 1)
-    half_lives = [
-        shortest * (longest / shortest) ** (step / steps) for step in range(head.num_heads)
-    ]
     return TargetAttentionHead(
         dim,
         head.head_dim,
-        half_lives,
+        head.half_lives,
         kv_source=head.kv_source,
         pooling=head.pooling,
         dropout=config.dropout,

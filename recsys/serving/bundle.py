@@ -240,7 +240,7 @@ def model_scorer(
 ) -> Scorer:
     """The scores of a model, or of another head on it, those of the a count ensemble added."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
-    return scorer if count_ensemble is None else count_ensemble.beside(scorer)
+    return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
 
 
 def _load_weights(model: Model, path: Path) -> None:

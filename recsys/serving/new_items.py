@@ -43,7 +43,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         bundle,
         model=model.to(bundle.model.items.weight.device),
         item_table=item_table,
-        count_ensemble=bundle.count_ensemble and bundle.count_ensemble.over(len(item_table)),
+        count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )
 
 

@@ -23,7 +23,7 @@ from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.files import file_sha256
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
+from recsys.errors import InputError, Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
@@ -154,7 +154,7 @@ def track(
             tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+        stopped = isinstance(error, KeyboardInterrupt | Terminated)
         tracker.end("KILLED" if stopped else "FAILED")
         raise
     tracker.end("FINISHED")

@@ -1,4 +1,4 @@
-"""What happens around an epoch: validation, keeping the best weights, checkpoints."""
+"""Lightning callbacks: validation, early stopping, the best weights, and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recsys.training.state import (
     MONITOR,
     Curve,
     EarlyDecay,
-    EpochSoFar,
+    PartialEpoch,
     TrainingState,
     random_state,
 )
@@ -28,25 +28,25 @@ from recsys.training.state import (
 logger = logging.getLogger(__name__)
 
 Report = Callable[[int, dict[str, float]], None]
-"""Takes an epoch's number, from 1, and its figures."""
+"""Reports the metrics of an epoch, whose number counts from 1."""
 
 
 class EpochRecorder(pl.Callback):
-    """Validates, keeps the best weights, hands the figures on, says when it is enough.
+    """Validates, keeps the best weights, reports the metrics, and decides when to stop.
 
-    When the best weights stay the best, the learning rate falls, if it is one that falls at the
-    end; only after that does it stop.
+    When patience is exhausted, a schedule that ends with a decay starts that decay early; training
+    stops once the decay gains nothing either.
 
     Args:
-        module: whose weights are kept.
-        validate: ranks the validation targets under the current weights; None: no validation, the
-            last epoch counts as the best.
+        module: the module whose weights are validated.
+        validate: ranks the validation targets under the current weights. If None, there is no
+            validation, and the last epoch counts as the best.
         config: the training section.
-        epochs: the most of them.
-        batches: what an epoch reads.
-        tokens_per_epoch: real tokens, for the throughput.
-        report: called with the epoch number (from 1) and its figures.
-        start: where to go on; None: at the beginning.
+        epochs: the maximum number of epochs.
+        batches: the batches of an epoch.
+        tokens_per_epoch: number of tokens without padding, for the throughput.
+        report: called with the number of an epoch (from 1) and its metrics.
+        start: the state to resume from. If None, training starts from the beginning.
     """
 
     def __init__(
@@ -72,67 +72,70 @@ class EpochRecorder(pl.Callback):
         self._seconds_before = 0.0 if start is None else start.epoch.seconds
         self._started = 0.0
         if self.curve.early_decay is not None:
-            self._let_fall(self.curve.early_decay)
+            self._start_decay(self.curve.early_decay)
 
     @property
     def should_stop(self) -> bool:
-        """Whether there are no more epochs, or patience is at its end."""
+        """Whether the last epoch is over or patience is exhausted."""
         return len(self.curve.epochs) >= self._last_epoch or self.patience_exhausted
 
     @property
     def total_steps(self) -> int:
-        """Of the whole training, as far as is known."""
+        """Number of steps of the entire training, as currently planned."""
         return self._module.schedule.total_steps
 
     @property
-    def _falling(self) -> int:
-        """Epochs at the end over which the learning rate falls; 0: it is not one that does so."""
-        held = self._config.schedule == "hold_decay"
-        return round(self._epochs * self._config.decay_fraction) if held else 0
+    def _decay_epochs(self) -> int:
+        """Number of epochs at the end over which the learning rate decays; 0 if it does not."""
+        decays = self._config.schedule == "hold_decay"
+        return round(self._epochs * self._config.decay_fraction) if decays else 0
 
     @property
-    def _held(self) -> int:
-        """Epochs before the learning rate falls."""
-        fall = self.curve.early_decay
-        return self._epochs - self._falling if fall is None else fall.epoch
+    def _hold_epochs(self) -> int:
+        """Number of epochs before the decay."""
+        early = self.curve.early_decay
+        return self._epochs - self._decay_epochs if early is None else early.epoch
 
     @property
     def _last_epoch(self) -> int:
-        return self._held + self._falling
+        return self._hold_epochs + self._decay_epochs
 
     @property
     def patience_exhausted(self) -> bool:
-        """Validation has just said that it long gained nothing, though the rate falls if it can."""
+        """Whether the latest validation completes ``patience`` epochs without a gain.
+
+        During the decay, patience counts from its start at the earliest.
+        """
         done, since = len(self.curve.epochs), self.curve.best_epoch
         if since is None or MONITOR not in self.curve.epochs[-1]:
             return False
-        if self._falling and done >= self._held:
-            since = max(since, self._held)
+        if self._decay_epochs and done >= self._hold_epochs:
+            since = max(since, self._hold_epochs)
         return done - since >= self._config.patience
 
-    def _let_fall(self, fall: EarlyDecay) -> None:
-        """From there on, over as many epochs as it would have later."""
-        steps = self._falling * fall.step // fall.epoch
-        self.curve.early_decay = fall
-        self._module.schedule = self._module.schedule.falling(fall.step, steps)
+    def _start_decay(self, early: EarlyDecay) -> None:
+        """Decay from there over as many epochs as planned for the end."""
+        steps = self._decay_epochs * early.step // early.epoch
+        self.curve.early_decay = early
+        self._module.schedule = self._module.schedule.decay_from(early.step, steps)
 
     @property
     def seconds(self) -> float:
-        """Of the epoch so far."""
+        """Seconds of the epoch so far."""
         return self._seconds_before + time.perf_counter() - self._started
 
     def interrupt(self) -> bool:
-        """End the training here: whether there are weights to go on with.
+        """End the training here, and return whether there are weights to use.
 
-        Without validation there are none: the training was to run to its end. If no epoch was
-        validated yet, the weights as they are now are.
+        Without validation there are none, because only the final weights count. If no epoch has
+        been validated yet, the current weights are.
         """
         self.curve.interrupted = True
         if self._validate is None or not self.curve.epochs:
             return False
         if self.curve.best_epoch is None:
-            self.curve.epochs[-1].pop(MONITOR, None)  # of a validation that was cut off
-            self._keep(len(self.curve.epochs), self.curve.epochs[-1])
+            self.curve.epochs[-1].pop(MONITOR, None)  # from an interrupted validation
+            self._validate_epoch(len(self.curve.epochs), self.curve.epochs[-1])
         return True
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -140,50 +143,51 @@ class EpochRecorder(pl.Callback):
         self._started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Validate, compare with the best so far, report."""
+        """Validate, compare with the best epoch so far, and report."""
         seconds = self.seconds
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
         self._module.sums.zero_()
         self._seconds_before = 0.0
-        figures = {"train/loss": loss / targets, **self._cost(seconds)}
+        metrics = {"train/loss": loss / targets, **self._cost(seconds)}
         epoch = len(self.curve.epochs) + 1
-        self.curve.epochs.append(figures)
+        self.curve.epochs.append(metrics)
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self._last_epoch:
-            self._keep(epoch, figures)
-        if self.patience_exhausted and self._falling and epoch < self._held:
-            self._let_fall(EarlyDecay(epoch, self._steps_before + trainer.global_step))
+            self._validate_epoch(epoch, metrics)
+        if self.patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
+            self._start_decay(EarlyDecay(epoch, self._steps_before + trainer.global_step))
             logger.info(
-                "validation gains no more: the learning rate falls, over %d epochs", self._falling
+                "no better validation for %d epochs: the learning rate decays over %d epochs",
+                *(self._config.patience, self._decay_epochs),
             )
         trainer.should_stop = self.should_stop
-        self._report(epoch, figures)
+        self._report(epoch, metrics)
 
     def _cost(self, seconds: float) -> dict[str, float]:
-        """Of an epoch that took so long; the seconds of the parts are this process's."""
+        """Return the costs of an epoch; the seconds of its parts are those of this process."""
         meter, tokens_per_second = self._module.meter, self._tokens / seconds
-        found = {
+        cost = {
             "train/seconds": seconds,
             "train/tokens_per_second": tokens_per_second,
             "train/padding_share": self._batches.padding_share,
         }
-        found |= {f"train/seconds_{part}": of_it for part, of_it in meter.take().items()}
+        cost |= {f"train/seconds_{part}": spent for part, spent in meter.take().items()}
         if meter.operations_per_token is not None:
             speed = matrix_speed(self._module.device.type, working_dtype(self._config.precision))
             operations = meter.operations_per_token * tokens_per_second / processes.count()
-            found["train/share_of_matrix_peak"] = operations / speed
-        return found
+            cost["train/share_of_matrix_peak"] = operations / speed
+        return cost
 
-    def _keep(self, epoch: int, figures: dict[str, float]) -> None:
-        """Validate the weights as they are, and keep them if they are the best."""
+    def _validate_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
+        """Validate the current weights, and keep a copy if they are the best."""
         best, table = self.curve.best, None
         if self._validate is not None:
             started = time.perf_counter()
             table = self._validate()
-            figures[MONITOR] = float(table.values("ndcg_at_10").mean())
-            figures["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
-            figures["epoch/valid_seconds"] = time.perf_counter() - started
-        if self._validate is None or figures[MONITOR] > best:
+            metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
+            metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
+            metrics["epoch/valid_seconds"] = time.perf_counter() - started
+        if self._validate is None or metrics[MONITOR] > best:
             self.curve.best_epoch = epoch
             self.curve.best_ranks = table
             self.curve.best_weights = {
@@ -192,29 +196,29 @@ class EpochRecorder(pl.Callback):
             }
 
 
-class StateKeeper(pl.Callback):
-    """Hands on where the training stands: now and then, after each epoch, and at a SIGTERM.
+class CheckpointCallback(pl.Callback):
+    """Saves the state of the training from time to time, after each epoch, and at a SIGTERM.
 
     Args:
-        module: what is trained.
-        recorder: of the epochs; it comes before this one among the callbacks.
-        keep: called in the first process, with tensors that the next step changes.
+        module: the module that is trained.
+        recorder: the recorder of the epochs; it precedes this callback.
+        save: called in the first process, with tensors that the next step changes.
         config: the training section.
-        start: where to go on; None: at the beginning.
+        start: the state to resume from. If None, training starts from the beginning.
     """
 
     def __init__(
         self,
         module: TrainingModule,
         recorder: EpochRecorder,
-        keep: Callable[[TrainingState], None],
+        save: Callable[[TrainingState], None],
         config: TrainingConfig,
         start: TrainingState | None,
     ) -> None:
         self._module = module
         self._recorder = recorder
-        self._keep = keep
-        self._seconds = config.checkpoint_minutes * 60
+        self._save_state = save
+        self._interval = config.checkpoint_minutes * 60
         self._step = 0 if start is None else start.step
         self._batches = 0 if start is None else start.epoch.batches
         self._last = time.monotonic()
@@ -227,40 +231,40 @@ class StateKeeper(pl.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Count; and keep the state if it is time and more of the epoch is to come."""
+        """Count the step; save the state if it is due and the epoch is not over."""
         self._step += 1
         self._batches += 1
-        due = time.monotonic() - self._last >= self._seconds
+        due = time.monotonic() - self._last >= self._interval
         if not trainer.is_last_batch and processes.broadcast_from_rank0(due):
-            self._hand_on(self._recorder.seconds)
+            self._save(self._recorder.seconds)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the state."""
+        """Save the state."""
         self._batches = 0
-        self._hand_on(0.0)
+        self._save(0.0)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Keep the state if someone wants the machine back: Lightning says so between two steps.
+        """Save the state at a SIGTERM, which Lightning handles between two steps.
 
-        Several processes may hear of it at different steps: they would wait for each other.
+        Several processes may handle it at different steps, and would wait for each other.
         """
         if isinstance(exception, SIGTERMException) and processes.count() == 1:
-            self._hand_on(self._recorder.seconds if self._batches else 0.0)
+            self._save(self._recorder.seconds if self._batches else 0.0)
 
-    def _hand_on(self, seconds: float) -> None:
+    def _save(self, seconds: float) -> None:
         module = self._module
         loss, targets = processes.all_reduce_sum(module.sums).tolist()
         random = processes.all_gather(random_state())
         if processes.is_first():
-            self._keep(
+            self._save_state(
                 TrainingState(
                     module.model.state_dict(),
                     module.moments(),
                     random,
                     self._step,
-                    EpochSoFar(self._batches, loss, int(targets), seconds),
+                    PartialEpoch(self._batches, loss, int(targets), seconds),
                     self._recorder.curve,
                 )
             )

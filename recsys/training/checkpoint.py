@@ -1,4 +1,4 @@
-"""The file that an interrupted run goes on from: one safetensors file, JSON in its header."""
+"""Checkpoints of interrupted runs: one safetensors file each, with JSON in its header."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankProtocol, RankTable
-from recsys.training.state import Curve, EarlyDecay, EpochSoFar, TrainingState
+from recsys.training.state import Curve, EarlyDecay, PartialEpoch, TrainingState
 
 _HEADER = "recsys.checkpoint"
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be written or read, or is of another run: hours may be in it."""
+    """A checkpoint cannot be written or read, or belongs to another run.
+
+    It may hold hours of training, so that no command deletes or ignores it.
+    """
 
 
 @dataclass(frozen=True)
@@ -29,25 +32,25 @@ class Checkpoint:
     """A run between two steps of its training, or of its refit."""
 
     run_id: str
-    """Of the MLflow run."""
+    """Id of the MLflow run."""
     seconds: float
-    """Since the run began, less those that interruptions have lost."""
+    """Seconds of the run so far, without what interruptions lost."""
     state: TrainingState
-    """Of the training that is under way."""
+    """State of the training that is under way."""
     chosen: Curve | None = None
-    """The first training's, where the refit is under way."""
+    """Curve of the first training if the refit is under way, else None."""
 
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """Where a run keeps its checkpoint."""
+    """The checkpoint file of a run."""
 
     path: Path
     facts: Mapping[str, Any]
-    """All that decides the result of the run, by dotted names; what JSON knows."""
+    """All that decides the result of the run, by dotted name; values are JSON."""
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint in place of the one before, whole or not at all.
+        """Replace the checkpoint atomically.
 
         Raises:
             CheckpointError: the file cannot be written.
@@ -65,7 +68,7 @@ class CheckpointFile:
         for name, curve in (("curve", state.curve), ("chosen", checkpoint.chosen)):
             header[name], parts = _dismantle(curve)
             tensors |= _prefixed(name, parts)
-        # Always the same name: what a killed process leaves behind, the next one overwrites.
+        # A fixed name: the next process overwrites what a killed one left behind.
         part = self.path.with_name(f".{self.path.name}.part")
         try:
             save_file(tensors, part, metadata={_HEADER: json.dumps(header)})
@@ -74,10 +77,10 @@ class CheckpointFile:
             raise CheckpointError(f"{self.path}: cannot be written: {error}") from error
 
     def read(self) -> Checkpoint | None:
-        """The checkpoint of a run that was interrupted; None if there is none.
+        """Return the checkpoint of an interrupted run, or None if there is none.
 
         Raises:
-            CheckpointError: the file cannot be read, or other facts decided that run.
+            CheckpointError: the file cannot be read, or belongs to a run with other facts.
         """
         if not self.path.exists():
             return None
@@ -87,15 +90,15 @@ class CheckpointFile:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError) as error:
             raise CheckpointError(
-                f"{self.path}: cannot be read as a checkpoint: delete it to start anew ({error})"
+                f"{self.path}: cannot be read as a checkpoint: delete it to start over ({error})"
             ) from error
-        self._compare(header["facts"])
+        self._check_facts(header["facts"])
         state = TrainingState(
             _without("weights/", tensors),
             _without("moments/", tensors),
             tensors["random"],
             header["step"],
-            EpochSoFar(**header["epoch"]),
+            PartialEpoch(**header["epoch"]),
             _assemble(header["curve"], _without("curve/", tensors)),
         )
         chosen = None
@@ -104,21 +107,21 @@ class CheckpointFile:
         return Checkpoint(header["run_id"], header["seconds"], state, chosen)
 
     def remove(self) -> None:
-        """The run is complete: nothing is left to go on with."""
+        """Delete the checkpoint of a complete run."""
         self.path.unlink(missing_ok=True)
 
-    def _compare(self, there: Mapping[str, Any]) -> None:
-        here = json.loads(json.dumps(self.facts))
-        for name in sorted(there.keys() | here.keys()):
-            if there.get(name) != here.get(name):
+    def _check_facts(self, saved: Mapping[str, Any]) -> None:
+        current = json.loads(json.dumps(self.facts))
+        for name in sorted(saved.keys() | current.keys()):
+            if saved.get(name) != current.get(name):
                 raise CheckpointError(
-                    f"{self.path}: is of an interrupted run with {name}={there.get(name)}, not "
-                    f"{here.get(name)}: run that to go on with it, or delete it to start anew"
+                    f"{self.path}: belongs to an interrupted run with {name}={saved.get(name)}, "
+                    f"not {current.get(name)}: resume that run, or delete the file to start over"
                 )
 
 
 def _dismantle(curve: Curve | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    """What of a curve goes into the header, and its tensors."""
+    """Split a curve into its JSON and its tensors."""
     if curve is None:
         return None, {}
     tree: dict[str, Any] = {
@@ -136,16 +139,15 @@ def _dismantle(curve: Curve | None) -> tuple[dict[str, Any] | None, dict[str, Te
 
 
 def _assemble(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curve:
-    """What `_dismantle` took apart."""
+    """Rebuild a curve that `_dismantle` split."""
     ranks = None
     if tree["protocol"] is not None:
         columns = {name: part.numpy() for name, part in _without("ranks/", tensors).items()}
         order = ["user", "target", "rank", "history_length"]
         frame = pl.DataFrame({name: columns[name] for name in order})
         ranks = RankTable(frame, RankProtocol(**tree["protocol"]))
-    early = tree.get("early_decay")  # checkpoints of before there was one
-    fall = None if early is None else EarlyDecay(*early)
-    return Curve(tree["epochs"], fall, tree["best_epoch"], _without("best/", tensors), ranks)
+    early = None if tree["early_decay"] is None else EarlyDecay(*tree["early_decay"])
+    return Curve(tree["epochs"], early, tree["best_epoch"], _without("best/", tensors), ranks)
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the steps of a training cost: the seconds of their parts, and how busy the machine was."""
+"""Cost of training steps: the seconds of their parts and their floating-point operations."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class StepMeter:
-    """A watch that is told when each part of a step is over.
+    """A stopwatch for the parts of a step.
 
-    On a GPU, which works on by itself, it sees the time of giving the work out, unless it waits.
+    A GPU runs asynchronously: unless ``wait`` synchronises, only the time of launching its work is
+    measured.
 
     Args:
-        counts: whether the operations of the first step are counted. Counting changes how they are
-            done, and with it the last bits of the result: a training that goes on must not count
+        counts: whether to count the operations of the first step. Counting changes how they are
+            computed, and with it the last bits of the result: a resumed training must not count
             where the uninterrupted one did not.
-        wait: called at the end of each part; returns when the device has done it.
+        wait: called at the end of each part; returns when the device has finished it.
     """
 
     def __init__(self, *, counts: bool, wait: Callable[[], object] = lambda: None) -> None:
         self._counts = counts
         self._wait = wait
         self.seconds: dict[str, float] = {}
-        """Of each part, since they were last taken."""
+        """Seconds of each part since the last `take`."""
         self.operations_per_token: float | None = None
-        """Of the matrix products, by the step in which they were counted; None: none was."""
+        """Operations of the matrix products per token; None if they were not counted."""
         self._last = time.perf_counter()
 
     def start(self) -> None:
-        """What was done until now is not of a step."""
+        """Restart the clock; the time until now belongs to no step."""
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """What was done since the last call was this part of a step."""
+        """Add the time since the last call to this part of a step."""
         self._wait()
         now = time.perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self._last = now
 
     def take(self) -> dict[str, float]:
-        """The seconds of each part; they start from zero again."""
+        """Return the seconds of each part and reset them."""
         taken, self.seconds = self.seconds, {}
         return taken
 
     @contextmanager
     def counting(self, lengths: Tensor) -> Iterator[None]:
-        """Count the operations of a step on sequences of these lengths, if it is the first one."""
+        """Count the operations of a step on sequences of these lengths, if it is the first step."""
         if not self._counts:
             yield
             return
@@ -63,8 +64,10 @@ class StepMeter:
 
 @lru_cache
 def matrix_speed(device: str, dtype: torch.dtype, size: int = 2048) -> float:
-    """Operations per second of a large matrix product on a kind of device: the best of five."""
-    one = torch.ones(size, size, device=device, dtype=dtype)  # draws no random numbers
+    """Measure the operations per second of a large matrix product: the best of several runs."""
+    one = torch.ones(
+        size, size, device=device, dtype=dtype
+    )  # not random: the random state stays as it is
     best = float("inf")
     for _ in range(6):
         started = time.perf_counter()

@@ -1,10 +1,9 @@
-"""One training: a model, Lightning's loop around it, the weights of the best epoch back."""
+"""The training loop: train a model with Lightning and return the weights of its best epoch."""
 
 from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,18 +22,20 @@ from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, Traini
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sharded_batches import Batches, ShardedBatches
-from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankTable
+from recsys.errors import InputError, Terminated
+from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import Seen
 from recsys.model.protocols import Model
 from recsys.training import processes
-from recsys.training.callbacks import EpochRecorder, Report, StateKeeper
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
+from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
+from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
-from recsys.training.validation import rank_together
 
 logger = logging.getLogger(__name__)
 
@@ -48,38 +49,40 @@ def train(
     report: Report,
     progress: Progress | None = None,
     start: TrainingState | None = None,
-    keep: Callable[[TrainingState], None] | None = None,
+    save: Callable[[TrainingState], None] | None = None,
 ) -> tuple[Model, Curve]:
-    """Train a model on the histories, a fresh one or from where another training stood.
+    """Train a new model on the histories, or resume a training.
 
     Args:
         experiment: model, training, protocol and seed.
         catalogue: the items.
-        histories: what is learned from.
-        validation: targets that choose the best epoch and stop early; None: train to the end.
-        epochs: the most passes over the histories.
-        report: called after each epoch with its number and figures.
-        progress: the view that shows it; None: one of its own.
-        start: a state of a training with the same arguments; None: at the beginning.
-        keep: called with the state now and then, and after each epoch, in the first process.
+        histories: the histories to train on.
+        validation: the targets that choose the best epoch and stop training early. If None, train
+            for all epochs.
+        epochs: the maximum number of passes over the histories.
+        report: called after each epoch with its number and metrics.
+        progress: the progress display. If None, a new one is shown.
+        start: the state of a training with the same arguments. If None, start from the beginning.
+        save: called with the state from time to time and after each epoch, in the first process.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
-        validation Ctrl-C only ends the training early: the best epoch so far is returned, and
-        the curve says that it was interrupted. The caller's random state is left as it was.
+        validation, Ctrl-C ends the training early: the best epoch so far is returned, and the
+        curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
         InputError: no history has two items.
-        KeyboardInterrupt: by Ctrl-C before the first epoch has ended, without validation, or where
-            several processes train.
+        KeyboardInterrupt: Ctrl-C before the end of the first epoch, without validation, or with
+            several processes.
+        Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
-    batches = epochs_of(experiment, histories)
+    batches = build_batches(experiment, histories)
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
         raise InputError(
-            f"training.loss={config.loss.kind}: item embeddings change row by row, which several "
-            "GPUs cannot exchange (NCCL): train on one, or with cross_entropy"
+            f"training.loss={config.loss.kind}: its gradients are sparse, which several GPUs "
+            "cannot exchange (NCCL): train on one GPU, or with cross_entropy"
         )
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(_gpus()):
@@ -90,8 +93,8 @@ def train(
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
         callbacks: list[pl.Callback] = [recorder]
-        if keep is not None:
-            callbacks.append(StateKeeper(module, recorder, keep, config, start))
+        if save is not None:
+            callbacks.append(CheckpointCallback(module, recorder, save, config, start))
         if processes.is_first():
             steps = 0 if start is None else start.step
             callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
@@ -111,9 +114,9 @@ def new_module(
     schedule: Schedule,
     start: TrainingState | None = None,
 ) -> TrainingModule:
-    """A model with fresh weights, or those of ``start``, and how it is trained on the histories.
+    """Return the module that trains a new model, or the model of ``start``, on the histories.
 
-    Seed torch before calling.
+    Seed torch before the call.
     """
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     return TrainingModule(
@@ -132,22 +135,38 @@ def _validate(
     if validation is None:
         return None
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    return lambda: rank_together(model, length, validation, seen)
+    return lambda: _rank_together(model, length, validation, seen)
 
 
-def epochs_of(experiment: Experiment, histories: Histories) -> Batches:
-    """What the model of the experiment is trained on, epoch after epoch.
+def _rank_together(
+    model: Model, max_sequence_length: int, validation: Holdout, seen: Seen
+) -> RankTable:
+    """Rank a share of the validation targets in each process, and return all ranks in each."""
+    positions, share = validation.shard(processes.index(), processes.count())
+    table = evaluate(ModelScorer(model, max_sequence_length), share, "valid", seen)
+    if processes.count() == 1:
+        return table
+    ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
+    ranks[positions] = torch.from_numpy(table.ranks.copy())
+    total = processes.all_reduce_sum(ranks).numpy()
+    return rank_table(total, validation, "valid", model.num_items, seen)
+
+
+def build_batches(experiment: Experiment, histories: Histories) -> Batches:
+    """Return the training batches of the experiment's model, reshuffled in each epoch.
 
     Raises:
         InputError: no history has two items.
     """
-    batches = _epochs_of(experiment, histories)
+    batches = _batches_of(experiment, histories)
     if batches.num_sequences == 0:
-        raise InputError("nothing to train on: no user has two interactions before the held-out")
+        raise InputError(
+            "nothing to train on: no user has two interactions before the held-out ones"
+        )
     return batches
 
 
-def _epochs_of(experiment: Experiment, histories: Histories) -> Batches:
+def _batches_of(experiment: Experiment, histories: Histories) -> Batches:
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):
@@ -166,12 +185,12 @@ def _share(batches: Batches, start: TrainingState | None) -> ShardedBatches:
 def _trainer(
     precision: Literal["auto", "bf16", "float32"], epochs: int, callbacks: list[pl.Callback]
 ) -> pl.Trainer:
-    # Lightning logs tips and advertisements as news; what users need to know, we say.
+    # Lightning logs tips and advertisements; this module logs what users need to know.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     chosen, reason = choose_precision(precision)
     logger.info("precision %s: %s", chosen, reason)
     return pl.Trainer(
-        max_epochs=epochs,  # the recorder says when they are over
+        max_epochs=epochs,  # the recorder may stop earlier
         accelerator=_device(),
         devices=processes.count_here(),
         num_nodes=processes.count() // processes.count_here(),
@@ -191,28 +210,33 @@ def _device() -> str:
 
 
 def _gpus() -> list[int]:
-    """The one that this process computes on, if any."""
+    """Return the GPU that this process computes on, if any."""
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 @contextmanager
 def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator[None]:
-    """Lightning turns Ctrl-C into an exit; turn it into an early end of the training."""
+    """End the training early at Ctrl-C, which Lightning turns into an exit.
+
+    Raises:
+        Terminated: SIGTERM, which Lightning would treat as a normal end.
+        KeyboardInterrupt: Ctrl-C, if there are no weights to use.
+    """
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
-            # Lightning 2.6 still asks torch in the old way; nothing that a user could mend.
+            # Lightning 2.6 uses a deprecated torch API, which users cannot fix.
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
             yield
     except SIGTERMException:
-        sys.exit(128 + signal.SIGTERM)  # as a shell has it; Lightning would say that all is well
+        raise Terminated from None
     except SystemExit:
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
         if processes.count() > 1 or not recorder.interrupt():
             raise KeyboardInterrupt from None
-        logger.warning("stopped by Ctrl-C: going on with epoch %d", recorder.curve.best_epoch)
+        logger.warning("stopped by Ctrl-C: epoch %d is used", recorder.curve.best_epoch)
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)

@@ -1,9 +1,8 @@
-"""The LightningModule: model, loss and optimiser, glued."""
+"""The LightningModule: model, objective, optimiser and schedule."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -20,47 +19,20 @@ from recsys.training import processes
 from recsys.training.cost import StepMeter
 from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
-from recsys.training.schedule import inverse_square_root, warmup_hold_decay
+from recsys.training.schedule import Schedule
 from recsys.training.state import TrainingState, restore_random
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The learning-rate schedule of a training, in steps."""
-
-    kind: Literal["hold_decay", "inverse_square_root"]
-    warmup_steps: int
-    decay_steps: int
-    total_steps: int
-
-    @classmethod
-    def plan(cls, config: TrainingConfig, epochs: int, steps_per_epoch: int) -> Schedule:
-        """The schedule of a training over a number of epochs; warm-up takes a tenth at most."""
-        total = epochs * steps_per_epoch
-        decay = round(total * config.decay_fraction)
-        return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
-
-    def falling(self, step: int, over: int) -> Schedule:
-        """The same up to a step, from which on it falls over so many steps."""
-        return replace(self, decay_steps=over, total_steps=step + over)
-
-    def __call__(self, step: int) -> float:
-        """The factor of the learning rate at a step."""
-        if self.kind == "inverse_square_root":
-            return inverse_square_root(step, self.warmup_steps)
-        return warmup_hold_decay(step, self.warmup_steps, self.decay_steps, self.total_steps)
-
-
 class TrainingModule(pl.LightningModule):
-    """Prediction of every target.
+    """Trains a model to predict every target.
 
     Args:
-        model: what is trained; it takes on the weights of ``start``.
-        config: loss and optimiser.
-        schedule: of the learning rate.
-        interactions: of each item in training [I + 1], by item token.
-        exclude_seen: what was had before a target is no wrong answer.
-        start: where to go on; None: at the beginning.
+        model: the model; it is given the weights of ``start``.
+        config: objective and optimiser.
+        schedule: the learning-rate schedule.
+        interactions: number of interactions of each item in training [I + 1], by item token.
+        exclude_seen: whether items seen before a target are excluded from its negatives.
+        start: the state to resume from. If None, training starts from the beginning.
     """
 
     def __init__(
@@ -80,13 +52,13 @@ class TrainingModule(pl.LightningModule):
             use_sparse_gradients(model)
         self._config = config
         self.schedule = schedule
-        """Read at every step."""
+        """The learning-rate schedule, read at every step."""
         self._exclude_seen = exclude_seen
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
-        """Loss and targets of the epoch so far, in this process."""
+        """The sum of the losses and the number of targets of the epoch so far, in this process."""
         self.meter = StepMeter(counts=start is None)
-        """Of the steps in this process."""
+        """Measures the steps of this process."""
         self._lengths = torch.empty(0)
         if start is not None:
             model.load_state_dict(start.weights)
@@ -94,7 +66,7 @@ class TrainingModule(pl.LightningModule):
                 self.sums += torch.tensor([start.epoch.loss, start.epoch.targets], dtype=float64)
 
     def on_train_start(self) -> None:
-        """Draw what would have been drawn next; a process that is new draws on its own."""
+        """Restore the random state; a process without a saved one gets a seed of its own."""
         self.sums = self.sums.to(self.device)
         number, start = processes.index(), self._start
         if start is not None and number < len(start.random):
@@ -105,58 +77,57 @@ class TrainingModule(pl.LightningModule):
             torch.manual_seed(int(seeds.generate_state(1)[0]))
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """A step, measured."""
+        """Take an optimiser step and measure it."""
         with self.meter.counting(self._lengths):
             super().optimizer_step(*args, **kwargs)
         self.meter.lap("optimiser")
 
     def on_train_epoch_start(self) -> None:
-        """What is before it, such as a validation, is not of a step."""
+        """Restart the clock: time before the epoch, such as a validation, belongs to no step."""
         self.meter.start()
 
     def on_train_batch_start(self, batch: SequenceBatch, batch_idx: int) -> None:
-        """The batch is there."""
+        """Record the time that loading the batch took."""
         self._lengths = batch.lengths
         self.meter.lap("data")
 
     def on_before_backward(self, loss: Tensor) -> None:
-        """The loss is found, and with it the gradients of the head."""
+        """Record the time of the forward pass, which computes the gradients of the head too."""
         self.meter.lap("forward")
 
     def on_after_backward(self) -> None:
-        """All gradients are."""
+        """Record the time of the backward pass."""
         self.meter.lap("backward")
 
     def on_train_batch_end(self, outputs: Any, batch: SequenceBatch, batch_idx: int) -> None:
-        """What callbacks did, such as writing a checkpoint, is not of a step."""
+        """Restart the clock: time in callbacks, such as saving a checkpoint, belongs to no step."""
         self.meter.start()
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        """Mean loss per target, of all processes' targets."""
-        history, had = self.teacher_forced(batch)
-        loss = self.loss(history, batch.targets, had)
+        """Return the mean loss per target, over the targets of all processes."""
+        history, seen = self.teacher_forced(batch)
+        loss = self.loss(history, batch.targets, seen)
         self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         targets = (batch.targets != PAD).sum()
         self.sums += torch.stack([loss.detach().double() * targets, targets])
         if processes.count() == 1:
             return loss
-        # Lightning takes the mean of the processes' gradients, but some have more targets.
+        # Lightning averages the gradients of the processes, but some have more targets than others.
         return loss * (targets * processes.count() / processes.all_reduce_sum(targets))
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
-        """See `NextItemModel`."""
+        """Return the model's history representation and the seen items; see `NextItemModel`."""
         inputs = ModelInputs(batch.items, batch.lengths, batch.times, batch.features)
         return self.model.teacher_forced(inputs, batch.targets)
 
-    def loss(self, history: HistoryRepresentation, targets: Tensor, had: Tensor) -> Tensor:
-        """Of what the model's `teacher_forced` gives for targets [B, L]: the mean over them."""
-        value: Tensor = self.objective(
-            self.model, history, targets, had if self._exclude_seen else None
-        )
+    def loss(self, history: HistoryRepresentation, targets: Tensor, seen: Tensor) -> Tensor:
+        """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
+        excluded = seen if self._exclude_seen else None
+        value: Tensor = self.objective(self.model, history, targets, excluded)
         return value
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW (fused), the schedule stepped after every batch."""
+        """Return fused AdamW and a schedule that is stepped after every batch."""
         optimizer = RowwiseAdamW(
             self.model.parameters(),
             lr=self._config.learning_rate,
@@ -177,7 +148,7 @@ class TrainingModule(pl.LightningModule):
         }
 
     def moments(self) -> dict[str, Tensor]:
-        """What is remembered of each weight: ``WEIGHT.exp_avg`` and so on."""
+        """Return the optimiser state of each weight: ``WEIGHT.exp_avg`` and so on."""
         state = self.trainer.optimizers[0].state_dict()["state"]
         return {
             f"{name}.{moment}": value
@@ -202,15 +173,15 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm, sparse gradients too.
+        """Clip gradients by norm, including sparse ones.
 
-        Lightning's own way refuses fused optimisers, whose float16 scaling it would undo twice;
-        bf16 needs no scaling.
+        Lightning's implementation refuses fused optimisers, because it would unscale float16
+        gradients twice; bf16 needs no scaling.
         """
         clip_gradients(self.model.parameters(), self._config.gradient_clip)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Lightning's own way does not take frozen dataclasses."""
+        """Move a batch; Lightning's implementation does not support frozen dataclasses."""
         return batch.to(device)

@@ -1,4 +1,4 @@
-"""What a step minimises: the targets against the whole catalogue, or against a few of its items."""
+"""Training objectives: the targets against the full catalogue or against sampled negatives."""
 
 from __future__ import annotations
 
@@ -23,50 +23,54 @@ from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
-    chunked_sampled,
+    chunked_sampled_loss,
+    expand_seen,
     sampled_softmax,
-    seen_items,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
 
 class CatalogueObjective(nn.Module):
-    """Cross-entropy over every item."""
+    """Cross-entropy over the full catalogue."""
 
     def __init__(self, label_smoothing: float) -> None:
         super().__init__()
         self._label_smoothing = label_smoothing
 
     def forward(
-        self, model: Model, history: HistoryRepresentation, targets: Tensor, had: Tensor | None
+        self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
     ) -> Tensor:
-        """Mean over the targets [B, L]; what was had [B, N] before each is left out.
+        """Return the mean loss of the targets [B, L], each without the items seen before it.
 
-        See `chunked_cross_entropy`.
+        Args:
+            model: the model, whose head computes the logits.
+            history: the representation that the model's `teacher_forced` returns.
+            targets: item tokens [B, L], PAD for none.
+            seen: item tokens [B, N]; see `chunked_cross_entropy`.
         """
         head, table = model.head, model.items.table()
         if head.kv_source is None:
             rows = head.chunk_rows(1, len(table))
-            history, targets, had = drop_padding(history, targets, had, rows)
+            history, targets, seen = drop_padding(history, targets, seen, rows)
         return chunked_cross_entropy(
             head.logits,
             history,
             head.represent_candidates(table),
             targets,
-            had,
+            seen,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
             label_smoothing=self._label_smoothing,
         )
 
 
 class SampledObjective(nn.Module):
-    """A loss of the target and negatives that are drawn anew for each step.
+    """A loss of the targets against negatives, which are redrawn for each step.
 
     The model's item embeddings are read row by row, so their gradient is sparse.
 
     Args:
-        config: the loss, and how its negatives are drawn.
-        interactions: of each item in training [I + 1], by item token.
+        config: the loss and how its negatives are drawn.
+        interactions: number of interactions of each item in training [I + 1], by item token.
     """
 
     def __init__(self, config: SampledLossConfig, interactions: Tensor) -> None:
@@ -87,13 +91,13 @@ class SampledObjective(nn.Module):
             self._loss = partial(binary_cross_entropy, target_weight=weight)
 
     def forward(
-        self, model: Model, history: HistoryRepresentation, targets: Tensor, had: Tensor | None
+        self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
     ) -> Tensor:
-        """As `CatalogueObjective`; see `chunked_sampled`."""
+        """Return the mean loss of the targets; the arguments are those of `CatalogueObjective`."""
         head, negatives = model.head, self.negatives(targets)
         if not self._corrected:
             negatives = replace(negatives, log_expected=None)
-        return chunked_sampled(
+        return chunked_sampled_loss(
             self._loss,
             head.logits,
             history,
@@ -101,54 +105,56 @@ class SampledObjective(nn.Module):
             head.score_targets(history, head.represent_candidates(model.items(targets))),
             targets,
             negatives,
-            had,
+            seen,
             chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items)),
         )
 
 
 def drop_padding(
-    history: HistoryRepresentation, targets: Tensor, had: Tensor | None, chunk_rows: int
+    history: HistoryRepresentation, targets: Tensor, seen: Tensor | None, chunk_rows: int
 ) -> tuple[HistoryRepresentation, Tensor, Tensor | None]:
-    """The M positions with a target, as sequences of one: [M, 1, D], [M, 1], [M, N].
+    """Return the M positions with a target as sequences of length 1: [M, 1, D], [M, 1], [M, N].
 
-    Where most positions have none, as in filling in hidden items, no logits are made for those.
-    Some positions without a target make up the end, so that the last chunk of ``chunk_rows`` has
-    one of few sizes: oneDNN compiles its kernels for each and keeps them. With any size, memory
-    grew by .5 GiB an epoch on MovieLens-1M.
+    No logits are computed for positions without a target, which are most of them where a model
+    predicts masked items. A few such positions fill the end, so that the last chunk of
+    ``chunk_rows`` has one of few sizes: oneDNN compiles and caches kernels for each size, which
+    took .5 GiB of memory an epoch on MovieLens-1M.
     """
-    there = targets.flatten().nonzero().squeeze(1)
-    count = len(there)
-    there = F.pad(there, (0, _few_sizes(count, chunk_rows) - count))
-    sides = tuple(side.flatten(0, 1).index_select(0, there)[:, None] for side in history)
-    if had is not None:
-        had = seen_items(had, targets.shape[1]).flatten(0, 1).index_select(0, there)
-    wanted = targets.flatten()[there, None]
-    wanted[count:] = PAD
-    return sides, wanted, had
+    indices = targets.flatten().nonzero().squeeze(1)
+    count = len(indices)
+    indices = F.pad(indices, (0, _padded_count(count, chunk_rows) - count))
+    sides = tuple(side.flatten(0, 1).index_select(0, indices)[:, None] for side in history)
+    if seen is not None:
+        seen = expand_seen(seen, targets.shape[1]).flatten(0, 1).index_select(0, indices)
+    selected = targets.flatten()[indices, None]
+    selected[count:] = PAD
+    return sides, selected, seen
 
 
-def _few_sizes(count: int, chunk_rows: int) -> int:
-    """At least ``count``: the last chunk is up by at most a sixteenth, of a whole one if there are.
+def _padded_count(count: int, chunk_rows: int) -> int:
+    """Round a count up so that the last chunk has one of few sizes.
 
-    >>> [_few_sizes(count, 1000) for count in (7, 33, 199, 5000, 5001, 5999)]
+    The chunk grows by at most a sixteenth of a full chunk, or of itself if it is the only one.
+
+    >>> [_padded_count(count, 1000) for count in (7, 33, 199, 5000, 5001, 5999)]
     [7, 34, 200, 5000, 5032, 6000]
     """
-    whole, rest = divmod(count, chunk_rows)
-    last = batch_width(rest, chunk_rows if whole else rest)
-    return whole * chunk_rows + min(last, chunk_rows)
+    full, rest = divmod(count, chunk_rows)
+    last = batch_width(rest, chunk_rows if full else rest)
+    return full * chunk_rows + min(last, chunk_rows)
 
 
 def build_objective(
     config: TrainingConfig, interactions: Tensor
 ) -> CatalogueObjective | SampledObjective:
-    """What the config asks for; for ``interactions`` see `SampledObjective`."""
+    """Build the objective of a config; for ``interactions`` see `SampledObjective`."""
     if isinstance(config.loss, CrossEntropy):
         return CatalogueObjective(config.label_smoothing)
     return SampledObjective(config.loss, interactions)
 
 
 def use_sparse_gradients(model: Model) -> None:
-    """Let the gradients of tables that have a row per item be sparse: they are read row by row."""
+    """Make the gradients of all embedding tables with a row per item sparse."""
     for table in model.modules():
         if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
             table.sparse = True

@@ -1,4 +1,4 @@
-"""AdamW that, of a table read row by row, touches only the rows that were read."""
+"""AdamW that updates only the rows of an embedding table that a step has read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 
 class RowwiseAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`; parameters with a sparse gradient change in its rows alone.
+    """`torch.optim.AdamW` that updates only the rows of a sparse gradient.
 
-    A row that was not read keeps its moments and takes no weight decay until it is read again, as
-    in `torch.optim.SparseAdam`, which knows no weight decay and no other parameters. So a step
-    costs what it reads, not what the catalogue holds.
+    A row that was not read keeps its moments and has no weight decay until it is read again, as in
+    `torch.optim.SparseAdam`, which supports neither weight decay nor dense parameters. The cost of
+    a step depends on the rows it reads, not on the size of the catalogue.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; see `torch.optim.Optimizer.step`."""
+        """Take one step; see `torch.optim.Optimizer.step`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,11 +54,11 @@ class RowwiseAdamW(torch.optim.AdamW):
         table[rows] = kept.addcdiv_(mean, spread, value=-rate / (1 - beta1**step))
 
 
-def clip_gradients(parameters: Iterable[Tensor], largest: float) -> Tensor:
-    """Scale gradients, sparse ones too, so that their norm together is at most ``largest``.
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients, including sparse ones, so that their total norm is at most ``max_norm``.
 
     Returns:
-        The norm that they had.
+        The norm before scaling.
     """
     gradients = []
     for parameter in parameters:
@@ -70,5 +70,5 @@ def clip_gradients(parameters: Iterable[Tensor], largest: float) -> Tensor:
         else:
             gradients.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(gradients)
-    torch._foreach_mul_(gradients, (largest / (norm + 1e-6)).clamp(max=1))
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
     return norm

@@ -1,4 +1,4 @@
-"""The memory that a training takes: how much there was of it, and that it is used again."""
+"""The memory of the process: its peak, and the reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import torch
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
-_KEPT = {-3: 64 << 20, -1: 512 << 20}
-"""By parameter of mallopt(3), in bytes. M_MMAP_THRESHOLD: larger blocks, those of an evaluation,
-still leave the heap by themselves. M_TRIM_THRESHOLD: what may lie free at its end."""
+_MALLOC_OPTIONS = {-3: 64 << 20, -1: 512 << 20}
+"""Parameters of mallopt(3), in bytes. M_MMAP_THRESHOLD: larger blocks, such as those of an
+evaluation, are still returned to the system when freed. M_TRIM_THRESHOLD: how much free memory the
+end of the heap may hold."""
 
 
 def keep_freed_memory() -> None:
-    """Let this process use again what the tensors of a step have freed, where glibc would not.
+    """Make glibc reuse the memory that the tensors of a step have freed.
 
-    By itself it hands what a chunk of logits took back to the system, which then has to clear the
-    pages of the next one: a quarter of the time of target attention over ten thousand items.
+    By default it returns the memory of each chunk of logits to the system, which then has to clear
+    the pages of the next chunk: a quarter of the time of target attention over ten thousand items.
     """
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # musl has none
-        for parameter, size in _KEPT.items():
+        for parameter, size in _MALLOC_OPTIONS.items():
             libc.mallopt(parameter, size)
 
 
-def forget_peak() -> None:
-    """Count peaks from here on, where the system can (Linux, CUDA)."""
+def reset_peak_memory() -> None:
+    """Reset the peaks, where the system supports it (Linux, CUDA)."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     try:
         _CLEAR.write_text("5")
     except OSError:
-        return  # the peak stays that of the whole process
+        return  # the peak stays that since the start of the process
 
 
 def peak_memory_mib() -> dict[str, float]:
-    """The most memory held since `forget_peak`, in MiB: of the process, and of the GPU if any."""
+    """Return the peak memory since `reset_peak_memory` in MiB, of the process and of any GPU."""
     found = {"peak_memory_mib": _process_peak_mib()}
     if torch.cuda.is_available():
         found["peak_gpu_memory_mib"] = torch.cuda.max_memory_allocated() / (1 << 20)

@@ -1,4 +1,4 @@
-"""The processes that torchrun has started to train one model together; alone, the first of one."""
+"""The processes that torchrun started to train one model; without torchrun there is one process."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from recsys.errors import InputError
 
 
 def join() -> None:
-    """Meet the other processes, if torchrun has started any; a second call does nothing."""
-    if not _together() or dist.is_initialized():
+    """Join the process group, if torchrun started several; a second call does nothing."""
+    if not _several_started() or dist.is_initialized():
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group()  # gloo for tensors on CPUs, NCCL for those on GPUs
+    dist.init_process_group()  # gloo for CPU tensors, NCCL for GPU tensors
 
 
 def count() -> int:
-    """How many have met."""
+    """Return the number of processes in the group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def index() -> int:
-    """Which of them this one is, from 0."""
+    """Return the rank of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def count_here() -> int:
-    """How many of them are on this machine."""
+    """Return the number of processes on this machine."""
     return int(os.environ["LOCAL_WORLD_SIZE"]) if dist.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """The first one writes, prints and keeps the record."""
+    """Return whether this is the first process, which alone writes, prints and logs."""
     return index() == 0
 
 
 def all_reduce_sum(values: Tensor) -> Tensor:
-    """The sum of the processes' tensors of equal shape."""
+    """Return the sum of the tensors of all processes, which have equal shapes."""
     if count() == 1:
         return values
-    whole = values.clone()
-    dist.all_reduce(whole)
-    return whole
+    total = values.clone()
+    dist.all_reduce(total)
+    return total
 
 
 def all_gather(values: Tensor) -> Tensor:
-    """The processes' tensors of equal shape, [P, ...]."""
+    """Return the tensors of all processes, which have equal shapes, stacked [P, ...]."""
     if count() == 1:
         return values[None]
     parts = [torch.empty_like(values) for _ in range(count())]
@@ -61,17 +61,17 @@ def all_gather(values: Tensor) -> Tensor:
 
 
 def broadcast_from_rank0(value: bool) -> bool:
-    """What the first process says."""
+    """Return the value of the first process."""
     if count() == 1:
         return value
-    said = torch.tensor([value])
-    dist.broadcast(said, src=0)
-    return bool(said)
+    message = torch.tensor([value])
+    dist.broadcast(message, src=0)
+    return bool(message)
 
 
 @contextmanager
 def rank_zero_first() -> Iterator[None]:
-    """The first process goes through the block alone, then the others do."""
+    """Run the block in the first process, then in the others."""
     join()
     if not is_first():
         dist.barrier()
@@ -80,15 +80,15 @@ def rank_zero_first() -> Iterator[None]:
         dist.barrier()
 
 
-def refuse_several(what: str) -> None:
-    """Of commands that know one process alone.
+def refuse_several(command: str) -> None:
+    """Refuse to run a single-process command under torchrun.
 
     Raises:
-        InputError: torchrun has started several.
+        InputError: torchrun started several processes.
     """
-    if _together():
-        raise InputError(f"{what}: runs in one process; under torchrun use train or run")
+    if _several_started():
+        raise InputError(f"{command}: runs in one process; under torchrun use train or run")
 
 
-def _together() -> bool:
+def _several_started() -> bool:
     return dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1

@@ -1,4 +1,4 @@
-"""What the user sees of a training."""
+"""The progress display of a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recsys.training.state import MONITOR, Curve
 
 
 def training_progress() -> Progress:
-    """Bars on standard error, ``figures`` behind each; nothing where that is no terminal."""
+    """Return bars on standard error with a ``status`` behind each; hidden without a terminal."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
@@ -19,21 +19,21 @@ def training_progress() -> Progress:
         MofNCompleteColumn(),
         TextColumn("steps, left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[status]}"),
         console=console,
         disable=not console.is_terminal,
     )
 
 
 class ProgressLine(pl.Callback):
-    """One bar over the whole training, or one line per epoch where there is no terminal.
+    """Shows one bar for the entire training, or one line per epoch if there is no terminal.
 
     Args:
-        title: what the bar is of.
-        steps: done before.
-        recorder: has the figures.
-        progress: a view that is already shown, where the bar stands while the training lasts; None:
-            a view of its own.
+        title: the title of the bar.
+        steps: number of steps completed before.
+        recorder: the recorder of the metrics.
+        progress: a display that is already shown, to which the bar is added during the training.
+            If None, a new one is shown.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ProgressLine(pl.Callback):
         self._progress = progress or training_progress()
         self._console = self._progress.console
         total = recorder.total_steps
-        self._task = self._progress.add_task(title, completed=steps, total=total, figures="")
+        self._task = self._progress.add_task(title, completed=steps, total=total, status="")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the bar."""
@@ -64,31 +64,31 @@ class ProgressLine(pl.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """One step further."""
+        """Advance the bar by a step."""
         curve = self._recorder.curve
         loss = f"epoch {len(curve.epochs) + 1}  loss {float(trainer.callback_metrics['loss']):.3f}"
         best = f"  best valid NDCG@10 {curve.best:.4f}" if curve.best >= 0 else ""
-        self._progress.update(self._task, advance=1, figures=loss + best)
+        self._progress.update(self._task, advance=1, status=loss + best)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the figures of the epoch."""
+        """Show the metrics of the epoch."""
         curve = self._recorder.curve
         line = _describe(len(curve.epochs), curve)
-        self._progress.update(self._task, total=self._recorder.total_steps, figures=line)
+        self._progress.update(self._task, total=self._recorder.total_steps, status=line)
         if not self._console.is_terminal:
             self._console.print(f"{self._title}: {line}", soft_wrap=True, highlight=False)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the last state of the bar on the screen, unless others stand there too."""
-        self._leave()
+        """Leave the final bar on the screen, unless it is part of a shared display."""
+        self._close()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """The same when training is cut short."""
-        self._leave()
+        """Close the bar of an interrupted training."""
+        self._close()
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         if self._shared:
             self._progress.remove_task(self._task)
         else:
@@ -96,8 +96,8 @@ class ProgressLine(pl.Callback):
 
 
 def _describe(epoch: int, curve: Curve) -> str:
-    figures = curve.epochs[-1]
-    line = f"epoch {epoch}  loss {figures['train/loss']:.3f}"
-    if MONITOR in figures:
-        line += f"  valid NDCG@10 {figures[MONITOR]:.4f} (best {curve.best:.4f})"
-    return f"{line}  {figures['train/seconds']:.1f} s"
+    metrics = curve.epochs[-1]
+    line = f"epoch {epoch}  loss {metrics['train/loss']:.3f}"
+    if MONITOR in metrics:
+        line += f"  valid NDCG@10 {metrics[MONITOR]:.4f} (best {curve.best:.4f})"
+    return f"{line}  {metrics['train/seconds']:.1f} s"

@@ -1,4 +1,4 @@
-"""The training that chooses the epoch, and the one on everything but the test targets after it."""
+"""Two-step training: choose the epoch on validation, then refit on all but the test targets."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
 
-Keep = Callable[[TrainingState, Curve | None], None]
-"""Takes the state of the training under way and, during the refit, the curve of the first one."""
+Save = Callable[[TrainingState, Curve | None], None]
+"""Saves the state of the training under way and, during the refit, the curve of the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A trained model."""
+    """A trained model and how it was trained."""
 
     model: Model
     trained_on: TrainedOn
     curve: Curve
-    """Of the training that chose the epoch."""
+    """The curve of the training that chose the epoch."""
     interrupted: bool
-    """By Ctrl-C: the training ended early, or the refit was left out."""
+    """Whether Ctrl-C ended the training early or skipped the refit."""
     catalogue: Catalogue
-    """What the model is made for."""
+    """The catalogue that the model was built for."""
 
 
 def train_and_refit(
@@ -46,25 +46,26 @@ def train_and_refit(
     valid: Holdout,
     found: Checkpoint | None,
     report: Report,
-    keep: Keep,
+    save: Save,
     progress: Progress | None,
 ) -> Fitted:
-    """Train and choose the epoch; with ``training.refit`` train anew for as many epochs.
+    """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
 
     Args:
         experiment: all settings.
         dataset: the prepared dataset.
         catalogue: its items.
         valid: the validation targets.
-        found: where to go on; None: at the beginning.
-        report: called after each epoch of the first training, and of those that are over already.
-        keep: called with the state now and then, in the first process.
-        progress: the view that shows it; None: one of its own.
+        found: the checkpoint to resume from. If None, training starts from the beginning.
+        report: called with each epoch of the first training, including those in the checkpoint.
+        save: called with the state from time to time, in the first process.
+        progress: the progress display. If None, a new one is shown.
 
     Raises:
-        KeyboardInterrupt: by Ctrl-C; see `train`.
+        KeyboardInterrupt: Ctrl-C; see `train`.
+        Terminated: SIGTERM.
     """
-    start, start_again = _starts(found, report)
+    start, refit_start = _starts(found, report)
     model, curve = train(
         experiment,
         catalogue,
@@ -74,12 +75,12 @@ def train_and_refit(
         report,
         progress,
         start,
-        lambda state: keep(state, None),
+        lambda state: save(state, None),
     )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
-    logger.info("refit on all but the test targets, %d epochs", epochs)
+    logger.info("refitting on all but the test targets for %d epochs", epochs)
     try:
         model, _ = train(
             experiment.model_copy(update={"name": f"{experiment.name} refit"}),
@@ -89,13 +90,13 @@ def train_and_refit(
             epochs,
             lambda *_: None,
             progress,
-            start_again,
-            lambda state: keep(state, curve),
+            refit_start,
+            lambda state: save(state, curve),
         )
     except KeyboardInterrupt:
         if processes.count() > 1:
             raise
-        logger.warning("refit stopped by Ctrl-C: keeping the model from before it")
+        logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
 
@@ -103,15 +104,15 @@ def train_and_refit(
 def _starts(
     found: Checkpoint | None, report: Report
 ) -> tuple[TrainingState | None, TrainingState | None]:
-    """Where the training starts, and where the refit does."""
+    """Return the states that the training and the refit start from."""
     if found is None:
         return None, None
     curve = found.chosen or found.state.curve
-    for epoch, figures in enumerate(curve.epochs, 1):
-        report(epoch, figures)  # the record may have been lost
+    for epoch, metrics in enumerate(curve.epochs, 1):
+        report(epoch, metrics)  # the store may have lost them
     phase = "the training" if found.chosen is None else "the refit"
     done = len(found.state.curve.epochs)
-    logger.info("going on with %s from the checkpoint, after epoch %d", phase, done)
+    logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)
     if found.chosen is None:
         return found.state, None
-    return TrainingState.at_the_end(found.chosen), found.state
+    return TrainingState.finished(found.chosen), found.state

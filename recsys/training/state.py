@@ -1,4 +1,4 @@
-"""Where a training stands: all that decides how it goes on."""
+"""The state of a training: all that decides how it resumes."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from torch import Tensor
 from recsys.evaluation.tables.rank import RankTable
 
 MONITOR = "epoch/valid_ndcg_at_10"
-"""What the best epoch is chosen by."""
+"""The metric that chooses the best epoch."""
 
 
 class EarlyDecay(NamedTuple):
-    """Where patience ended, and the learning rate began to fall before its time."""
+    """When patience was exhausted and the learning rate began to decay ahead of schedule."""
 
     epoch: int
-    """Epochs done."""
+    """Number of epochs completed by then."""
     step: int
-    """Steps done in these."""
+    """Number of steps in those epochs."""
 
 
 @dataclass
 class Curve:
-    """What each epoch gave, and the weights of the best one."""
+    """The learning curve: the metrics of each epoch and the weights of the best one."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
-    """Per epoch: train/loss, train/… of what it cost, and where it was validated epoch/…"""
+    """Metrics of each epoch: train/loss, costs as train/…, and, if it was validated, epoch/…"""
     early_decay: EarlyDecay | None = None
-    """None: the learning rate falls when it was to, if it does."""
+    """If None, the learning rate decays on schedule, if at all."""
     best_epoch: int | None = None
-    """Number of epochs after which validation was best (1 = after the first)."""
+    """Number of the epoch with the best validation, from 1."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     best_ranks: RankTable | None = None
-    """Of the validation targets under those weights; None without validation."""
+    """Ranks of the validation targets under those weights; None without validation."""
     interrupted: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C ended the training."""
 
     @property
     def best(self) -> float:
-        """The best validation NDCG@10 so far; -1 before the first."""
+        """The best validation NDCG@10 so far; -1 before the first validation."""
         return max((epoch[MONITOR] for epoch in self.epochs if MONITOR in epoch), default=-1.0)
 
     def validated(self) -> tuple[int, RankTable]:
-        """The best epoch and its ranks, of a training with validation.
+        """Return the best epoch and its ranks.
 
         Raises:
-            ValueError: it was without.
+            ValueError: the training had no validation.
         """
         if self.best_epoch is None or self.best_ranks is None:
             raise ValueError("no epoch was validated")
@@ -56,8 +56,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class EpochSoFar:
-    """What the batches of an epoch have added up to."""
+class PartialEpoch:
+    """Totals of the batches of an epoch that is under way."""
 
     batches: int = 0
     loss: float = 0.0
@@ -68,44 +68,44 @@ class EpochSoFar:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A training between two steps. The order of the batches is no part: seed and epoch decide it.
+    """A training between two steps; seed and epoch decide the order of the batches.
 
-    A new training that starts from it ends as this one does, to the bit on a CPU.
+    A training that resumes from it gives the same result, to the last bit on a CPU.
     """
 
     weights: dict[str, Tensor]
-    """Of the model, by name."""
+    """Weights of the model, by name."""
     moments: dict[str, Tensor]
-    """Of the optimiser: ``WEIGHT.exp_avg`` and so on."""
+    """Optimiser state: ``WEIGHT.exp_avg`` and so on."""
     random: Tensor
-    """A random state (see `random_state`) of each process [P, bytes]."""
+    """Random state of each process [P, bytes]; see `random_state`."""
     step: int
-    """Steps done in all epochs."""
-    epoch: EpochSoFar
-    """The one that the next batch belongs to."""
+    """Number of steps in all epochs."""
+    epoch: PartialEpoch
+    """The epoch of the next batch."""
     curve: Curve
-    """The epochs before that."""
+    """The completed epochs."""
 
     @property
     def ended(self) -> bool:
-        """Nothing of the training is left to do: see `at_the_end`."""
+        """Whether no steps are left; see `finished`."""
         return len(self.random) == 0
 
     @classmethod
-    def at_the_end(cls, curve: Curve) -> TrainingState:
-        """Of a training that is over: nothing but its curve counts."""
+    def finished(cls, curve: Curve) -> TrainingState:
+        """Return the state of a finished training, of which only the curve is used."""
         random = torch.empty(0, 0, dtype=torch.uint8)
-        return cls(curve.best_weights, {}, random, 0, EpochSoFar(), curve)
+        return cls(curve.best_weights, {}, random, 0, PartialEpoch(), curve)
 
 
 def random_state() -> Tensor:
-    """What torch draws next in this process, on the CPU and on its GPU if it has one [bytes]."""
+    """Return the torch random state of this process, of its CPU and of its GPU if any [bytes]."""
     state = torch.get_rng_state()
     return torch.cat([state, torch.cuda.get_rng_state()]) if torch.cuda.is_available() else state
 
 
 def restore_random(state: Tensor) -> None:
-    """Draw what would have been drawn next where `random_state` was asked."""
+    """Restore a state that `random_state` returned."""
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])
     if torch.cuda.is_available() and len(state) > size:

@@ -16,7 +16,7 @@ from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax
 from recsys.data.histories import Histories
 from recsys.experiments.profile import profile
 from recsys.inference.catalogue import Catalogue
-from recsys.training.loop import epochs_of
+from recsys.training.loop import build_batches
 
 SIZES = [
     *((1_000_000, items) for items in (10_000, 100_000, 1_000_000)),
@@ -40,7 +40,7 @@ def grow(interactions: int, num_items: int) -> dict[str, float]:
         training=TrainingConfig(loss=SampledSoftmax(kind="sampled_softmax", num_negatives=1024)),
     )
     started = time.perf_counter()
-    next(iter(epochs_of(experiment, histories)))
+    next(iter(build_batches(experiment, histories)))
     planned = time.perf_counter() - started
     found = profile(experiment, Catalogue(num_items), histories, STEPS)
     return {

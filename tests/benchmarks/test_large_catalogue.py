@@ -14,7 +14,7 @@ from recsys.data.histories import Histories
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import top_k
 from recsys.model.build import build_model
-from recsys.training.process_memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 
 ITEMS = int(os.environ.get("ITEMS", "1000000"))
 USERS = int(os.environ.get("USERS", "20000"))
@@ -30,7 +30,7 @@ def test_ten_best_of_a_million(capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     items = rng.integers(1, ITEMS + 1, USERS * LENGTH, dtype=np.int32)
     histories = Histories(items, np.arange(USERS + 1) * LENGTH)
-    forget_peak()
+    reset_peak_memory()
     before = peak_memory_mib()["peak_memory_mib"]
     started = time.perf_counter()
     best, _ = top_k(scorer, histories, K, "filter")

@@ -17,7 +17,7 @@ from recsys.inference.scorer import Scorer
 from recsys.inference.two_stages import TwoStages
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.training.process_memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 
 ITEMS = int(os.environ.get("ITEMS", "100000"))
 USERS = int(os.environ.get("USERS", "20000"))
@@ -47,7 +47,7 @@ def test_ten_best_in_two_stages(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for stages in STAGES:
-        forget_peak()
+        reset_peak_memory()
         before = peak_memory_mib()["peak_memory_mib"]
         started, worked = time.perf_counter(), time.process_time()
         best, _ = top_k(scorers[stages], histories, K, "filter")

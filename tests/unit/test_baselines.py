@@ -1,4 +1,4 @@
-"""The count models, by hand on small logs, and what all scorers promise."""
+"""The count models, by hand on small logs, and the contract of a scorer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FITS: list[Callable[[Histories, int], Scorer]] = [
     EASE.fit,
     MatrixFactorisation.fit,
 ]
-"""What knows nothing without a training log."""
+"""The models that need a training log."""
 each_fitted_model = pytest.mark.parametrize("fit", FITS)
 each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit, RepeatLast.fit])
 logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
@@ -53,7 +53,7 @@ def test_markov_chain_reads_the_last_item() -> None:
     assert scores[:, 1:].tolist() == [[0, 1, 2, 0], [0, 3, 0, 0], [0, 0, 0, 0]]
 
 
-def test_transitions_do_not_cross_users_and_weigh_by_distance() -> None:
+def test_transitions_are_weighted_by_distance_and_do_not_cross_users() -> None:
     counted = transitions(Histories.from_lists([[1, 2], [3, 1, 2]]), 3, np.array([1.0, 0.25]))
     expected = np.zeros((4, 4))
     expected[1, 2], expected[3, 1], expected[3, 2] = 2, 1, 0.25
@@ -122,7 +122,7 @@ def test_personal_frequency_by_hand() -> None:
 
 
 @given(st.integers(1, 1 << 40), st.integers(0, 1 << 40))
-def test_one_own_purchase_beats_all_of_everyone_else(most: int, fewer: int) -> None:
+def test_an_own_purchase_outweighs_any_popularity(most: int, fewer: int) -> None:
     counts = np.array([0, most, min(fewer, most)], dtype=np.float64)
     scores = PersonalFrequency(counts).score(Histories.from_lists([[2]]))
     assert scores[0, 2] > scores[0, 1]
@@ -130,19 +130,19 @@ def test_one_own_purchase_beats_all_of_everyone_else(most: int, fewer: int) -> N
 
 @given(logs, logs)
 def test_without_seen_items_personal_frequency_is_popularity(
-    log: list[list[int]], asked: list[list[int]]
+    log: list[list[int]], queries: list[list[int]]
 ) -> None:
-    train, histories = Histories.from_lists(log), Histories.from_lists(asked)
+    train, histories = Histories.from_lists(log), Histories.from_lists(queries)
     popular, _ = top_k(Popularity.fit(train, 6), histories, 6, "filter")
     personal, _ = top_k(PersonalFrequency.fit(train, 6), histories, 6, "filter")
     assert personal.tolist() == popular.tolist()
 
 
 @each_model
-def test_scores_keep_the_promises_of_a_scorer(fit: Callable[[Histories, int], Scorer]) -> None:
+def test_scores_keep_the_contract_of_a_scorer(fit: Callable[[Histories, int], Scorer]) -> None:
     model = fit(LOG, 5)
-    asked = Histories.from_lists([[1, 2], [], [5], [3, 3, 1]])
-    scores = model.score(asked)
+    queries = Histories.from_lists([[1, 2], [], [5], [3, 3, 1]])
+    scores = model.score(queries)
     assert model.num_items == 5
     assert scores.dtype == torch.float32
     assert scores.shape == (4, 6)
@@ -155,20 +155,20 @@ def test_candidates_are_picked_out(
     fit: Callable[[Histories, int], Scorer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = fit(LOG, 4)
-    asked = Histories.from_lists([[1, 2], [], [3]])
+    queries = Histories.from_lists([[1, 2], [], [3]])
     candidates = np.array([[4, 1], [0, 2], [3, 3]], dtype=np.int32)
-    expected = model.score(asked).gather(1, torch.from_numpy(candidates.astype(np.int64)))
+    expected = model.score(queries).gather(1, torch.from_numpy(candidates.astype(np.int64)))
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 10)
     monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
-    np.testing.assert_allclose(model.score(asked, candidates), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(model.score(queries, candidates), expected, rtol=1e-6, atol=1e-9)
 
 
 @each_model
 def test_batch_equals_one_by_one(fit: Callable[[Histories, int], Scorer]) -> None:
     model = fit(LOG, 4)
-    asked = Histories.from_lists([[1, 2], [], [3, 1, 2, 2], [4]])
-    alone = torch.cat([model.score(asked[b : b + 1]) for b in range(len(asked))])
-    np.testing.assert_allclose(model.score(asked), alone, rtol=1e-6, atol=1e-9)
+    queries = Histories.from_lists([[1, 2], [], [3, 1, 2, 2], [4]])
+    alone = torch.cat([model.score(queries[b : b + 1]) for b in range(len(queries))])
+    np.testing.assert_allclose(model.score(queries), alone, rtol=1e-6, atol=1e-9)
 
 
 @each_model
@@ -178,13 +178,13 @@ def test_an_empty_history_gets_the_popular_items(fit: Callable[[Histories, int],
 
 
 @each_model
-@given(log=logs, asked=logs)
+@given(log=logs, queries=logs)
 def test_padding_is_never_recommended_before_items(
-    fit: Callable[[Histories, int], Scorer], log: list[list[int]], asked: list[list[int]]
+    fit: Callable[[Histories, int], Scorer], log: list[list[int]], queries: list[list[int]]
 ) -> None:
-    histories = Histories.from_lists(asked)
+    histories = Histories.from_lists(queries)
     items, scores = top_k(fit(Histories.from_lists(log), 6), histories, 6, "filter")
-    for history, row, values in zip(asked, items, scores, strict=True):
+    for history, row, values in zip(queries, items, scores, strict=True):
         unseen = 6 - len(set(history))
         assert sorted(row[:unseen]) == sorted(set(range(1, 7)) - set(history))
         assert row[unseen:].tolist() == [0] * (6 - unseen)
@@ -192,7 +192,7 @@ def test_padding_is_never_recommended_before_items(
 
 
 @each_fitted_model
-def test_fitting_on_nothing_scores_everything_alike(
+def test_fitting_on_an_empty_log_scores_all_items_equally(
     fit: Callable[[Histories, int], Scorer],
 ) -> None:
     scores = fit(Histories.from_lists([]), 3).score(Histories.from_lists([[1], []]))
@@ -208,9 +208,9 @@ def test_repeat_last_by_hand() -> None:
 
 @given(logs, logs)
 def test_without_seen_items_repeating_the_last_is_popularity(
-    log: list[list[int]], asked: list[list[int]]
+    log: list[list[int]], queries: list[list[int]]
 ) -> None:
-    train, histories = Histories.from_lists(log), Histories.from_lists(asked)
+    train, histories = Histories.from_lists(log), Histories.from_lists(queries)
     popular, _ = top_k(Popularity.fit(train, 6), histories, 6, "filter")
     repeated, _ = top_k(RepeatLast.fit(train, 6), histories, 6, "filter")
     assert repeated.tolist() == popular.tolist()
@@ -230,7 +230,7 @@ def test_sequential_rules_by_hand() -> None:
     np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
 
 
-def test_sequential_rules_fall_with_the_logarithm_of_the_distance() -> None:
+def test_sequential_rules_decrease_with_the_logarithm_of_the_distance() -> None:
     model = SequentialRules.fit(Histories.from_lists([[1, 2, 3]]), 3, SequentialRulesSettings())
     scores = model.score(Histories.from_lists([[1]]))
     np.testing.assert_allclose(scores[0, 2:], 1 / np.log10([2.7, 3.7]), rtol=1e-6)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from recsys.config import (
+    DataConfig,
     DotProduct,
     Experiment,
     NextItemConfig,
+    TargetAttention,
     dump_experiment,
     flatten,
     load_experiment,
@@ -23,7 +25,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_shipped_config_loads_and_bears_the_name_of_its_file(path: Path) -> None:
+def test_every_shipped_config_loads_and_is_named_after_its_file(path: Path) -> None:
     assert load_experiment(path).name == path.stem
 
 
@@ -38,17 +40,41 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
     assert experiment.model == NextItemConfig(head=DotProduct())
 
 
-def test_runs_of_before_are_known_by_their_having_had_nothing_that_is_gone() -> None:
-    settings = flatten(Experiment())
-    assert settings["training.ema_decay"] == 0
-    assert settings["model.embedding_dropout"] is None
-    with pytest.raises(InputError, match=r"training\.ema_decay"):
-        parse_experiment({"training": {"ema_decay": 0.9}})
-    with pytest.raises(InputError, match=r"model\..*embedding_dropout"):
-        parse_experiment({"model": {"embedding_dropout": 0.3}})
+@pytest.mark.parametrize(
+    ("head", "half_lives"),
+    [
+        ({"num_heads": 3, "half_life": [2, 50]}, [2, 10, 50]),
+        ({"num_heads": 2, "half_life": 5}, [5, 5]),
+        ({"num_heads": 1, "half_life": 5}, [5]),
+        ({"num_heads": 1}, [2]),
+        ({}, [2, 50]),
+    ],
+)
+def test_half_lives_are_geometrically_spaced_over_the_heads(
+    head: dict[str, object], half_lives: list[float]
+) -> None:
+    attention = TargetAttention.model_validate(head)
+    assert attention.half_lives == pytest.approx(half_lives)
+    assert TargetAttention.model_validate(attention.model_dump(mode="json")) == attention
 
 
-def test_overrides_are_yaml_and_go_deep() -> None:
+def test_a_single_head_refuses_a_range_of_half_lives() -> None:
+    tree = {"model": {"head": {"kind": "target_attention", "num_heads": 1, "half_life": [2, 20]}}}
+    with pytest.raises(InputError, match=r"half_life: must be one number where num_heads is 1"):
+        parse_experiment(tree)
+
+
+def test_an_experiment_takes_the_data_settings_of_a_dataset_unless_it_sets_others() -> None:
+    prepared = DataConfig(source="the log", k_core=True, min_user_interactions=5)
+    for data in ({}, {"source": "elsewhere"}, {"k_core": True}):
+        assert parse_experiment({"data": data}).with_data(prepared).data == prepared
+    other = parse_experiment({"data": {"k_core": True, "min_user_interactions": 3}})
+    wanted = "data.min_user_interactions: the experiment has 3, but the dataset was prepared with 5"
+    with pytest.raises(InputError, match=wanted):
+        other.with_data(prepared)
+
+
+def test_overrides_are_yaml_and_reach_nested_fields() -> None:
     experiment = parse_experiment(
         {"model": {"dropout": 0.5}},
         ["model.dropout=0.1", "training.learning_rate=1e-4", "evaluation.cutoffs=[3, 7]"],
@@ -64,7 +90,7 @@ def test_overrides_are_yaml_and_go_deep() -> None:
     [
         ("model.dropuot=0.1", "model.dropuot: unknown key; did you mean 'dropout'?"),
         ("modle.dropout=0.1", "modle: unknown key; did you mean 'model'?"),
-        ("model.head.memry=items", "did you mean 'memory'?"),
+        ("model.head.kv_sorce=items", "did you mean 'kv_source'?"),
         ("model.dropout=2", "model.dropout: input should be less than 1, not 2"),
         ("model.dropout", "write it as key=value"),
         ("seed.x=1", "seed has no fields"),
@@ -109,11 +135,11 @@ def test_defaults_are_a_valid_experiment() -> None:
     assert Experiment().model.family == "target_attention"
 
 
-def test_losses_are_written_in_short_or_with_their_settings() -> None:
+def test_a_loss_is_its_kind_or_a_section() -> None:
     assert parse_experiment({}).training.loss.kind == "cross_entropy"
     short = parse_experiment({"training": {"loss": "gbce"}}, ["training.loss.calibration=0.5"])
-    whole = {"kind": "gbce", "num_negatives": 1024, "negatives": "uniform", "calibration": 0.5}
-    assert short.model_dump()["training"]["loss"] == whole
+    full = {"kind": "gbce", "num_negatives": 1024, "negatives": "uniform", "calibration": 0.5}
+    assert short.model_dump()["training"]["loss"] == full
     assert Experiment().model_dump()["training"]["loss"] == "cross_entropy"
 
 
@@ -125,7 +151,7 @@ def test_losses_are_written_in_short_or_with_their_settings() -> None:
         ({"loss": "bce", "label_smoothing": 0.1}, "label_smoothing: must be 0 with loss bce"),
     ],
 )
-def test_losses_that_cannot_be(training: dict[str, object], message: str) -> None:
+def test_wrong_losses_are_refused(training: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_experiment({"training": training})
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Counted evidence beside a trained model: how it is weighed, kept, scored and explained."""
+"""The count ensemble: how it is weighted, saved, scored and explained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recsys.serving.recommender import Recommender
 from tests.unit.conftest import tiny_experiment, tiny_model
 
 HISTORIES = Histories.from_lists([[1, 2, 3], [1, 2], [4, 1, 2], [2, 5]])
-WAY = PCTMSettings(prior=0.5, recent_mass=1.0)
+SETTINGS = PCTMSettings(prior=0.5, recent_mass=1.0)
 
 
 class Fixed:
@@ -37,7 +37,7 @@ class Fixed:
 
     def __init__(self, *scores: float) -> None:
         self._scores = torch.tensor([-math.inf, *scores])
-        self.asked = 0
+        self.scored = 0
 
     @property
     def num_items(self) -> int:
@@ -45,7 +45,7 @@ class Fixed:
 
     def score(self, histories: Histories, candidates: object = None) -> torch.Tensor:
         assert candidates is None
-        self.asked += len(histories)
+        self.scored += len(histories)
         return self._scores.repeat(len(histories), 1)
 
 
@@ -55,25 +55,27 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
     return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
 
 
-def count_ensemble(weight: float = 2.0, way: PCTMSettings = WAY, own: float = 0.0) -> CountEnsemble:
-    return CountEnsemble(PCTM.fit(HISTORIES, 5, way), weight, own)
+def count_ensemble(
+    weight: float = 2.0, settings: PCTMSettings = SETTINGS, repeat_weight: float = 0.0
+) -> CountEnsemble:
+    return CountEnsemble(PCTM.fit(HISTORIES, 5, settings), weight, repeat_weight)
 
 
-def test_scores_are_the_models_plus_the_weighed_counts() -> None:
+def test_scores_are_those_of_the_model_plus_the_weighted_counts() -> None:
     # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    scores = count_ensemble().beside(model).score(Histories.from_lists([[1]]))[0]
+    scores = count_ensemble().added_to(model).score(Histories.from_lists([[1]]))[0]
     assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
     assert scores[4].item() == pytest.approx(0.4)
     assert scores[0].item() == -math.inf
 
 
 @pytest.mark.parametrize("weight", [0.0, 2.0])
-def test_what_the_user_had_counts_by_itself(weight: float) -> None:
+def test_repeat_counts_are_added_separately(weight: float) -> None:
     model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
-    without = count_ensemble(weight).beside(model).score(history)[0]
-    both = count_ensemble(weight, own=3.0)
-    scores = both.beside(model).score(history)[0]
+    without = count_ensemble(weight).added_to(model).score(history)[0]
+    both = count_ensemble(weight, repeat_weight=3.0)
+    scores = both.added_to(model).score(history)[0]
     expected = [0, 3 * math.log(2), 0, 0, 3 * math.log(3), 0]
     assert (scores - without)[1:].tolist() == pytest.approx(expected[1:], abs=1e-6)
     assert scores[0].item() == -math.inf
@@ -81,22 +83,24 @@ def test_what_the_user_had_counts_by_itself(weight: float) -> None:
     assert parts.sum() == pytest.approx((scores - model.score(history)[0])[4].item(), abs=1e-5)
 
 
-def test_what_the_user_had_is_weighed_only_where_it_may_be_ranked() -> None:
+def test_repeat_counts_are_weighted_only_if_seen_items_are_ranked() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     again = holdout([[1, 1, 4], [4, 4]], [1, 4])
-    choice = choose_count_ensemble(model, HISTORIES, again, "allow", [0.01, 8.0], [WAY])
+    choice = choose_count_ensemble(model, HISTORIES, again, "allow", [0.01, 8.0], [SETTINGS])
     assert choice.repeat_weight == 8
     assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
     new = holdout([[1], [4, 1]], [2, 2])
     assert (
-        choose_count_ensemble(model, HISTORIES, new, "filter", [0.01, 8.0], [WAY]).repeat_weight
+        choose_count_ensemble(
+            model, HISTORIES, new, "filter", [0.01, 8.0], [SETTINGS]
+        ).repeat_weight
         == 0
     )
 
 
 def test_the_contributions_add_up_to_the_counts_score() -> None:
     items = np.array([4, 1, 2], dtype=np.int32)
-    given = count_ensemble(way=PCTMSettings(history_length=2))
+    given = count_ensemble(settings=PCTMSettings(history_length=2))
     whole = given.weight * given.counts.score(Histories.from_lists([items]))[0]
     for candidate in range(1, 6):
         parts = given.contributions(items, candidate)
@@ -104,35 +108,38 @@ def test_the_contributions_add_up_to_the_counts_score() -> None:
         assert parts.sum() == pytest.approx(whole[candidate].item(), abs=1e-5)
 
 
-def test_validation_chooses_the_weight_and_asks_the_model_once() -> None:
+def test_validation_chooses_the_weight_and_scores_each_history_once() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
-    asked = holdout([[1], [4, 1]], [2, 2])
-    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
-    assert (choice.way, choice.weight) == (WAY, 1.0)  # log 7 outweighs .9; a hundredth does not
-    assert model.asked == 2
-    best = CountEnsemble(PCTM.fit(HISTORIES, 5, WAY), 1.0).beside(model)
-    expected = evaluate(best, asked, "valid", "filter")
+    valid = holdout([[1], [4, 1]], [2, 2])
+    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [0.01, 1.0], [SETTINGS])
+    assert (choice.settings, choice.weight) == (
+        SETTINGS,
+        1.0,
+    )  # log 7 outweighs .9; a hundredth does not
+    assert model.scored == 2
+    best = CountEnsemble(PCTM.fit(HISTORIES, 5, SETTINGS), 1.0).added_to(model)
+    expected = evaluate(best, valid, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
     assert choice.ranks.protocol == expected.protocol
 
 
-def test_a_model_that_counts_only_harm_stays_alone() -> None:
+def test_harmful_counts_get_the_weight_0() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
-    asked = holdout([[1], [4, 1]], [5, 5])
-    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [0.01, 1.0], [WAY])
+    valid = holdout([[1], [4, 1]], [5, 5])
+    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [0.01, 1.0], [SETTINGS])
     assert choice.weight == 0
-    assert choice.ranks.frame.equals(evaluate(model, asked, "valid", "filter").frame)
+    assert choice.ranks.frame.equals(evaluate(model, valid, "valid", "filter").frame)
 
 
-def test_counts_of_no_weight_leave_the_model_as_it_is(
+def test_counts_of_weight_0_leave_the_model_unchanged(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    """Their scores of padding are -inf, and nothing times that is not a number."""
+    """Their scores of padding are -inf, and 0 times -inf is NaN."""
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert count_ensemble(weight=0).beside(model) is model
+    assert count_ensemble(weight=0).added_to(model) is model
     experiment = tiny_experiment(DotProduct())
     net = tiny_model(experiment, tiny_dataset.num_items)
-    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 0.0)
+    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.0)
     both, alone = (
         ModelBundle.write(
             tmp_path / name, net, experiment, tiny_dataset, ("train",), count_ensemble=given
@@ -149,14 +156,14 @@ def test_several_targets_of_one_history() -> None:
     known = Histories.from_lists([[1], [4, 1]])
     rows = np.array([0, 0, 1])
     targets = np.array([2, 3, 2], dtype=np.int32)
-    asked = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
-    choice = choose_count_ensemble(model, HISTORIES, asked, "filter", [1.0], [WAY])
-    best = count_ensemble(choice.weight).beside(model)
-    assert choice.ranks.frame.equals(evaluate(best, asked, "valid", "filter").frame)
+    valid = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
+    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [1.0], [SETTINGS])
+    best = count_ensemble(choice.weight).added_to(model)
+    assert choice.ranks.frame.equals(evaluate(best, valid, "valid", "filter").frame)
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    given, file = count_ensemble(own=0.5), tmp_path / "count_ensemble.safetensors"
+def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
+    given, file = count_ensemble(repeat_weight=0.5), tmp_path / "count_ensemble.safetensors"
     given.save(file)
     loaded = CountEnsemble.load(file)
     assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
@@ -165,15 +172,15 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors here, and long enough to be read"])
-def test_a_file_that_is_no_evidence_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_count_ensemble_is_named(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "count_ensemble.safetensors"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as counted"):
+    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as a count"):
         CountEnsemble.load(file)
 
 
 @pytest.mark.parametrize("kind", ["masked_item", "factorisation_machine", "hstu"])
-def test_counts_beside_any_model_that_ranks_are_explained(
+def test_the_count_ensemble_of_any_ranking_model_is_explained(
     kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     experiment = parse_experiment(
@@ -184,7 +191,7 @@ def test_counts_beside_any_model_that_ranks_are_explained(
     )
     torch.manual_seed(0)
     model = build_model(experiment.model, tiny_dataset.num_items)
-    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, WAY), 2.0)
+    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 2.0)
     bundle = ModelBundle.write(
         tmp_path / "bundle", model, experiment, tiny_dataset, ("train",), count_ensemble=counts
     )
@@ -197,12 +204,12 @@ def test_counts_beside_any_model_that_ranks_are_explained(
 
 
 @pytest.mark.parametrize("head", [TargetAttention(num_heads=2, head_dim=4), DotProduct()])
-def test_a_bundle_scores_and_explains_with_its_evidence(
+def test_a_bundle_scores_and_explains_with_its_count_ensemble(
     head: TargetAttention | DotProduct, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     experiment = tiny_experiment(head)
     model = tiny_model(experiment, tiny_dataset.num_items)
-    counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, WAY)
+    counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, SETTINGS)
     alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, ("train",))
     given = CountEnsemble(counts, 2.0)
     bundle = ModelBundle.write(
@@ -222,7 +229,7 @@ def test_a_bundle_scores_and_explains_with_its_evidence(
         assert whole == pytest.approx(score, abs=1e-5)
 
 
-def test_a_run_keeps_the_evidence_and_the_figures_without_it(
+def test_a_run_saves_the_ensemble_and_the_metrics_without_it(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     experiment = parse_experiment(
@@ -254,11 +261,11 @@ def test_a_run_keeps_the_evidence_and_the_figures_without_it(
     assert [row.name for row in pooled] == [both.name, model.name]
 
 
-def test_a_model_that_writes_reads_no_counts() -> None:
-    with pytest.raises(InputError, match="count_ensemble: a model that writes purchases reads no"):
+def test_a_generating_model_refuses_a_count_ensemble() -> None:
+    with pytest.raises(InputError, match="count_ensemble: not supported by a model that generates"):
         parse_experiment({"model": {"kind": "sequence_to_sequence"}, "count_ensemble": {}})
 
 
-def test_the_family_tells_runs_with_counts_apart() -> None:
+def test_the_family_distinguishes_runs_with_a_count_ensemble() -> None:
     assert Experiment().family == "target_attention"
     assert parse_experiment({"count_ensemble": {}}).family == "target_attention + counts"

@@ -1,4 +1,4 @@
-"""What a run keeps, and what it must never lose."""
+"""Fitting: what a run writes and logs, and what it must never lose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.errors import InputError
+from recsys.errors import InputError, NotFirstProcess
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
@@ -24,7 +24,7 @@ from recsys.tracking import tracker as tracking
 from recsys.tracking.runs import find_runs
 from recsys.training import refit as refit_module
 from recsys.training.loop import train
-from recsys.training.process_memory import forget_peak, peak_memory_mib
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def experiment(tmp_path: Path) -> Experiment:
     )
 
 
-def test_the_run_and_the_bundle_say_what_made_them(
+def test_the_run_and_the_bundle_record_how_they_were_made(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     run = fit(experiment, dataset, tmp_path / "out")
@@ -98,19 +98,42 @@ def test_the_refitted_model_is_trained_on_all_but_the_test_targets_for_as_many_e
     assert not all(torch.equal(weights[name], weight.cpu()) for name, weight in twice.items())
 
 
+def test_data_settings_that_contradict_the_dataset_are_refused(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    other = parse_experiment(experiment.model_dump(exclude={"data"}), ["data.duplicates=keep"])
+    with pytest.raises(
+        InputError, match=r"data\.duplicates: the experiment has keep, but .* drop_e"
+    ):
+        fit(other, dataset, tmp_path / "out")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_process_that_is_not_the_first_trains_and_writes_nothing(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("recsys.training.processes.is_first", lambda: False)
+    with pytest.raises(NotFirstProcess):
+        fit(experiment, dataset, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_interrupted_refit_falls_back_to_the_validated_model(
     dataset: PreparedDataset,
     experiment: Experiment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept: list[dict[str, torch.Tensor]] = []
+    trained: list[dict[str, torch.Tensor]] = []
 
     def interrupted(*arguments: object) -> object:
         if arguments[3] is None:  # no validation: the refit
             raise KeyboardInterrupt
         found = train(*arguments)  # type: ignore[arg-type]
-        kept.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
+        trained.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
         return found
 
     monkeypatch.setattr(refit_module, "train", interrupted)
@@ -118,7 +141,9 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
     bundle = ModelBundle.open(run.bundle)
     assert bundle.manifest.protocol.trained_on == ("train",)
     weights = bundle.model.state_dict()
-    assert all(torch.equal(weights[name].cpu(), weight.cpu()) for name, weight in kept[0].items())
+    assert all(
+        torch.equal(weights[name].cpu(), weight.cpu()) for name, weight in trained[0].items()
+    )
     tags = MlflowClient(experiment.tracking.absolute_uri).get_run(run.run_id).data.tags
     assert tags["interrupted"] == "true"
     assert tags["trained_on"] == "train"
@@ -166,7 +191,7 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     lock.acquire(timeout=0)
 
 
-def test_a_server_that_is_not_there_is_said_at_once(
+def test_an_unreachable_server_is_reported_at_once(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     tracking = experiment.tracking.model_copy(update={"uri": "http://127.0.0.1:9"})
@@ -175,17 +200,17 @@ def test_a_server_that_is_not_there_is_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_files_of_the_user_beside_the_results_are_not_replaced(
+def test_files_of_the_user_are_not_replaced(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"notes\.txt is not of a run"):
+    with pytest.raises(InputError, match=r"notes\.txt does not belong to a run"):
         fit(experiment, dataset, tmp_path / "out")
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-def test_an_output_folder_that_cannot_be_written_is_said_before_the_training(
+def test_an_unwritable_output_folder_is_reported_before_the_training(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -194,7 +219,7 @@ def test_an_output_folder_that_cannot_be_written_is_said_before_the_training(
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_the_manifest_of_the_bundle_holds_the_commit_or_null(
+def test_the_manifest_of_the_bundle_has_the_commit_or_null(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     run = fit(experiment, dataset, tmp_path / "out")
@@ -202,12 +227,12 @@ def test_the_manifest_of_the_bundle_holds_the_commit_or_null(
     assert manifest["git_commit"] is None or len(manifest["git_commit"].split("-")[0]) == 40
 
 
-def test_peak_memory_counts_from_where_it_is_told_to() -> None:
+def test_peak_memory_counts_from_its_reset() -> None:
     big = torch.ones(64 << 20, dtype=torch.uint8)  # 64 MiB
-    whole = peak_memory_mib()["peak_memory_mib"]
+    before = peak_memory_mib()["peak_memory_mib"]
     del big
-    forget_peak()
-    assert 10 < peak_memory_mib()["peak_memory_mib"] <= whole
+    reset_peak_memory()
+    assert 10 < peak_memory_mib()["peak_memory_mib"] <= before
 
 
 @pytest.mark.gpu

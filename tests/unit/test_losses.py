@@ -1,4 +1,4 @@
-"""The loss: by hand, against torch with label smoothing, whole and in chunks."""
+"""Cross-entropy: by hand, against torch with label smoothing, at once and in chunks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch.nn import functional as F
 
 from recsys.model.heads import DotProductHead
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.training.losses import chunked_cross_entropy, cross_entropy, seen_items
+from recsys.training.losses import chunked_cross_entropy, cross_entropy, expand_seen
 
 
 def test_cross_entropy_by_hand() -> None:
-    """Three items with odds 1 : 2 : 5; target 3; item 2 left out, then not."""
+    """Three items with odds 1 : 2 : 5; target 3; item 2 included, then excluded."""
     logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0)]]])
     targets = torch.tensor([[3]])
-    whole = cross_entropy(logits.clone(), targets)
-    assert whole.item() == pytest.approx(-math.log(5 / 8))
+    full = cross_entropy(logits.clone(), targets)
+    assert full.item() == pytest.approx(-math.log(5 / 8))
     without = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 0]]]))
     assert without.item() == pytest.approx(-math.log(5 / 6))
 
 
-def test_the_target_is_never_left_out_and_padding_adds_nothing() -> None:
+def test_the_target_is_never_excluded_and_padding_adds_nothing() -> None:
     logits = torch.randn(1, 2, 4, requires_grad=True)
     targets = torch.tensor([[3, 0]])
     excluded = torch.tensor([[[3], [3]]])
@@ -48,7 +48,7 @@ def test_the_target_is_never_left_out_and_padding_adds_nothing() -> None:
 def test_cross_entropy_equals_torch_with_gradients(
     batch: int, length: int, items: int, seed: int, smoothing: float
 ) -> None:
-    """With label smoothing and without; position by position, over the items that are left."""
+    """With label smoothing and without; position by position, over the items that remain."""
     torch.manual_seed(seed)
     logits = torch.randn(batch, length, items + 1, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, items + 1, (batch, length))
@@ -58,21 +58,21 @@ def test_cross_entropy_equals_torch_with_gradients(
         for t in range(length):
             target = int(targets[b, t])
             if target:
-                had = set(history[b, : t + 1].tolist()) - {target}
-                left = [item for item in range(1, items + 1) if item not in had]
+                seen = set(history[b, : t + 1].tolist()) - {target}
+                left = [item for item in range(1, items + 1) if item not in seen]
                 expected = expected + F.cross_entropy(
                     logits[b, t, left],
                     torch.tensor(left.index(target)),
                     label_smoothing=smoothing,
                 )
-    found = cross_entropy(logits * 1, targets, seen_items(history, length), smoothing)
+    found = cross_entropy(logits * 1, targets, expand_seen(history, length), smoothing)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-5)
     (one,) = torch.autograd.grad(found, logits)
     (other,) = torch.autograd.grad(expected, logits)
     assert torch.allclose(one, other, rtol=0, atol=1e-7 if smoothing else 1e-12)
 
 
-def test_label_smoothing_is_that_of_torch_where_nothing_is_left_out() -> None:
+def test_label_smoothing_equals_torch_if_nothing_is_excluded() -> None:
     torch.manual_seed(0)
     logits = torch.randn(3, 5, 9, requires_grad=True)
     targets = torch.randint(0, 9, (3, 5))
@@ -96,8 +96,8 @@ def test_label_smoothing_by_hand() -> None:
     without item 2, 0.85 of log 6/5 and 0.15 of log 6/1."""
     logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0)]]])
     targets = torch.tensor([[3]])
-    whole = cross_entropy(logits.clone(), targets, label_smoothing=0.3)
-    assert whole.item() == pytest.approx(
+    full = cross_entropy(logits.clone(), targets, label_smoothing=0.3)
+    assert full.item() == pytest.approx(
         0.8 * math.log(8 / 5) + 0.1 * math.log(4) + 0.1 * math.log(8)
     )
     without = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 0]]]), 0.3)
@@ -112,12 +112,12 @@ def test_seen_items_are_those_up_to_each_of_the_last_positions(
     row: list[int], data: st.DataObject
 ) -> None:
     steps = data.draw(st.integers(1, len(row)))
-    found = seen_items(torch.tensor([row, row[::-1]]), steps)
+    found = expand_seen(torch.tensor([row, row[::-1]]), steps)
     assert found.shape == (2, steps, len(row))
     for items, before in zip([row, row[::-1]], found.tolist(), strict=True):
         for step in range(steps):
-            had = len(row) - steps + 1 + step
-            assert before[step] == items[:had] + [0] * (len(row) - had)
+            count = len(row) - steps + 1 + step
+            assert before[step] == items[:count] + [0] * (len(row) - count)
 
 
 @pytest.mark.parametrize("kind", ["dot product", "target attention"])
@@ -127,8 +127,8 @@ def test_seen_items_are_those_up_to_each_of_the_last_positions(
 def test_chunks_change_nothing(
     kind: str, rows_per_chunk: int, smoothing: float, before: int
 ) -> None:
-    """The chunked loss and its gradients are those of the whole, for both heads; also where more
-    items were had than there are positions with targets."""
+    """The chunked loss and its gradients equal those of all rows at once, for both heads; also if
+    more items were seen than there are positions with targets."""
     torch.manual_seed(0)
     batch, length, items, dim = 5, 7, 11, 6
     head: DotProductHead | TargetAttentionHead = DotProductHead()
@@ -141,32 +141,32 @@ def test_chunks_change_nothing(
     states = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(batch, length, dim, dtype=torch.float64, requires_grad=True)
     table = torch.randn(items + 1, dim, dtype=torch.float64, requires_grad=True)
-    had = torch.randint(1, items + 1, (batch, before + length))
+    seen = torch.randint(1, items + 1, (batch, before + length))
     targets = torch.randint(0, items + 1, (batch, length))
     sides = head.represent_history(states, memory), head.represent_candidates(table)
     count = int((targets > 0).sum())
     logits = head.logits(*sides)
-    whole = cross_entropy(logits, targets, seen_items(had, length), smoothing) / count
+    full = cross_entropy(logits, targets, expand_seen(seen, length), smoothing) / count
     chunked = chunked_cross_entropy(
         head.logits,
         *sides,
         targets,
-        had,
+        seen,
         label_smoothing=smoothing,
         chunk_rows=rows_per_chunk,
     )
-    assert chunked.item() == pytest.approx(whole.item(), rel=1e-6)
+    assert chunked.item() == pytest.approx(full.item(), rel=1e-6)
     leaves = [states, table, *head.parameters()]
     if kind == "target attention":
         leaves.append(memory)
     ours = torch.autograd.grad(chunked, leaves, retain_graph=True)
-    theirs = torch.autograd.grad(whole, leaves)
+    theirs = torch.autograd.grad(full, leaves)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
-def test_seen_items_can_be_kept_in_the_softmax() -> None:
-    """Under `seen: allow` nothing but PAD is left out."""
+def test_seen_items_can_stay_in_the_softmax() -> None:
+    """Under `seen: allow` nothing but PAD is excluded."""
     torch.manual_seed(0)
     states, table = torch.randn(2, 3, 4), torch.randn(6, 4)
     targets = torch.randint(1, 6, (2, 3))

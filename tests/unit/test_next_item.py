@@ -251,8 +251,8 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
 
 @pytest.mark.parametrize("kind", ["next_item", "hstu"])
 def test_inputs_are_scaled_and_dropout_comes_after_the_sum(kind: str) -> None:
-    """√D times the embedding, plus the position, goes into the dropout; the key and value source is √D
-    times the embedding too, the candidates are not.
+    """The dropout reads √D times the embedding plus the position; the key and value source is √D
+    times the embedding, candidates are not scaled.
     """
     torch.manual_seed(0)
     shape = {"embedding_dim": 9, "max_sequence_length": 4, "num_heads": 3}

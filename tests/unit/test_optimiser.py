@@ -1,4 +1,4 @@
-"""The optimiser of tables that are read row by row, against torch's."""
+"""The row-wise optimiser, against those of torch."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def lookups(
     return table
 
 
-def test_all_rows_read_is_adamw() -> None:
+def test_it_is_adamw_if_all_rows_are_read() -> None:
     every = [[0, 1, 2, 3, 4, 5, 3]] * 4
     ours = lookups(True, every, RowwiseAdamW, weight_decay=0.1, betas=(0.9, 0.98))
     plain = lookups(False, every, torch.optim.AdamW, weight_decay=0.1, betas=(0.9, 0.98))
     torch.testing.assert_close(ours.weight, plain.weight)
 
 
-def test_some_rows_read_is_torchs_sparse_adam() -> None:
-    some = [[0, 1], [1, 1, 4], [0], [4, 5]]
-    ours = lookups(True, some, RowwiseAdamW, weight_decay=0.0)
-    theirs = lookups(True, some, torch.optim.SparseAdam)
+def test_it_is_sparse_adam_if_some_rows_are_read() -> None:
+    steps = [[0, 1], [1, 1, 4], [0], [4, 5]]
+    ours = lookups(True, steps, RowwiseAdamW, weight_decay=0.0)
+    theirs = lookups(True, steps, torch.optim.SparseAdam)
     torch.testing.assert_close(ours.weight, theirs.weight)
     untouched = lookups(True, [], RowwiseAdamW)
     assert torch.equal(ours.weight[[2, 3]], untouched.weight[[2, 3]])
 
 
-def test_dense_parameters_beside_the_table_step_as_in_adamw() -> None:
+def test_dense_parameters_are_updated_as_in_adamw() -> None:
     torch.manual_seed(0)
     table, plain = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2)
     optimizer = RowwiseAdamW([*table.parameters(), *plain.parameters()], lr=0.1)
@@ -52,16 +52,16 @@ def test_dense_parameters_beside_the_table_step_as_in_adamw() -> None:
     assert plain.weight.grad is not None
     gradient = plain.weight.grad.clone()
     optimizer.step()
-    alone = nn.Parameter(weight)
-    reference = torch.optim.AdamW([alone], lr=0.1)
-    alone.grad = gradient
+    copy = nn.Parameter(weight)
+    reference = torch.optim.AdamW([copy], lr=0.1)
+    copy.grad = gradient
     reference.step()
-    torch.testing.assert_close(plain.weight, alone)
+    torch.testing.assert_close(plain.weight, copy)
     assert set(optimizer.state[table.weight]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
-@pytest.mark.parametrize("largest", [0.5, 1e6])
-def test_clipping_counts_sparse_gradients_as_dense_ones(largest: float) -> None:
+@pytest.mark.parametrize("max_norm", [0.5, 1e6])
+def test_clipping_treats_sparse_gradients_as_dense_ones(max_norm: float) -> None:
     norms, clipped = [], []
     for sparse in (True, False):
         torch.manual_seed(0)
@@ -69,7 +69,7 @@ def test_clipping_counts_sparse_gradients_as_dense_ones(largest: float) -> None:
         other = nn.Parameter(torch.randn(3))
         read = F.embedding(torch.tensor([1, 1, 4]), weight, sparse=sparse)
         (read @ other).square().sum().backward()
-        norms.append(clip_gradients([weight, other], largest))
+        norms.append(clip_gradients([weight, other], max_norm))
         assert weight.grad is not None
         clipped.append(weight.grad.to_dense())
     torch.testing.assert_close(norms[0], norms[1])

@@ -1,4 +1,4 @@
-"""The profile of a training: its parts, its counts, and the command."""
+"""The profile of training steps: its parts, its counts, and the command."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SETTINGS = [
 
 
 def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDataset) -> None:
-    """All histories are one batch, so every step is the same: no blocks, so the head's products
-    alone, forward and twice backward, 2 · B · L · (I + 1) · D each."""
+    """All histories are one batch, so every step is the same: no blocks, so only the head's
+    products, forward and twice backward, 2 · B · L · (I + 1) · D each."""
     experiment = parse_experiment({}, SETTINGS)
     found = profile(experiment, Catalogue(5), tiny_dataset.histories("valid"), steps=2)
     assert list(found.seconds) == ["data", "encoder", "loss", "backward", "optimiser"]
@@ -42,7 +42,7 @@ def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDa
     assert found.precision == "32-true"
 
 
-def test_a_profile_leaves_the_random_state_as_it_was(tiny_dataset: PreparedDataset) -> None:
+def test_a_profile_restores_the_random_state(tiny_dataset: PreparedDataset) -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -50,7 +50,7 @@ def test_a_profile_leaves_the_random_state_as_it_was(tiny_dataset: PreparedDatas
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_the_command_shows_phases_or_json(tmp_path: Path, tiny_log: pl.DataFrame) -> None:
+def test_the_command_shows_parts_or_json(tmp_path: Path, tiny_log: pl.DataFrame) -> None:
     log, config = tmp_path / "log.csv", tmp_path / "config.yaml"
     tiny_log.write_csv(log)
     config.write_text(f"data: {{source: {log}}}\n")

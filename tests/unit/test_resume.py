@@ -1,4 +1,4 @@
-"""Interrupted runs: started again they end as if nothing had happened."""
+"""Interrupted runs resume with the same result as uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class Killed(BaseException):
-    """What kill -9 is to a process."""
+    """A stand-in for kill -9."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One for all: to make one takes seconds."""
+    """A store that all tests share: creating one takes seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
 
 
@@ -87,7 +87,7 @@ def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Exper
 
 
 def outcome(run: Run) -> tuple[dict[str, torch.Tensor], list[pl.DataFrame], dict[str, Any]]:
-    """All that a run has come to, but for times and memory."""
+    """Return the result of a run without times and memory."""
     folder = run.bundle.parent
     tables = [pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
     client = MlflowClient(run.tracking.absolute_uri)
@@ -112,7 +112,7 @@ def assert_same(run: Run, expected: Run) -> None:
 
 
 def killed(run: Callable[[], Run], step: int) -> None:
-    """A run that dies at so many training steps from its start, those of the refit among them."""
+    """Kill a run at a training step, counted from its start and including the refit."""
     train, left = TrainingModule.training_step, iter(range(step - 1, -1, -1))
 
     def mortal(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
@@ -127,7 +127,7 @@ def killed(run: Callable[[], Run], step: int) -> None:
 
 
 def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:
-    """A whole run, and the training steps of it."""
+    """Return a run and the number of its training steps."""
     steps = 0
     train = TrainingModule.training_step
 
@@ -143,14 +143,14 @@ def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:
 
 @pytest.mark.parametrize("minutes", [0, 60])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_killed_run_ends_as_the_undisturbed_one(
+def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
     model: str, minutes: int, dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
-    """Cut off three times, in training and refit; checkpoints after every step, or every epoch."""
+    """Killed three times, in training and refit; checkpoints after every step, or every epoch."""
     setting = f"training.checkpoint_minutes={minutes}"
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    experiment = make_experiment(store, whole, model, setting)
-    expected, steps = count_steps(lambda: fit(experiment, dataset, whole))
+    full, cut = tmp_path / "full", tmp_path / "cut"
+    experiment = make_experiment(store, full, model, setting)
+    expected, steps = count_steps(lambda: fit(experiment, dataset, full))
     experiment = make_experiment(store, cut, model, setting)
     for part in (0.3, 0.35, 0.2) if minutes == 0 else (0.3, 0.45, 0.4):
         killed(lambda: fit(experiment, dataset, cut), int(part * steps))
@@ -161,22 +161,20 @@ def test_a_killed_run_ends_as_the_undisturbed_one(
     known = client.get_experiment_by_name(str(cut))
     assert known is not None
     assert len(client.search_runs([known.experiment_id])) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut"}
+    assert {path.name for path in tmp_path.iterdir()} == {"full", "cut"}
 
 
-def test_killed_while_the_learning_rate_falls_before_its_time(
-    dataset: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    """Patience is at its end soon; what is left of the training is the fall."""
+def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_path: Path) -> None:
+    """Patience is exhausted early; the rest of the training is the decay."""
     settings = (
         "training.max_epochs=20",
         "training.patience=1",
         "training.decay_fraction=0.3",
         "training.refit=false",
     )
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    experiment = make_experiment(store, whole, "next_item", *settings)
-    expected, steps = count_steps(lambda: fit(experiment, dataset, whole))
+    full, cut = tmp_path / "full", tmp_path / "cut"
+    experiment = make_experiment(store, full, "next_item", *settings)
+    expected, steps = count_steps(lambda: fit(experiment, dataset, full))
     experiment = make_experiment(store, cut, "next_item", *settings)
     killed(lambda: fit(experiment, dataset, cut), steps - 2)
     with safe_open(f"{cut}.checkpoint", framework="numpy") as file:
@@ -188,9 +186,9 @@ def test_killed_while_the_learning_rate_falls_before_its_time(
 def test_killed_between_the_last_step_and_the_end(
     dataset: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is trained again; what had been logged is not logged twice."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    expected = fit(make_experiment(store, whole, "next_item"), dataset, whole)
+    """Nothing is trained again, and nothing is logged twice."""
+    full, cut = tmp_path / "full", tmp_path / "cut"
+    expected = fit(make_experiment(store, full, "next_item"), dataset, full)
     experiment = make_experiment(store, cut, "next_item")
 
     def die(*_: object) -> None:
@@ -211,32 +209,34 @@ def test_a_checkpoint_of_other_settings_is_not_lost(
     out, file = tmp_path / "out", tmp_path / "out.checkpoint"
     experiment = make_experiment(store, out, "next_item")
     killed(lambda: fit(experiment, dataset, out), 5)
-    kept = file.read_bytes()
+    saved = file.read_bytes()
     other = make_experiment(store, out, "next_item", "training.learning_rate=0.02")
-    wanted = r"out\.checkpoint: is of an interrupted run with training\.learning_rate=0\.01, not 0"
-    with pytest.raises(InputError, match=wanted):
+    message = (
+        r"out\.checkpoint: belongs to an interrupted run with training\.learning_rate=0\.01, not 0"
+    )
+    with pytest.raises(InputError, match=message):
         fit(other, dataset, out)
-    assert file.read_bytes() == kept
+    assert file.read_bytes() == saved
     fresh = fit(other, dataset, out, fresh=True)
     assert not file.exists()
     again = make_experiment(store, tmp_path / "again", "next_item", "training.learning_rate=0.02")
     assert_same(fresh, fit(again, dataset, tmp_path / "again"))
 
 
-def test_how_often_checkpoints_are_written_decides_nothing(
+def test_the_checkpoint_interval_does_not_change_the_result(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     experiment = make_experiment(store, out, "next_item")
     killed(lambda: fit(experiment, dataset, out), 5)
-    seldom = make_experiment(store, out, "next_item", "training.checkpoint_minutes=9")
-    run, steps = count_steps(lambda: fit(seldom, dataset, out))
-    expected, all_steps = count_steps(lambda: fit(seldom, dataset, out))
+    rarely = make_experiment(store, out, "next_item", "training.checkpoint_minutes=9")
+    run, steps = count_steps(lambda: fit(rarely, dataset, out))
+    expected, all_steps = count_steps(lambda: fit(rarely, dataset, out))
     assert steps == all_steps - 4
     assert_same(run, expected)
 
 
-def test_a_run_that_its_store_has_lost_is_logged_whole(
+def test_a_run_that_its_store_has_lost_is_logged_again(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -246,8 +246,8 @@ def test_a_run_that_its_store_has_lost_is_logged_whole(
     client = MlflowClient(store)
     known = client.get_experiment_by_name(str(out))
     assert known is not None
-    newest = client.search_runs([known.experiment_id], order_by=["attributes.start_time DESC"])[0]
-    client.delete_run(newest.info.run_id)
+    latest = client.search_runs([known.experiment_id], order_by=["attributes.start_time DESC"])[0]
+    client.delete_run(latest.info.run_id)
     run = fit(experiment, dataset, out)
     history = client.get_metric_history(run.run_id, "train/loss")
     assert [entry.step for entry in history] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Losses of sampled negatives: by hand, against plain formulas, against the full catalogue."""
+"""Losses of sampled negatives: by hand, against plain formulas and the full catalogue."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from recsys.training import objective as objectives
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
+    negative_mask,
     sampled_softmax,
 )
 from recsys.training.negatives import (
     InBatchNegatives,
     PopularNegatives,
     UniformNegatives,
-    negative_mask,
 )
 from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
 
@@ -57,8 +57,8 @@ def make_batch() -> tuple[Tensor, Tensor, Tensor]:
     return items, torch.tensor([5, 5, 3]), targets
 
 
-def test_by_hand() -> None:
-    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is excluded."""
+def test_sampled_losses_by_hand() -> None:
+    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is masked."""
     logits = torch.tensor([math.log(5.0), 0.0, math.log(2.0), -math.inf])
     assert sampled_softmax(logits).item() == pytest.approx(-math.log(5 / 8))
     parts = [math.log(6 / 5), math.log(2), math.log(3)]
@@ -77,7 +77,7 @@ def test_the_weight_is_the_published_beta() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("exclude_seen", [True, False])
-def test_the_full_catalogue_as_negatives_is_full_cross_entropy(
+def test_all_items_as_negatives_give_full_cross_entropy(
     head: DotProduct | TargetAttention, exclude_seen: bool
 ) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
@@ -91,33 +91,33 @@ def test_the_full_catalogue_as_negatives_is_full_cross_entropy(
         found.append((value, gradients))
     (one, ours), (other, theirs) = found
     assert one.item() == pytest.approx(other.item(), rel=1e-6)
-    for mine, his in zip(ours, theirs, strict=True):
-        assert (mine is None) == (his is None)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine is None) == (other is None)
         if mine is not None:
-            torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("exclude_seen", [True, False])
-def test_positions_without_a_target_that_make_up_a_chunk_change_nothing(
+def test_positions_without_a_target_that_fill_a_chunk_change_nothing(
     exclude_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
     found = []
     for more in (0, 7):
-        monkeypatch.setattr(objectives, "_few_sizes", lambda count, _, more=more: count + more)
+        monkeypatch.setattr(objectives, "_padded_count", lambda count, _, more=more: count + more)
         history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
         value = CatalogueObjective(0.1)(model, history, targets, seen if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
-    for mine, his in zip(*found, strict=True):
-        torch.testing.assert_close(mine, his, rtol=1e-5, atol=1e-7)
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
 def test_the_last_chunk_has_few_sizes() -> None:
     counts = range(5_000, 20_000)
-    made_up = [objectives._few_sizes(count, 1227) for count in counts]
-    assert len({size % 1227 for size in made_up}) == 20
-    assert all(0 <= size - count < 64 for count, size in zip(counts, made_up, strict=True))
+    padded = [objectives._padded_count(count, 1227) for count in counts]
+    assert len({size % 1227 for size in padded}) == 20
+    assert all(0 <= size - count < 64 for count, size in zip(counts, padded, strict=True))
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -141,7 +141,7 @@ def test_target_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetA
         GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, calibration=0),
     ],
 )
-def test_the_plain_formula_position_by_position(
+def test_the_objective_equals_the_plain_formula_at_each_position(
     config: SampledLossConfig, head: DotProduct | TargetAttention
 ) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
@@ -156,18 +156,18 @@ def test_the_plain_formula_position_by_position(
     losses = []
     for b in range(3):
         for t in range(int(lengths[b])):
-            target, earlier = int(targets[b, t]), set(items[b, : t + 1].tolist())
-            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in earlier]
-            wanted, wrong = scores[b, t, target], scores[b, t, others]
+            target, before = int(targets[b, t]), set(items[b, : t + 1].tolist())
+            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in before]
+            right, wrong = scores[b, t, target], scores[b, t, others]
             if isinstance(config, SampledSoftmax):
                 share = interactions[others] / interactions.sum()
-                denominator = wanted.exp() + (wrong.exp() / (4 * share)).sum()
-                losses.append(denominator.log() - wanted)
+                denominator = right.exp() + (wrong.exp() / (4 * share)).sum()
+                losses.append(denominator.log() - right)
                 continue
             weight = 1.0
             if isinstance(config, GeneralisedBinaryCrossEntropy):
                 weight = 1 - config.calibration * (1 - 4 / (ITEMS - 1))
-            parts = [-weight * F.logsigmoid(wanted), *(-F.logsigmoid(-wrong))]
+            parts = [-weight * F.logsigmoid(right), *(-F.logsigmoid(-wrong))]
             losses.append(torch.stack(parts).mean())
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
@@ -175,9 +175,9 @@ def test_the_plain_formula_position_by_position(
 def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
     torch.manual_seed(0)
     targets = make_batch()[2]
-    all_items = UniformNegatives(ITEMS, 20)(targets)
-    assert all_items.items.tolist() == list(range(1, ITEMS + 1))
-    assert not all_items.log_expected.any()
+    every = UniformNegatives(ITEMS, 20)(targets)
+    assert every.items.tolist() == list(range(1, ITEMS + 1))
+    assert not every.log_expected.any()
     counts = torch.zeros(ITEMS + 1)
     for _ in range(3000):
         drawn = UniformNegatives(ITEMS, 4)(targets)
@@ -187,7 +187,7 @@ def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
     torch.testing.assert_close(counts[1:], expected.expand(ITEMS), rtol=0.15, atol=0)
 
 
-def test_popular_and_in_batch_draws_come_as_often_as_they_say() -> None:
+def test_popular_and_in_batch_draws_have_their_expected_frequency() -> None:
     torch.manual_seed(0)
     interactions = torch.tensor([99, 1, 2, 0, 4, 3])
     targets = torch.repeat_interleave(torch.arange(6), interactions)[None]  # PAD is no target
@@ -207,8 +207,8 @@ def test_negative_mask_with_repeated_candidates_and_more_seen_items_than_positio
     seen = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
     expected = [[[True, True, True, False], [True, False, True, True]]]
     assert negative_mask(candidates, targets, seen).tolist() == expected
-    targets_only = [[[False, True, False, False], [False, False, False, False]]]
-    assert negative_mask(candidates, targets, None).tolist() == targets_only
+    alone = [[[False, True, False, False], [False, False, False, False]]]
+    assert negative_mask(candidates, targets, None).tolist() == alone
 
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:
@@ -226,8 +226,8 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     assert len(rows - {3, 7, 9, 1, 10}) <= 2
 
 
-def test_a_process_without_targets_draws_too() -> None:
-    """Its draw is compared to nothing; the test fails only if it crashes."""
+def test_a_process_without_targets_draws_negatives() -> None:
+    """Its draw is compared with no target, but must not fail."""
     draw = InBatchNegatives(torch.tensor([9, 1, 4, 2]), 5)
     negatives = draw(torch.zeros(1, 3, dtype=torch.int64))
     assert negatives.items.tolist() == [2] * 5

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import TrainingConfig
-from recsys.training.module import Schedule
-from recsys.training.schedule import inverse_square_root
+from recsys.training.schedule import Schedule, inverse_square_root
 
 
 @given(st.integers(0, 200_000), st.integers(1, 10_000), st.integers(1, 2_048))
@@ -21,7 +20,7 @@ def test_the_published_rate_is_the_factor_times_its_peak(step: int, warmup: int,
     assert inverse_square_root(step, warmup) * peak == pytest.approx(published, rel=1e-12)
 
 
-def test_the_rate_rises_in_a_line_and_falls_by_half_in_four_times_the_steps() -> None:
+def test_the_rate_rises_linearly_and_halves_in_four_times_the_steps() -> None:
     factors = [inverse_square_root(step, 8) for step in range(128)]
     assert factors[:8] == [number / 8 for number in range(1, 9)]
     assert factors[31] == 0.5
@@ -29,11 +28,11 @@ def test_the_rate_rises_in_a_line_and_falls_by_half_in_four_times_the_steps() ->
     assert all(later < earlier for earlier, later in itertools.pairwise(factors[7:]))
 
 
-def test_without_a_warm_up_it_only_falls() -> None:
+def test_without_a_warm_up_the_rate_only_decays() -> None:
     assert [inverse_square_root(step, 0) for step in (0, 3, 99)] == [1.0, 0.5, 0.1]
 
 
-def test_the_config_picks_the_schedule() -> None:
+def test_the_config_chooses_the_schedule() -> None:
     published = TrainingConfig(schedule="inverse_square_root", warmup_steps=4)
     schedule = Schedule.plan(published, epochs=10, steps_per_epoch=20)
     assert [schedule(step) for step in (0, 3, 15, 199)] == [0.25, 1.0, 0.5, (4 / 200) ** 0.5]

@@ -1,4 +1,4 @@
-"""A suite: what it runs, what it does not run again, and what it says beforehand."""
+"""Suites: which runs they start, which they skip, and which mistakes they report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TREE: dict[str, Any] = {
     "model": {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 5},
     "training": {"max_epochs": 1, "batch_tokens": 100},
     "datasets": [
-        {"name": "whole", "evaluation": {"seen": "allow", "cutoffs": [2]}},
+        {"name": "every", "evaluation": {"seen": "allow", "cutoffs": [2]}},
         {"name": "unseen", "model": {"dropout": 0.1}},
     ],
     "models": [
@@ -54,9 +54,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     return prepare(log, out=tmp_path_factory.mktemp("data") / "walks")
 
 
-def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
+def test_a_model_overrides_its_dataset_which_overrides_the_suite(tmp_path: Path) -> None:
     suite = make_suite(tmp_path)
-    whole, unseen = suite.datasets
+    every, unseen = suite.datasets
     sasrec, bert4rec = suite.models
     experiment = suite.experiment(unseen, sasrec, seed=1)
     assert (experiment.name, experiment.seed) == ("small-unseen-sasrec-s1", 1)
@@ -64,25 +64,25 @@ def test_the_last_that_gives_a_field_holds(tmp_path: Path) -> None:
     assert (model.family, model.embedding_dim, model.dropout) == ("dot_product", 8, 0.3)
     assert suite.experiment(unseen, bert4rec, seed=0).model.dropout == 0.1
     assert suite.experiment(unseen, bert4rec, seed=0).training.max_epochs == 2
-    assert suite.protocol(whole).evaluation.seen == "allow"
-    assert suite.protocol(whole).evaluation.cutoffs == (2,)
+    assert suite.protocol(every).evaluation.seen == "allow"
+    assert suite.protocol(every).evaluation.cutoffs == (2,)
     assert suite.protocol(unseen).evaluation.seen == "filter"
 
 
-def test_counts_stand_beside_the_models_that_are_given_them(tmp_path: Path) -> None:
+def test_a_count_ensemble_belongs_to_a_model_or_to_all(tmp_path: Path) -> None:
     models = [
         {"name": "plain", "count_ensemble": None},
         {"name": "counts", "count_ensemble": {"weights": [3]}},
     ]
     suite = make_suite(tmp_path, models=models)
-    whole = suite.datasets[0]
-    weights = [suite.experiment(whole, model, 0).count_ensemble for model in suite.models]
+    every = suite.datasets[0]
+    weights = [suite.experiment(every, model, 0).count_ensemble for model in suite.models]
     assert weights == [None, CountEnsembleConfig(weights=(3.0,))]
     suite = make_suite(tmp_path, models=models, count_ensemble={"weights": [1]})
-    plain, counts = (suite.experiment(whole, model, 0).count_ensemble for model in suite.models)
+    plain, counts = (suite.experiment(every, model, 0).count_ensemble for model in suite.models)
     assert plain is None
     assert counts == CountEnsembleConfig(weights=(3.0,))
-    assert suite.protocol(whole).count_ensemble == CountEnsembleConfig(weights=(1.0,))
+    assert suite.protocol(every).count_ensemble == CountEnsembleConfig(weights=(1.0,))
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_counts_stand_beside_the_models_that_are_given_them(tmp_path: Path) -> N
     [
         ({"modle": []}, "modle: unknown key; did you mean 'model'?"),
         ({"seeds": []}, "seeds: "),
-        ({"seeds": [0, 0]}, "seeds: each may be there once"),
+        ({"seeds": [0, 0]}, "seeds: must not repeat"),
         (
             {"models": [{"name": "m", "data": {"k_core": True}}]},
-            "'m': data and evaluation are the dataset's to decide",
+            "'m': data and evaluation belong to a dataset",
         ),
         ({"datasets": []}, "datasets: "),
-        ({"datasets": [{"name": "a"}, {"name": "a"}]}, "two have the name 'a'"),
+        ({"datasets": [{"name": "a"}, {"name": "a"}]}, "'a' is used twice"),
         ({"datasets": [{"name": "../a"}]}, "datasets.0.name: "),
         ({"training": {"max_epoch": 3}}, "training.max_epoch: unknown key; did you mean"),
         ({"models": [{"name": "m", "model": {"num_heads": 3}}]}, "m-s0: model.num_heads: must"),
     ],
 )
-def test_mistakes_are_said_before_anything_is_run(
+def test_mistakes_are_reported_before_anything_is_run(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as error:
@@ -111,7 +111,7 @@ def test_mistakes_are_said_before_anything_is_run(
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_baseline_is_said(tmp_path: Path, dataset: PreparedDataset) -> None:
+def test_an_unknown_baseline_is_refused(tmp_path: Path, dataset: PreparedDataset) -> None:
     suite = make_suite(tmp_path, baselines=["markow"])
     with pytest.raises(InputError, match="suite small: baselines: 'markow': must be one of pop"):
         run_suite(suite, lambda _: dataset, tmp_path / "runs")
@@ -119,11 +119,11 @@ def test_an_unknown_baseline_is_said(tmp_path: Path, dataset: PreparedDataset) -
 
 def statuses(suite: Suite) -> Counter[str]:
     client = MlflowClient(suite.tracking.absolute_uri)
-    (known,) = [one for one in client.search_experiments() if one.name == "recsys"]
+    (known,) = [found for found in client.search_experiments() if found.name == "recsys"]
     return Counter(run.info.status for run in client.search_runs([known.experiment_id]))
 
 
-def test_a_killed_suite_goes_on_where_it_was(
+def test_a_killed_suite_resumes(
     tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = make_suite(tmp_path)
@@ -151,27 +151,27 @@ def test_a_killed_suite_goes_on_where_it_was(
 
     monkeypatch.setattr(suite_module, "fit", counted)
     runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
-    assert again == [started[-1], *(f"small-whole-bert4rec-s{seed}" for seed in [1])] + [
+    assert again == [started[-1], *(f"small-every-bert4rec-s{seed}" for seed in [1])] + [
         f"small-unseen-{model}-s{seed}" for model in ("sasrec", "bert4rec") for seed in (0, 1)
     ]
-    assert {name: len(found) for name, found in runs.items()} == {"whole": 6, "unseen": 6}
-    assert statuses(suite) == {"FINISHED": 12}  # the run that failed was gone on with
-    names = [row.name for row in compare(runs["whole"], suite.tracking).rows]
+    assert {name: len(found) for name, found in runs.items()} == {"every": 6, "unseen": 6}
+    assert statuses(suite) == {"FINISHED": 12}  # the failed run was resumed
+    names = [row.name for row in compare(runs["every"], suite.tracking).rows]
     assert names == [
-        *("small-whole-sasrec-s0", "small-whole-sasrec-s1"),
-        *("small-whole-bert4rec-s0", "small-whole-bert4rec-s1"),
-        *("small-whole-markov", "small-whole-popularity"),
+        *("small-every-sasrec-s0", "small-every-sasrec-s1"),
+        *("small-every-bert4rec-s0", "small-every-bert4rec-s1"),
+        *("small-every-markov", "small-every-popularity"),
     ]
 
-    again.clear()  # all done: nothing is run, and the same runs are found
+    again.clear()  # all finished: nothing is run, and the same runs are found
     assert run_suite(suite, lambda _: dataset, tmp_path / "runs") == runs
     assert not again
     other = make_suite(tmp_path, training={**TREE["training"], "learning_rate": 0.1})
     assert run_suite(other, lambda _: dataset, tmp_path / "runs") != runs
-    assert len(again) == 8  # what changes a model makes a run of its own
+    assert len(again) == 8  # a changed setting makes another run
 
 
-def test_a_training_that_ctrl_c_ended_early_is_not_done(
+def test_a_training_ended_early_by_ctrl_c_is_not_finished(
     tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = make_suite(tmp_path, seeds=[0], models=TREE["models"][:1], baselines=[])
@@ -180,7 +180,7 @@ def test_a_training_that_ctrl_c_ended_early_is_not_done(
     def interrupted(experiment: Experiment, *rest: Any) -> Run:
         run = fit(experiment, *rest)
         client = MlflowClient(experiment.tracking.absolute_uri)
-        client.set_tag(run.run_id, "interrupted", "true")  # as fit does then
+        client.set_tag(run.run_id, "interrupted", "true")  # as fit does
         tags.append(run.run_id)
         return run
 
@@ -190,10 +190,10 @@ def test_a_training_that_ctrl_c_ended_early_is_not_done(
     monkeypatch.undo()
     runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
     assert len(tags) == 1
-    assert tags[0] not in runs["whole"]
+    assert tags[0] not in runs["every"]
 
 
-def test_a_run_that_refuses_its_data_is_left_out(
+def test_a_run_that_refuses_its_data_is_skipped(
     tmp_path: Path,
     dataset: PreparedDataset,
     monkeypatch: pytest.MonkeyPatch,
@@ -202,19 +202,17 @@ def test_a_run_that_refuses_its_data_is_left_out(
     monkeypatch.setattr("recsys.baselines.ease.MAX_ITEMS", 3)
     suite = make_suite(tmp_path, models=[], baselines=["popularity", "ease"])
     runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
-    assert {name: len(found) for name, found in runs.items()} == {"whole": 1, "unseen": 1}
-    assert "small-whole-ease: left out: ease: the catalogue has 6 items" in caplog.text
+    assert {name: len(found) for name, found in runs.items()} == {"every": 1, "unseen": 1}
+    assert "small-every-ease: skipped: ease: the catalogue has 6 items" in caplog.text
 
 
-def test_a_checkpoint_of_other_settings_is_not_passed_over(
-    tmp_path: Path, dataset: PreparedDataset
-) -> None:
-    """The run that it is of would be missing from the comparison, and nobody would know."""
+def test_an_unreadable_checkpoint_is_not_skipped(tmp_path: Path, dataset: PreparedDataset) -> None:
+    """Its run would be missing from the comparison without notice."""
     suite = make_suite(tmp_path, baselines=[])
-    checkpoint = tmp_path / "runs" / "small-whole-sasrec-s0.checkpoint"
+    checkpoint = tmp_path / "runs" / "small-every-sasrec-s0.checkpoint"
     checkpoint.parent.mkdir()
     checkpoint.write_bytes(b"hours of work")
-    with pytest.raises(InputError, match=r"small-whole-sasrec-s0\.checkpoint: cannot be read"):
+    with pytest.raises(InputError, match=r"small-every-sasrec-s0\.checkpoint: cannot be read"):
         run_suite(suite, lambda _: dataset, tmp_path / "runs")
     assert checkpoint.read_bytes() == b"hours of work"
 
@@ -236,15 +234,19 @@ def test_the_command_prepares_runs_and_compares(
     assert not Path("mlflow.db").exists()
 
 
-def test_the_shipped_suites_load_and_have_what_they_say() -> None:
+def test_the_shipped_suites_load_with_the_expected_runs() -> None:
     suite, by_time = (load_suite(CONFIGS / f"{name}.yaml") for name in SHIPPED)
     assert (suite.name, by_time.name) == SHIPPED
-    for one in (suite, by_time):
-        assert [entry.name for entry in one.datasets] == ["ml-1m", "amazon-beauty", "amazon-sports"]
-        assert (len(one.seeds), one.baselines) == (3, None)
-        split = "leave_last_out" if one is suite else "global_time"
-        for entry in one.datasets:
-            experiment = one.experiment(entry, one.models[1], 2)
+    for loaded in (suite, by_time):
+        assert [entry.name for entry in loaded.datasets] == [
+            "ml-1m",
+            "amazon-beauty",
+            "amazon-sports",
+        ]
+        assert (len(loaded.seeds), loaded.baselines) == (3, None)
+        split = "leave_last_out" if loaded is suite else "global_time"
+        for entry in loaded.datasets:
+            experiment = loaded.experiment(entry, loaded.models[1], 2)
             assert experiment.data.source.removesuffix("-timed") == entry.name
             assert experiment.training.refit
             assert experiment.data.split.kind == split

@@ -1,4 +1,4 @@
-"""Training: it learns what is there, does not learn what is not, repeats itself, and stops well."""
+"""Training: it learns rules but no noise, is reproducible, and stops correctly."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.training import processes
 from recsys.training.loop import new_module, train
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
-from recsys.training.schedule import warmup_hold_decay
+from recsys.training.schedule import Schedule, warmup_hold_decay
 
 ITEMS = 30
 HEADS = ["dot_product", "target_attention"]
@@ -50,7 +50,7 @@ def make_experiment(head: str, *overrides: str) -> Experiment:
 
 
 def walks(users: int, seed: int, *, planted: bool) -> tuple[Histories, Holdout]:
-    """Histories and last items: each item decides the next (a permutation), or nothing does."""
+    """Histories and last items: each item decides the next (a permutation), or is random."""
     rng = np.random.default_rng(seed)
     follower = np.random.default_rng(0).permutation(ITEMS)
     rows = []
@@ -59,12 +59,12 @@ def walks(users: int, seed: int, *, planted: bool) -> tuple[Histories, Holdout]:
         while len(row) < 9:
             row.append(int(follower[row[-1]] if planted else rng.integers(ITEMS)))
         rows.append([item + 1 for item in row])
-    whole = Histories.from_lists(rows)
+    full = Histories.from_lists(rows)
     targets = np.array([row[-1] for row in rows], dtype=np.int32)
     before = Histories.from_lists([row[:-1] for row in rows])
-    assert len(whole) == users
+    assert len(full) == users
     each = np.arange(users)
-    return before, Holdout(each, targets, whole.offsets[1:] - 1, each, before, dropped=0)
+    return before, Holdout(each, targets, full.offsets[1:] - 1, each, before, dropped=0)
 
 
 def recall(experiment: Experiment, *, planted: bool) -> float:
@@ -77,7 +77,7 @@ def recall(experiment: Experiment, *, planted: bool) -> float:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_planted_rule_is_learnt_and_noise_is_not(head: str) -> None:
-    """recall@1 near 1 where each item decides the next; at chance, 1 in 30, where nothing does."""
+    """recall@1 near 1 where each item decides the next; at chance, 1 in 30, in noise."""
     experiment = make_experiment(head)
     assert recall(experiment, planted=True) > 0.95
     assert recall(experiment, planted=False) < 0.1
@@ -88,7 +88,7 @@ def test_a_planted_rule_is_learnt_and_noise_is_not(head: str) -> None:
     [("dot_product", "in_batch"), ("dot_product", "popularity"), ("target_attention", "uniform")],
 )
 def test_sampled_softmax_learns_the_planted_rule_too(head: str, negatives: str) -> None:
-    """12 of 30 items a step: slower than all of them, in the same epochs, and no other rule."""
+    """With 12 of 30 items a step it learns more slowly in the same number of epochs."""
     loss = f"{{kind: sampled_softmax, num_negatives: 12, negatives: {negatives}}}"
     assert recall(make_experiment(head, f"training.loss={loss}"), planted=True) > 0.8
 
@@ -112,8 +112,8 @@ def test_the_same_seed_gives_the_same_weights(head: str) -> None:
     assert not torch.equal(first["items.weight"], other["items.weight"])
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
-    """On noise validation soon gets no better: fewer epochs than asked for, the best one's back."""
+def test_the_best_epoch_is_returned_and_patience_ends_the_training() -> None:
+    """On noise, validation soon gains nothing: fewer epochs, and the weights of the best one."""
     experiment = make_experiment("dot_product", "training.patience=2", "training.decay_fraction=0")
     histories, holdout = walks(200, seed=1, planted=False)
     reported: list[float] = []
@@ -123,19 +123,19 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
         histories,
         holdout,
         50,
-        lambda _, figures: reported.append(figures["epoch/valid_ndcg_at_10"]),
+        lambda _, metrics: reported.append(metrics["epoch/valid_ndcg_at_10"]),
     )
     assert curve.best_epoch is not None
     assert len(reported) == curve.best_epoch + 2 < 50
     assert reported[curve.best_epoch - 1] == max(reported) == curve.best
-    kept = model.state_dict()
-    assert all(torch.equal(kept[name], weight) for name, weight in curve.best_weights.items())
+    returned = model.state_dict()
+    assert all(torch.equal(returned[name], weight) for name, weight in curve.best_weights.items())
 
 
-def test_where_patience_ends_the_learning_rate_falls_and_then_the_training_ends(
+def test_exhausted_patience_starts_the_decay_which_ends_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not later than it was to, and over as many epochs: a tenth of 40."""
+    """It starts ahead of schedule and takes as many epochs as planned: a tenth of 40."""
     experiment = make_experiment(
         "dot_product",
         "training.patience=4",
@@ -152,21 +152,21 @@ def test_where_patience_ends_the_learning_rate_falls_and_then_the_training_ends(
 
     monkeypatch.setattr(TrainingModule, "training_step", watched)
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 40, lambda *_: None)
-    fall = curve.early_decay
-    assert fall is not None
-    assert fall.epoch < 36
-    assert len(curve.epochs) == fall.epoch + 4
+    early = curve.early_decay
+    assert early is not None
+    assert early.epoch < 36
+    assert len(curve.epochs) == early.epoch + 4
     assert "epoch/valid_ndcg_at_10" in curve.epochs[-1]
-    steps = fall.step // fall.epoch
-    assert fall.step == fall.epoch * steps
-    assert rates[fall.step // 2 : fall.step + 1] == [1.0] * (fall.step - fall.step // 2 + 1)
+    steps = early.step // early.epoch
+    assert early.step == early.epoch * steps
+    assert rates[early.step // 2 : early.step + 1] == [1.0] * (early.step - early.step // 2 + 1)
     expected = np.linspace(1, 0, 4 * steps, endpoint=False).clip(0.01)
-    assert rates[fall.step :] == pytest.approx(expected)
+    assert rates[early.step :] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("patience", "every"), [(5, 1), (4, 1), (2, 3)])
-def test_no_training_ends_while_the_learning_rate_is_high(patience: int, every: int) -> None:
-    """Nor just after: it is to fall over 4 of 10 epochs, from 6 on or earlier, and be validated."""
+def test_no_training_ends_before_the_learning_rate_decays(patience: int, every: int) -> None:
+    """It decays over 4 of 10 epochs, from the sixth or earlier, and is validated at the end."""
     experiment = make_experiment(
         "dot_product",
         f"training.patience={patience}",
@@ -177,14 +177,14 @@ def test_no_training_ends_while_the_learning_rate_is_high(patience: int, every: 
     histories, holdout = walks(100, seed=1, planted=False)
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 10, lambda *_: None)
     assert curve.best_epoch is not None
-    assert curve.best_epoch <= every  # a rate of nothing changes nothing
+    assert curve.best_epoch <= every  # this learning rate changes nothing
     held = 6 if curve.early_decay is None else curve.early_decay.epoch
     assert held <= 6
     assert held + min(patience, 4) <= len(curve.epochs) <= held + 4
     assert "epoch/valid_ndcg_at_10" in curve.epochs[-1]
 
 
-def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
+def test_the_last_epoch_is_always_validated() -> None:
     experiment = make_experiment("dot_product", "training.validate_every=2")
     histories, holdout = walks(50, seed=1, planted=True)
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 5, lambda *_: None)
@@ -197,7 +197,7 @@ def test_validation_now_and_then_always_ends_with_the_last_epoch() -> None:
     ]
 
 
-def test_ctrl_c_keeps_the_best_so_far() -> None:
+def test_ctrl_c_returns_the_best_epoch_so_far() -> None:
     experiment = make_experiment("dot_product")
     histories, holdout = walks(100, seed=1, planted=True)
 
@@ -208,15 +208,15 @@ def test_ctrl_c_keeps_the_best_so_far() -> None:
     _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 9, interrupt)
     assert len(curve.epochs) == 2
 
-    seldom = make_experiment("dot_product", "training.validate_every=4")
-    model, curve = train(seldom, Catalogue(ITEMS), histories, holdout, 9, interrupt)
+    rarely = make_experiment("dot_product", "training.validate_every=4")
+    model, curve = train(rarely, Catalogue(ITEMS), histories, holdout, 9, interrupt)
     assert curve.interrupted
-    assert curve.best_epoch == 2  # not yet validated: validated now
+    assert curve.best_epoch == 2  # validated when it was interrupted
     assert not model.training
 
 
-def test_ctrl_c_without_validation_is_no_result() -> None:
-    """A refit that was cut short must not pass for a whole one."""
+def test_ctrl_c_without_validation_gives_no_result() -> None:
+    """An interrupted refit must not pass for a complete one."""
 
     def interrupt(epoch: int, _: dict[str, float]) -> None:
         if epoch == 2:
@@ -227,7 +227,7 @@ def test_ctrl_c_without_validation_is_no_result() -> None:
         train(make_experiment("dot_product"), Catalogue(ITEMS), histories, None, 9, interrupt)
 
 
-def test_the_random_state_of_the_caller_is_left_alone() -> None:
+def test_the_random_state_of_the_caller_is_restored() -> None:
     histories, _ = walks(20, seed=1, planted=True)
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -237,14 +237,14 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
 
 
 def test_every_batch_of_every_epoch_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs differ in their number of batches; Lightning must not keep that of the first."""
+    """Epochs differ in their number of batches; Lightning must not assume that of the first."""
     planned: list[int] = []
     served: list[int] = []
     plan, start = TrainingBatches.plan, TrainingModule.training_step
 
     def uneven(self: TrainingBatches, epoch: int) -> list[NDArray[np.int64]]:
-        whole = plan(self, epoch)
-        return whole[:2] if epoch == 0 else whole
+        batches = plan(self, epoch)
+        return batches[:2] if epoch == 0 else batches
 
     def counted(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
         served.append(len(batch.items))
@@ -262,12 +262,12 @@ def test_every_batch_of_every_epoch_is_trained_on(monkeypatch: pytest.MonkeyPatc
         3,
         lambda epoch, _: planned.append(len(served)),
     )
-    whole = len(plan(TrainingBatches(histories, 10, 100, 0), 1))
-    assert whole > 2
-    assert np.diff([0, *planned]).tolist() == [2, whole, whole]
+    count = len(plan(TrainingBatches(histories, 10, 100, 0), 1))
+    assert count > 2
+    assert np.diff([0, *planned]).tolist() == [2, count, count]
 
 
-def test_nothing_to_train_on_is_said() -> None:
+def test_nothing_to_train_on_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to train on"):
         train(
             make_experiment("dot_product"),
@@ -279,7 +279,7 @@ def test_nothing_to_train_on_is_said() -> None:
         )
 
 
-def test_the_schedule_rises_holds_and_falls() -> None:
+def test_the_schedule_rises_holds_and_decays() -> None:
     factors = [warmup_hold_decay(step, 10, 40, 100) for step in range(100)]
     assert factors[0] == 0.1
     assert factors[9:60] == [1.0] * 51
@@ -287,16 +287,16 @@ def test_the_schedule_rises_holds_and_falls() -> None:
     assert min(factors[60:]) == factors[-1] > 0
 
 
-def test_precision_is_what_was_asked_for_and_says_why() -> None:
+def test_a_configured_precision_is_used() -> None:
     assert choose_precision("bf16") == ("bf16-mixed", "as configured")
     assert choose_precision("float32") == ("32-true", "as configured")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is asked before the processor")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides before the processor")
 def test_bf16_is_chosen_where_the_processor_has_units_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Instructions alone (AVX-512) are no faster than those of float32, and often slower."""
+    """AVX-512's bf16 instructions are no faster than float32, and often slower."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     assert choose_precision("auto") == ("bf16-mixed", "the processor has amx_bf16")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})

@@ -1,4 +1,4 @@
-"""The search: what it tries, that it goes on where it was, and what it never looks at."""
+"""The search: its trials, resuming, pruning, and that it never uses the test targets."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def make_search(**changes: Any) -> Search:
     return Search.model_validate({"space": SPACE, "trials": 3, **changes})
 
 
-def invented(figures: dict[str, list[float]], tried: list[Experiment]) -> Any:
-    """In place of `train`: the validation figures of each epoch, by the norm of the model."""
+def fake_train(values: dict[str, list[float]], tried: list[Experiment]) -> Any:
+    """Replace `train`: return given validation metrics of each epoch, by the norm of the model."""
 
-    def pretend(experiment: Experiment, *rest: Any) -> tuple[None, Curve]:
+    def fake(experiment: Experiment, *rest: Any) -> tuple[None, Curve]:
         tried.append(experiment)
         curve, report = Curve(), rest[4]
-        for epoch, figure in enumerate(figures[experiment.model.norm], 1):  # type: ignore[union-attr]
-            curve.epochs.append({MONITOR: figure})
+        for epoch, value in enumerate(values[experiment.model.norm], 1):  # type: ignore[union-attr]
+            curve.epochs.append({MONITOR: value})
             report(epoch, curve.epochs[-1])
         return None, curve
 
-    return pretend
+    return fake
 
 
-def test_the_best_on_validation_wins_and_a_second_call_goes_on(
+def test_the_best_on_validation_wins_and_a_second_call_resumes(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
     first = tune(experiment, dataset, make_search())
@@ -92,40 +92,40 @@ def test_the_best_on_validation_wins_and_a_second_call_goes_on(
     again = tune(experiment, dataset, make_search(trials=5))
     assert (again.study, again.trials) == (first.study, 5)
     proposed = [json.dumps(trial.params) for trial in study.get_trials()]
-    assert len(set(proposed)) == 5  # the seed did not begin anew
+    assert len(set(proposed)) == 5  # the sampler did not repeat its proposals
     assert tune(experiment, dataset, make_search(trials=5)).trials == 5
     narrower = {"model.num_blocks": SPACE["model.num_blocks"]}
     other = tune(experiment, dataset, make_search(space=narrower, trials=1))
     assert (other.study != first.study, other.trials) == (True, 1)
 
 
-def test_the_test_targets_are_never_looked_at(
+def test_the_test_targets_are_never_used(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Part] = []
+    parts: list[Part] = []
     histories, next_purchases = PreparedDataset.histories, PreparedDataset.next_purchases
 
     def noted_histories(self: PreparedDataset, before: Part) -> Histories:
-        asked.append(before)
+        parts.append(before)
         return histories(self, before)
 
-    def noted_continuations(self: PreparedDataset, part: Part) -> NextPurchases:
-        asked.append(part)
+    def noted_purchases(self: PreparedDataset, part: Part) -> NextPurchases:
+        parts.append(part)
         return next_purchases(self, part)
 
     monkeypatch.setattr(PreparedDataset, "histories", noted_histories)
-    monkeypatch.setattr(PreparedDataset, "next_purchases", noted_continuations)
+    monkeypatch.setattr(PreparedDataset, "next_purchases", noted_purchases)
     tune(experiment, dataset, make_search(trials=1))
-    assert asked
-    assert set(asked) == {"valid"}
+    assert parts
+    assert set(parts) == {"valid"}
 
 
 def test_a_trial_below_the_median_is_pruned(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[Experiment] = []
-    figures = {"pre": [0.2, 0.4], "post": [0.1, 0.9]}
-    monkeypatch.setattr(tune_module, "train", invented(figures, tried))
+    values = {"pre": [0.2, 0.4], "post": [0.1, 0.9]}
+    monkeypatch.setattr(tune_module, "train", fake_train(values, tried))
     space = {"model.norm": {"choices": ["pre"]}}
     assert tune(experiment, dataset, make_search(space=space, trials=6)).pruned == 0
     study = optuna.load_study(
@@ -133,7 +133,7 @@ def test_a_trial_below_the_median_is_pruned(
         storage=found.storage,
     )
     assert found.ndcg_at_10 == 0.4
-    figures["pre"] = [0.1, 0.9]  # worse than all at first: its end is never seen
+    values["pre"] = [0.1, 0.9]  # worse than all at first: it is pruned before its last epoch
     again = tune(experiment, dataset, make_search(space=space, trials=7))
     assert (again.trials, again.pruned, again.ndcg_at_10) == (7, 1, 0.4)
     assert study.get_trials()[-1].last_step == 1
@@ -144,7 +144,7 @@ def test_pruning_ends_a_training(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optuna.Trial, "should_prune", lambda _: True)
-    with pytest.raises(InputError, match="came to its end"):
+    with pytest.raises(InputError, match="has finished"):
         tune(experiment, dataset, make_search(trials=1))
     storage = experiment.tracking.uri.replace("mlflow.db", "optuna.db")
     (name,) = optuna.get_all_study_names(storage)
@@ -174,11 +174,11 @@ def test_ctrl_c_gives_the_best_so_far(
     assert len(calls) == 4
 
 
-def test_values_that_do_not_go_together_are_no_end_of_it(
+def test_incompatible_values_do_not_end_the_search(
     dataset: PreparedDataset, experiment: Experiment, caplog: pytest.LogCaptureFixture
 ) -> None:
     space = {"model.num_heads": {"choices": [3]}}
-    with pytest.raises(InputError, match="tune: none of the trials of walks-.* came to its end"):
+    with pytest.raises(InputError, match="tune: none of the trials of walks-.* has finished"):
         tune(experiment, dataset, make_search(space=space, trials=2))
     assert "trial 0: tune: model.num_heads: must divide embedding_dim" in caplog.text
 
@@ -186,11 +186,14 @@ def test_values_that_do_not_go_together_are_no_end_of_it(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.dropuot", "tune: space: model.dropuot: no field .* did you mean 'model.dropout'"),
-        ("evaluation.seen", "tune: space: evaluation.seen: no field of walks to search"),
+        (
+            "model.dropuot",
+            "tune: space: model.dropuot: walks has no such field; did you mean 'model.dropout'",
+        ),
+        ("evaluation.seen", "tune: space: evaluation.seen: walks has no such field; known are"),
     ],
 )
-def test_unknown_fields_are_said(
+def test_unknown_fields_are_refused(
     name: str, message: str, dataset: PreparedDataset, experiment: Experiment
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -207,7 +210,7 @@ def test_unknown_fields_are_said(
         ({"space": SPACE, "trails": 3}, "trails: unknown key; did you mean 'trials'?"),
     ],
 )
-def test_mistakes_in_the_search_are_said(
+def test_mistakes_in_the_search_are_reported(
     tree: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "tune.yaml"

@@ -1,4 +1,4 @@
-"""Which settings a baseline gets: those that validation prefers."""
+"""Tuning of the baselines on validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recsys.experiments.baseline import baselines_of, fit_baseline
 
 
 class Favourite:
-    """A baseline whose one setting is the item that it puts first; notes what it was fitted on."""
+    """A baseline whose setting is the item that it ranks first; it records its fits."""
 
     def __init__(self) -> None:
         self.fitted: list[tuple[Part, int]] = []
@@ -33,21 +33,23 @@ class Favourite:
 def test_validation_chooses_the_settings(tiny_dataset: PreparedDataset) -> None:
     targets = tiny_dataset.holdout("valid").targets.tolist()
     best = max(set(targets), key=targets.count)
-    assert targets.count(best) > 1  # else the test would say nothing
+    assert targets.count(best) > 1  # else the test would prove nothing
     fit = Favourite()
     items = list(range(1, tiny_dataset.num_items + 1))
     assert Baseline(fit, items).choose(tiny_dataset, "allow") == best
     assert fit.fitted == [("valid", item) for item in items]
 
 
-def test_equally_good_settings_give_the_first(tiny_dataset: PreparedDataset) -> None:
+def test_ties_go_to_the_first_settings(tiny_dataset: PreparedDataset) -> None:
     fit = Favourite()
     assert Baseline(fit, [3, 3]).choose(tiny_dataset, "allow") == 3
     assert Baseline(fit, [2]).choose(tiny_dataset, "allow") == 2
     assert len(fit.fitted) == 2  # a single one is not tried
 
 
-def test_published_settings_are_kept(tiny_dataset: PreparedDataset) -> None:
+def test_published_settings_are_used_under_the_published_protocol(
+    tiny_dataset: PreparedDataset,
+) -> None:
     fit = Favourite()
     published = {tiny_dataset.manifest.origin: 4}
     assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "filter") == 4
@@ -89,33 +91,33 @@ def test_every_baseline_is_tuned_and_logged(
     assert {"test/ndcg_at_3", "tune_seconds", "fit_seconds"} <= set(run.data.metrics)
 
 
-def test_baselines_that_say_nothing_are_left_out(
+def test_uninformative_baselines_are_excluded(
     tiny_dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert baselines_of(experiment, tiny_dataset) == list(BASELINES)
     evaluation = experiment.evaluation.model_copy(update={"seen": "filter"})
     filtering = experiment.model_copy(update={"evaluation": evaluation})
-    gone = {"repeat_last", "personal_frequency"}
-    assert set(BASELINES) - set(baselines_of(filtering, tiny_dataset)) == gone
+    excluded = {"repeat_last", "personal_frequency"}
+    assert set(BASELINES) - set(baselines_of(filtering, tiny_dataset)) == excluded
     monkeypatch.setattr(baseline_module, "MAX_ITEMS", 3)
     assert "ease" not in baselines_of(experiment, tiny_dataset)
     assert ease.MAX_ITEMS == 20_000
 
 
-def test_the_latest_interactions_are_those_of_the_newest_times(
+def test_the_latest_histories_have_the_newest_times(
     tiny_dataset: PreparedDataset,
 ) -> None:
     # Before the test targets: ann boots 0 gloves 1 hat 2, bob boots 0 hat 1 boots 2, cat gloves 0
     # boots 1, dan socks 0, eve hat 0 gloves 1, fay jacket 0 boots 1: two of thirteen at time 2.
-    whole = tiny_dataset.histories("test")
+    every = tiny_dataset.histories("test")
     newest = latest_histories(tiny_dataset, "test", 0.15)
     decoded = tiny_dataset.vocabulary.decode(newest.items).to_list()
     assert decoded == ["hat", "boots"]
     assert newest.lengths.tolist() == [1, 1, 0, 0, 0, 0]
     assert latest_histories(tiny_dataset, "test", 0.5).lengths.tolist() == [2, 2, 1, 0, 1, 1]
     same: Histories = latest_histories(tiny_dataset, "test", 1.0)
-    assert same.items.tolist() == whole.items.tolist()
-    assert same.offsets.tolist() == whole.offsets.tolist()
+    assert same.items.tolist() == every.items.tolist()
+    assert same.offsets.tolist() == every.offsets.tolist()
 
 
 def popularities(

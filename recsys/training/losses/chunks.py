@@ -1,4 +1,4 @@
-"""Logits a few sequences at a time: made, turned into loss and gradients, and dropped."""
+"""Losses in chunks: logits of a few sequences at a time, turned into gradients and dropped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.data.histories import PAD
+
 LogitsFunction = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Tensor]
-"""From (history, candidates) to [b, L, C]."""
+"""A function from (history, candidates) to logits [b, L, C]."""
 LossFunction = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
-"""From logits [b, L, C], which it may overwrite, and the rows that they are of, to the sum of the
-losses and its gradient [b, L, C]."""
+"""A function from logits [b, L, C], which it may overwrite, and their rows of the batch to the sum
+of the losses and its gradient [b, L, C]."""
 
 
 def chunked_sum(
@@ -22,16 +24,16 @@ def chunked_sum(
     candidates: Sequence[Tensor],
     chunk_rows: int,
 ) -> Tensor:
-    """The sum of a loss over all rows, never holding [B, L, C] logits.
+    """Return the sum of a loss over all rows without ever holding [B, L, C] logits.
 
-    Forward finds the gradients too, chunk by chunk; backward only scales them.
+    Forward computes the gradients too, chunk by chunk; backward only scales them.
 
     Args:
-        logits: is differentiated by autograd.
-        loss: makes its gradient itself, so that no pass over the logits multiplies it by one.
-        history: tensors whose first dimension is B; chunks of it go to `logits`.
-        candidates: tensors that every chunk needs whole.
-        chunk_rows: sequences at a time.
+        logits: the function that autograd differentiates.
+        loss: the function that returns its own gradient, which saves a pass over the logits.
+        history: tensors whose first dimension is B; they are passed to `logits` in chunks.
+        candidates: tensors passed entire with every chunk.
+        chunk_rows: number of sequences in a chunk.
 
     Returns:
         A float32 scalar.
@@ -74,12 +76,17 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        return None, None, None, None, *(found * upstream[0] for found in ctx.saved_tensors)
+        return None, None, None, None, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
 
 
 def _working_copy(side: Tensor) -> Tensor:
-    """A leaf of the autocast dtype: cast once here, not once per chunk."""
+    """Return a leaf of the autocast dtype, cast once here instead of once per chunk."""
     device = side.device.type
     if torch.is_autocast_enabled(device):
         side = side.to(torch.get_autocast_dtype(device))
     return side.detach().requires_grad_()
+
+
+def count_targets(targets: Tensor) -> Tensor:
+    """Count the positions with a target; 1 if there are none, so that it can divide a sum."""
+    return (targets != PAD).sum().clamp_(min=1)

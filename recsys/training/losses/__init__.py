@@ -1,0 +1,24 @@
+"""Losses: pure functions of logits and targets; they never see a model."""
+
+from recsys.training.losses.chunks import LogitsFunction, chunked_sum
+from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
+from recsys.training.losses.sampled import (
+    binary_cross_entropy,
+    calibrated_weight,
+    chunked_sampled_loss,
+    sampled_softmax,
+)
+from recsys.training.losses.seen import expand_seen, negative_mask
+
+__all__ = [
+    "LogitsFunction",
+    "binary_cross_entropy",
+    "calibrated_weight",
+    "chunked_cross_entropy",
+    "chunked_sampled_loss",
+    "chunked_sum",
+    "cross_entropy",
+    "expand_seen",
+    "negative_mask",
+    "sampled_softmax",
+]

@@ -1,0 +1,133 @@
+"""Cross-entropy over the full catalogue, in chunks if the logits would not fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys.data.histories import PAD
+from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
+from recsys.training.losses.seen import expand_seen
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    excluded: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return the sum over positions of -log softmax(logits)[target], without the excluded items.
+
+    With label smoothing ε the target distribution is 1 - ε on the target plus ε spread evenly over
+    all items that are not excluded (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567).
+
+    Args:
+        logits: [B, L, I + 1], column = item token. **Overwritten** in place.
+        targets: item tokens [B, L]; PAD marks positions without a target, whose loss is 0.
+        excluded: item tokens [B, L, N] to exclude from the softmax at each position, PAD for none.
+            The target is never excluded, PAD always is.
+        label_smoothing: ε, 0 <= ε < 1.
+
+    Returns:
+        The sum, a float32 scalar; its gradient (softmax - one-hot) is computed in the same pass.
+    """
+    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded, label_smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        excluded: Tensor | None,
+        label_smoothing: float,
+    ) -> Tensor:
+        loss, gradient = _softmax_gradient(logits.detach(), targets, excluded, label_smoothing)
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream[0].to(gradient.dtype), None, None, None
+
+
+def _softmax_gradient(
+    logits: Tensor, targets: Tensor, excluded: Tensor | None, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of `cross_entropy` and its gradient, which overwrites the logits."""
+    rows = logits.flatten(0, 1)  # either dimension may be the contiguous one
+    row_stride, item_stride = rows.stride()
+    # Index the memory directly: on a CPU torch.scatter_ first copies the entire tensor.
+    flat = rows.as_strided((rows.numel(),), (1,))
+    starts = torch.arange(len(rows), device=rows.device).mul_(row_stride).view(targets.shape)
+    target_index = starts + targets * item_stride
+    target_logits = flat[target_index]
+
+    def exclude(value: float, target_value: Tensor) -> None:
+        """Set the logits of excluded items to a value, but those of the targets to another."""
+        logits[..., PAD] = value
+        if excluded is not None:
+            flat[starts[..., None] + excluded * item_stride] = value
+        flat[target_index] = target_value
+
+    if label_smoothing:
+        exclude(0, target_logits)
+        total = logits.sum(-1, dtype=torch.float32)
+    exclude(-torch.inf, target_logits)
+    if label_smoothing:
+        allowed = (logits > -torch.inf).sum(-1)
+    dense, dim = (rows, 1) if item_stride == 1 else (rows.T, 0)
+    torch.softmax(dense, dim, out=dense)
+    losses = -flat[target_index].float().clamp_(min=1e-30).log_()
+    if label_smoothing:
+        # log of the softmax's denominator = loss + target logit
+        losses += label_smoothing * (target_logits.float() - total / allowed)
+        logits -= (label_smoothing / allowed)[..., None].to(logits.dtype)
+        exclude(0, flat[target_index])
+    flat[target_index] += label_smoothing - 1
+    empty = targets == PAD
+    losses[empty] = 0
+    # By row: few or none are empty, and a mask would read the entire matrix.
+    rows.index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
+    return losses.sum(), logits
+
+
+def chunked_cross_entropy(
+    logits: LogitsFunction,
+    history: Sequence[Tensor],
+    candidates: Sequence[Tensor],
+    targets: Tensor,
+    seen: Tensor | None,
+    *,
+    chunk_rows: int = 64,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return the mean `cross_entropy` over targets without ever holding [B, L, I + 1] logits.
+
+    The logits of a few sequences at a time are computed, turned into loss and gradients, and
+    dropped; backward only scales the gradients found in forward.
+
+    Args:
+        logits: a function of (history, candidates) that returns [b, L, I + 1].
+        history: tensors whose first dimension is B; they are passed to `logits` in chunks.
+        candidates: tensors passed entire with every chunk; row = item token.
+        targets: item tokens [B, L], PAD for none.
+        seen: item tokens [B, N] to exclude from the softmax once seen; the first N - L + 1 + t
+            precede target t. If None, nothing is excluded.
+        chunk_rows: number of sequences in a chunk.
+        label_smoothing: see `cross_entropy`.
+    """
+    length = targets.shape[1]
+
+    def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        excluded = None if seen is None else expand_seen(seen[rows], length)
+        return _softmax_gradient(scores, targets[rows], excluded, label_smoothing)
+
+    total = chunked_sum(logits, loss, history, candidates, chunk_rows)
+    return total / count_targets(targets)
