@@ -27,8 +27,8 @@ from recsys.model.next_item import NextItemModel
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import Moment, known_tokens
-from recsys.serving.one_history import OneHistory, one_history
+from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.inputs import OneHistory
 
 Kind = Literal["encoder", "decoder", "cross", "target"]
 """Who looks at what: purchases at purchases; what is written at what was written, and at the
@@ -94,7 +94,7 @@ def inspect(
     *,
     items: Sequence[Any] = (),
     n: int | None = None,
-    at: Moment | None = None,
+    at: RequestTime | None = None,
 ) -> list[AttentionMap]:
     """Where a model looks when it reads a history, and scores items or writes purchases.
 
@@ -117,9 +117,9 @@ def inspect(
     Raises:
         InputError: the model has no attention, or not the kind that items or n are for; an item is
             not in the catalogue; no item of the history is; nothing is left to recommend or write;
-            see `one_history`.
+            see `ModelBundle.read_history`.
     """
-    asked = one_history(bundle, history, at)
+    asked = bundle.read_history(history, at)
     model, vocabulary = bundle.model, bundle.vocabulary
     target = isinstance(model.head, TargetAttentionHead)
     if items and not target:
@@ -131,7 +131,7 @@ def inspect(
     if not len(known.items):
         raise InputError("history: none of its items is in the catalogue: nothing to look at")
     read = slice(-bundle.experiment.model.max_sequence_length, None)
-    purchases = _labels(bundle, known.items[read], asked.places[read] + 1)
+    purchases = _labels(bundle, known.items[read], asked.positions[read] + 1)
     if isinstance(model, SequenceToSequence):
         maps = _written(bundle, model, known, purchases, 5 if n is None else n)
     elif isinstance(model, FactorisationMachine):

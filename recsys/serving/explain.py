@@ -17,12 +17,12 @@ from recsys.model.build import Model
 from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import Moment, known_tokens
-from recsys.serving.one_history import OneHistory, one_history
+from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.inputs import OneHistory
 
 
 def explain(
-    bundle: ModelBundle, history: OneHistory, item: Any, *, at: Moment | None = None
+    bundle: ModelBundle, history: OneHistory, item: Any, *, at: RequestTime | None = None
 ) -> pl.DataFrame:
     """What each purchase of a history adds to the score of an item.
 
@@ -46,7 +46,7 @@ def explain(
 
     Raises:
         InputError: the model has neither; the item is not in the catalogue; no item of the history
-            is; see `one_history`.
+            is; see `ModelBundle.read_history`.
     """
     model, count_ensemble, vocabulary = bundle.model, bundle.count_ensemble, bundle.vocabulary
     head = _target_attention(model)
@@ -55,12 +55,12 @@ def explain(
             f"{bundle.path}: only the scores of target attention and of a count ensemble have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
-    asked = one_history(bundle, history, at)
+    asked = bundle.read_history(history, at)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
     longest = read if count_ensemble is None else count_ensemble.items_read(read)
     newest = slice(0 if longest is None else -longest, None)
-    tokens, positions = asked.histories.items[newest], asked.places[newest]
+    tokens, positions = asked.histories.items[newest], asked.positions[newest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
     recent = asked.histories.newest(read)
