@@ -1,18 +1,18 @@
-"""The one exception that users cause and can mend."""
+"""The exception for errors that users cause and can fix."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Bad input: the message names the file, the row or key, the rule and the value.
+    """Invalid input. The message names the file, the row or key, the rule and the value.
 
-    The commands print it as one line and exit with status 2; nothing has been written.
+    The commands print it as one line and exit with status 2, without writing any output.
     """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known one; empty if none is near.
+    """Return a hint at the known name nearest to an unknown one; empty if none is near.
 
     >>> did_you_mean("dropuot", ["dropout", "norm"])
     "; did you mean 'dropout'?"

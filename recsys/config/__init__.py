@@ -16,7 +16,13 @@ from recsys.config.experiment import (
     TrackingConfig,
     TrainingConfig,
 )
-from recsys.config.features import Categories, Category, Feature, Number, Text
+from recsys.config.features import (
+    CategoriesFeature,
+    CategoryFeature,
+    Feature,
+    NumberFeature,
+    TextFeature,
+)
 from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
 from recsys.config.loss import (
     BinaryCrossEntropy,
@@ -61,8 +67,8 @@ __all__ = [
     "Backtest",
     "BinaryCrossEntropy",
     "CandidatesConfig",
-    "Categories",
-    "Category",
+    "CategoriesFeature",
+    "CategoryFeature",
     "Choices",
     "ChosenTargets",
     "Columns",
@@ -89,7 +95,7 @@ __all__ = [
     "MixtureOfLogits",
     "ModelConfig",
     "NextItemConfig",
-    "Number",
+    "NumberFeature",
     "Range",
     "RequestTime",
     "SampledItems",
@@ -102,7 +108,7 @@ __all__ = [
     "Suite",
     "SuiteEntry",
     "TargetAttention",
-    "Text",
+    "TextFeature",
     "TrackingConfig",
     "TrainingConfig",
     "TransformerConfig",

@@ -1,4 +1,4 @@
-"""What every part of the experiment tree is."""
+"""The base class of all sections of the experiment tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A part of the tree: frozen, and a name it does not know is an error."""
+    """A section of the tree: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -1,4 +1,4 @@
-"""Which interactions are held out."""
+"""Splits: which interactions are held out for validation and test."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ ChosenTargets = Literal["first", "last", "every"]
 """Which of a user's interactions in a part of the split are targets."""
 
 KnownHistory = Literal["frozen", "advancing"]
-"""What is known before a target. frozen: what the user did before the part that the target is in;
-advancing: all that the user did at earlier times than the target's, in that part too. What happened
-at the very time of the target (the rest of its basket) is not known before it."""
+"""Which interactions are the history of a target. frozen: the user's interactions before the part
+that the target is in; advancing: all interactions of the user at earlier times, in that part too.
+Interactions at the time of the target (the rest of its basket) are never part of its history."""
 
 
 def _as_time(value: object) -> object:
-    """Dates of YAML and ISO 8601 text as ISO text; numbers as they are."""
+    """Convert dates to ISO 8601 text, and check text; numbers are unchanged."""
     if isinstance(value, date):  # a datetime is one too
         return value.isoformat()
     if isinstance(value, str):
         try:
             datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError("a time is a number or an ISO 8601 date") from None
+            raise ValueError("a time must be a number or an ISO 8601 date") from None
     return value
 
 
@@ -36,7 +36,7 @@ Time = Annotated[int | float | str, BeforeValidator(_as_time)]
 
 
 def time_value(time: float | str) -> float:
-    """A `Time` on the scale of a prepared log, where dates are seconds since 1970 UTC.
+    """Return a `Time` on the scale of a prepared log, where dates are seconds since 1970 UTC.
 
     >>> time_value("1970-01-02"), time_value(7)
     (86400.0, 7.0)
@@ -48,46 +48,48 @@ def time_value(time: float | str) -> float:
 
 
 class LeaveLastOut(Section):
-    """Last interactions of each user: test targets; those before: validation targets."""
+    """Test targets are each user's last interactions; validation targets are those before them."""
 
     kind: Literal["leave_last_out"] = "leave_last_out"
     targets: int = Field(1, ge=1)
-    """How many in each part."""
+    """Number of targets per user in each part."""
 
     def __str__(self) -> str:
-        """As protocols name it."""
+        """Return the split's name in a protocol."""
         return self.kind if self.targets == 1 else f"{self.kind} of {self.targets}"
 
 
 class LeaveLastBasketOut(Section):
-    """All interactions at a user's last time: test targets; at the time before: validation's."""
+    """Test targets are a user's interactions at the last time; validation, at the time before."""
 
     kind: Literal["leave_last_basket_out"] = "leave_last_basket_out"
 
     def __str__(self) -> str:
-        """As protocols name it."""
+        """Return the split's name in a protocol."""
         return self.kind
 
 
 class GlobalTime(Section):
-    """One date for all users: what is at or after it is test; validation is just before it.
+    """The test part begins at one date for all users, the validation part at an earlier one.
 
-    Rows of one time are never torn: all of them are on the same side of a cut.
+    Rows of the same time are always on the same side of a cut.
     """
 
     kind: Literal["global_time"] = "global_time"
     test_from: Time | None = None
-    """Where the test part begins; None: `test_fraction` says it."""
+    """Start of the test part; if None, `test_fraction` decides it."""
     valid_from: Time | None = None
-    """Where the validation part begins; None: `valid_fraction` says it."""
+    """Start of the validation part; if None, `valid_fraction` decides it."""
     test_until: Time | None = None
-    """What is at or after this time is not part of the dataset; None: nothing is left out."""
+    """End of the dataset: rows at or after this time are dropped. If None, no row is."""
     test_fraction: float = Field(0.1, gt=0, lt=1)
-    """The newest share of the interactions."""
+    """Fraction of the interactions, the newest ones, in the test part."""
     valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """The share of all interactions that is just before the test part."""
+    """Fraction of all interactions, those just before the test part, in the validation part."""
     targets: ChosenTargets = "first"
+    """Which of a user's interactions in a part are targets."""
     history: KnownHistory = "frozen"
+    """Which interactions are the history of a target."""
 
     @model_validator(mode="after")
     def _is_one_split(self) -> Self:
@@ -96,7 +98,7 @@ class GlobalTime(Section):
             if getattr(self, f"{part}_from") is not None and (
                 getattr(self, fraction) != type(self).model_fields[fraction].default
             ):
-                raise ValueError(f"{part}_from and {fraction} are two ways to say one thing")
+                raise ValueError(f"{part}_from and {fraction} exclude each other: give one of them")
         given = [t for t in (self.valid_from, self.test_from, self.test_until) if t is not None]
         times = [time_value(time) for time in given]
         if any(late <= early for early, late in pairwise(times)):
@@ -104,7 +106,7 @@ class GlobalTime(Section):
         return self
 
     def __str__(self) -> str:
-        """As protocols name it."""
+        """Return the split's name in a protocol."""
         valid = self.valid_from if self.valid_from is not None else f"{self.valid_fraction:.4g}"
         test = self.test_from if self.test_from is not None else f"{self.test_fraction:.4g}"
         until = "" if self.test_until is None else f" until {self.test_until}"
@@ -113,43 +115,45 @@ class GlobalTime(Section):
 
 
 class UserHoldout(Section):
-    """Whole users are held out: of each the last interaction, foretold from earlier times.
+    """Users are held out: the target is the last interaction of each.
 
     The catalogue is that of the training and validation users.
     """
 
     kind: Literal["user_holdout"] = "user_holdout"
     test_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of the users."""
+    """Fraction of the users in the test part."""
     valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of the users."""
+    """Fraction of the users in the validation part."""
     seed: int = Field(0, ge=0)
-    """Of the draw of users."""
+    """Seed of the random choice of users."""
 
     def __str__(self) -> str:
-        """As protocols name it."""
+        """Return the split's name in a protocol."""
         shares = f"validation {self.valid_fraction:.4g}, test {self.test_fraction:.4g}"
         return f"{self.kind} ({shares} of the users, seed {self.seed})"
 
 
 class Backtest(Section):
-    """Several `GlobalTime` splits of one log, each a dataset of its own: a rolling origin.
+    """Several `GlobalTime` splits of one log with a rolling origin, each a separate dataset.
 
-    The test part of a fold ends where that of the next one begins, and its log ends there too: a
-    fold knows of no item, and counts in no filter, what comes later.
+    The test part of a fold ends where that of the next one begins, and its log ends there too: no
+    later item or interaction enters a fold's catalogue or filters.
     """
 
     kind: Literal["backtest"] = "backtest"
     cuts: tuple[Time, ...] = ()
-    """Where the test part of each fold begins, ascending; none: `folds` and `test_fraction`."""
+    """Starts of the test parts, ascending; if empty, `folds` and `test_fraction` decide them."""
     folds: int = Field(3, ge=1)
-    """How many test parts of equal numbers of interactions there are at the end of the log."""
+    """Number of test parts, equally large, at the end of the log."""
     test_fraction: float = Field(0.1, gt=0, lt=1)
-    """The share of the log's interactions in each of them."""
+    """Fraction of the log's interactions in each test part."""
     valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """The share of the fold's interactions that is just before its test part."""
+    """Fraction of a fold's interactions, those just before its test part, for validation."""
     targets: ChosenTargets = "first"
+    """Which of a user's interactions in a part are targets."""
     history: KnownHistory = "frozen"
+    """Which interactions are the history of a target."""
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
@@ -161,13 +165,13 @@ class Backtest(Section):
         return self
 
     def __str__(self) -> str:
-        """As protocols name it."""
+        """Return the split's name in a protocol."""
         folds = len(self.cuts) or f"{self.folds} of {self.test_fraction:.4g}"
         return f"{self.kind} ({folds} folds; {self.targets} targets, {self.history} history)"
 
 
 def _with_kind(section: object) -> object:
-    """``leave_last_out`` is short for ``{kind: leave_last_out}``, the kind that needs no name."""
+    """Expand a kind's name to a section; without a kind it is leave_last_out."""
     if isinstance(section, dict):
         return {"kind": "leave_last_out", **section}
     return {"kind": section} if isinstance(section, str) else section
@@ -181,6 +185,6 @@ Split = Annotated[
 
 
 def in_short(split: Split) -> str | dict[str, Any]:
-    """A split as configs write it: its kind alone where all else is as usual."""
+    """Return a split as configs write it: only its kind if all other settings are the defaults."""
     changed = split.model_dump(mode="json", exclude_defaults=True)
     return {"kind": split.kind, **changed} if changed else split.kind

@@ -21,7 +21,7 @@ INTERACTIONS = "interactions"
 """The table of the columns of the log that are kept."""
 
 
-def encode_log(
+def build_arrays(
     log: InteractionLog,
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
@@ -54,8 +54,6 @@ def encode_log(
         "offsets": offsets,
         "cuts": cuts,
     }
-    if "weight" in frame.columns:
-        arrays["weights"] = frame["weight"].to_numpy()
     user_ids = spans["value"].rename("user_id")
     persons = user_ids if config.session_gap is None else user_of_session(user_ids)
     catalogue = vocabulary.ids.rename("item_id")
@@ -73,7 +71,7 @@ def dataset_fingerprint(
     arrays: dict[str, NDArray[np.generic]],
     tables: dict[str, pl.DataFrame],
 ) -> str:
-    """SHA-256 of what decides a dataset and of what `encode_log` made of it."""
+    """SHA-256 of what decides a dataset and of what `build_arrays` made of it."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
@@ -83,7 +81,7 @@ def dataset_fingerprint(
     return digest.hexdigest()
 
 
-def count(
+def count_rows(
     log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
 ) -> dict[str, int]:
     """How much there is of what, before the filters (rows_read) and in a dataset."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from recsys.config import LeaveLastBasketOut, LeaveLastOut, UserHoldout
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
-from recsys.data.targets import TargetPlaces
+from recsys.data.targets import TargetPositions
 
 AUDIT = "audit.json"
 """The file that runs keep the findings in."""
@@ -98,12 +98,12 @@ class _Rows:
         return numbers
 
     @cached_property
-    def chosen(self) -> TargetPlaces:
+    def chosen(self) -> TargetPositions:
         """The test targets that the split chooses."""
-        return self.dataset.places("test")
+        return self.dataset.target_positions("test")
 
     @cached_property
-    def targets(self) -> TargetPlaces:
+    def targets(self) -> TargetPositions:
         """Those inside the catalogue."""
         return self.chosen[self.dataset.items[self.chosen.targets] != PAD]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureValues, SequenceBatch
+from recsys.data.sequence_batch import FeatureTensors, SequenceBatch
 
 Windows = Literal["newest", "all"]
 """Which targets an epoch has: those among the newest items of each history, or every one."""
@@ -88,7 +88,7 @@ class TrainingBatches:
                 lengths=torch.from_numpy(sequences.lengths - 1),
                 targets=grid[:, 1:],
                 times=None if times is None else torch.from_numpy(times[:, :-1]),
-                features=FeatureValues.of(sequences.without_last(), width),
+                features=FeatureTensors.from_histories(sequences.without_last(), width),
             )
 
 

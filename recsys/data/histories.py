@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.features.table import Features, side_by_side
+from recsys.data.features.table import Features, join_features
 
 PAD = 0
 """The item token that stands for "no item": padding, and items outside the catalogue."""
@@ -71,7 +71,7 @@ class Histories:
 
         What is known of users, and of when they ask, stays behind: spans may be of any.
         """
-        places, offsets = span_places(starts, ends), _offsets(ends - starts)
+        places, offsets = span_indices(starts, ends), _offsets(ends - starts)
         items = np.asarray(self.items)[places]
         known = items != PAD
         if not known.all():
@@ -189,17 +189,17 @@ class Histories:
             parts.append((self.interaction_features.table, rows))
         if self.user_features is not None:
             parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        return side_by_side(parts)
+        return join_features(parts)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def span_places(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def span_indices(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places start, start + 1, … of each span, end to end.
 
-    >>> span_places(np.array([4, 1]), np.array([6, 4])).tolist()
+    >>> span_indices(np.array([4, 1]), np.array([6, 4])).tolist()
     [4, 5, 1, 2, 3]
     """
     offsets = _offsets(ends - starts)

@@ -1,4 +1,4 @@
-"""What is held out of a dataset: targets, and the histories that they are to be foretold from."""
+"""The held-out part of a dataset: targets, and the histories they are predicted from."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ from recsys.data.histories import Histories
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """The Q targets of one part of the split, each with the history it is to be foretold from.
+    """The Q targets of one part of the split, each with the history it is predicted from.
 
-    A user with several targets has as many rows, which share a history where the same is known.
+    Each row is one target. Targets of a user that have the same history share it.
     """
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q], ascending."""
+    """Shape [Q], ascending: the user's row in the dataset."""
     targets: NDArray[np.int32]
-    """Item tokens [Q], each at least 1."""
-    places: NDArray[np.int64]
-    """Where the targets are among the interactions of the dataset [Q], ascending."""
-    rows: NDArray[np.int64]
-    """Which of the histories comes before each target [Q], ascending."""
+    """Shape [Q]: item tokens, each at least 1."""
+    positions: NDArray[np.int64]
+    """Shape [Q], ascending: the position of each target among the dataset's interactions."""
+    history_rows: NDArray[np.int64]
+    """Shape [Q], ascending: the row in ``histories`` of each target's history."""
     histories: Histories
-    """What is known before targets [H histories, H <= Q], items outside the catalogue left out:
-    everything before that part, or everything earlier than the target, as the split says."""
+    """The H <= Q histories before the targets, without items outside the catalogue: everything
+    before that part, or everything earlier than the target, as the split defines it."""
     dropped: int
-    """Targets outside the catalogue: not among the Q, but counted."""
+    """Number of targets outside the catalogue, which are not among the Q."""
     without_history: int = 0
-    """Targets inside the catalogue before which nothing is known: not among the Q, but counted."""
+    """Number of targets inside the catalogue without a history, which are not among the Q."""
 
-    def after(self, histories: slice) -> tuple[slice, Holdout]:
-        """The targets that follow a run of the histories: where they are among the Q, and alone."""
+    def slice_after(self, histories: slice) -> tuple[slice, Holdout]:
+        """Return the targets that follow a slice of the histories.
+
+        Returns:
+            Their slice of the Q targets, and a holdout of these targets only.
+        """
         start, stop, _ = histories.indices(len(self.histories))
-        first, last = (int(row) for row in np.searchsorted(self.rows, [start, stop]))
-        some = slice(first, last)
-        alone = replace(
+        first, last = (int(row) for row in np.searchsorted(self.history_rows, [start, stop]))
+        chosen = slice(first, last)
+        holdout = replace(
             self,
-            users=self.users[some],
-            targets=self.targets[some],
-            places=self.places[some],
-            rows=self.rows[some] - start,
+            users=self.users[chosen],
+            targets=self.targets[chosen],
+            positions=self.positions[chosen],
+            history_rows=self.history_rows[chosen] - start,
             histories=self.histories[start:stop],
         )
-        return some, alone
+        return chosen, holdout
 
-    def share(self, part: int, parts: int) -> tuple[slice, Holdout]:
-        """`after` one of several runs of about as many histories."""
+    def shard(self, index: int, count: int) -> tuple[slice, Holdout]:
+        """Return `slice_after` of one of ``count`` slices with about equally many histories."""
         size = len(self.histories)
-        return self.after(slice(size * part // parts, size * (part + 1) // parts))
+        return self.slice_after(slice(size * index // count, size * (index + 1) // count))
 
 
 @dataclass(frozen=True, slots=True)
 class NextPurchases:
-    """What Q users bought in one part of the split, each with the history before it."""
+    """The purchases of Q users in one part of the split, each with the history before it."""
 
     users: NDArray[np.int64]
-    """The user's row in the dataset [Q], ascending: those with a history and at least one known
-    target."""
+    """Shape [Q], ascending: the dataset rows of the users with a history and at least one target
+    inside the catalogue."""
     histories: Histories
-    """Of Q users: everything before that part, items outside the catalogue left out."""
+    """The Q histories before that part, without items outside the catalogue."""
     targets: Histories
-    """Of Q users: the items of that part, oldest first, those outside the catalogue left out."""
+    """The Q users' items in that part, oldest first, without items outside the catalogue."""
     dropped: int
-    """Targets outside the catalogue: not among the targets, but counted."""
+    """Number of targets outside the catalogue, which are not among ``targets``."""
     without_history: int = 0
-    """Targets inside the catalogue of users without a history: likewise."""
+    """Number of catalogue targets of users without a history, which are not among ``targets``."""

@@ -32,7 +32,7 @@ class InteractionLog:
 
     frame: Frame
     """user_id and item_id (integers or text), timestamp (int64: numbers rounded down, dates as
-    seconds since 1970 UTC), weight (float32) if given, the columns kept, and order: 0, 1, … along
+    seconds since 1970 UTC), the columns kept, and order: 0, 1, … along
     the total order."""
     ordered_by: str
     """The total order in words."""
@@ -163,7 +163,7 @@ def _in_order(frame: Frame) -> Frame:
         time = time.cast(nw.Datetime("us"))
     if schema["timestamp"] in (nw.Date, nw.Datetime):
         time, unit = time.dt.timestamp("us"), 1_000_000
-    kept = [name for name in ("user_id", "item_id", "timestamp", "weight") if name in schema]
+    kept = [name for name in ("user_id", "item_id", "timestamp") if name in schema]
     kept += [name for name in schema if name.startswith(KEPT)]
     return (
         frame.with_row_index("order", order_by=by)

@@ -79,10 +79,6 @@ def _numbers(column: LogColumn) -> pl.Series:
     return numbers
 
 
-def _weights(column: LogColumn) -> pl.Series:
-    return _numbers(column).cast(pl.Float32)
-
-
 def as_kept(column: pl.Series) -> pl.Series:
     """A column that is kept, whatever it means: int64, float64, text or lists of text."""
     if column.dtype.is_integer():
@@ -115,5 +111,4 @@ RULES: dict[str, Callable[[LogColumn], pl.Series]] = {
     "item_id": _ids,
     "timestamp": _times,
     "position": _times,
-    "weight": _weights,
 }

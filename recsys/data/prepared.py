@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import INTERACTIONS, count, dataset_fingerprint, encode_log
+from recsys.data.arrays import INTERACTIONS, build_arrays, count_rows, dataset_fingerprint
 from recsys.data.features.table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
@@ -23,7 +23,7 @@ from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sessions import split_sessions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
-from recsys.data.targets import TargetPlaces, find_targets, target_policy
+from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
@@ -37,7 +37,7 @@ _FILES = {
     *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
     *("users.parquet", "items.parquet"),
 }
-"""What every prepared dataset has; weights.npy and interactions.parquet may be beside them."""
+"""The files of every prepared dataset; interactions.parquet is optional."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,6 @@ class PreparedDataset:
     """Item tokens [N]; PAD for items that occur as test targets only."""
     timestamps: NDArray[np.int64]
     """[N], as in the log."""
-    weights: NDArray[np.float32] | None
-    """[N], if the log has them."""
     offsets: NDArray[np.int64]
     """[U + 1]."""
     cuts: NDArray[np.int32]
@@ -90,7 +88,6 @@ class PreparedDataset:
             manifest=manifest,
             items=arrays["items"],
             timestamps=arrays["timestamps"],
-            weights=arrays.get("weights"),
             offsets=arrays["offsets"],
             cuts=arrays["cuts"],
             user_table=pl.read_parquet(path / "users.parquet"),
@@ -147,82 +144,86 @@ class PreparedDataset:
         )
         return mine
 
-    def known(
+    def histories_between(
         self,
         users: NDArray[np.int64],
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
-        asked: NDArray[np.int64] | None = None,
+        request_times: NDArray[np.int64] | None = None,
     ) -> Histories:
-        """Interactions ``starts[b]`` to ``ends[b]`` as the history of user ``users[b]`` [B]."""
-        features, people = self.interaction_features, self.user_features
-        log = Histories(self.items, self.offsets, self.timestamps, interaction_features=features)
-        theirs = None if people is None else people[users]
-        return replace(log.spans(starts, ends), request_times=asked, user_features=theirs)
+        """Return interactions ``starts[b]`` to ``ends[b]`` as the history of ``users[b]`` [B]."""
+        log = Histories(
+            self.items,
+            self.offsets,
+            self.timestamps,
+            interaction_features=self.interaction_features,
+        )
+        features = None if self.user_features is None else self.user_features[users]
+        return replace(log.spans(starts, ends), request_times=request_times, user_features=features)
 
     def histories(self, before: Part) -> Histories:
-        """What is known of every user before a part of the split [U histories]."""
+        """Return the history of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, _START[before]]
-        return self.known(np.arange(self.num_users), starts, ends)
+        return self.histories_between(np.arange(self.num_users), starts, ends)
 
-    def places(self, part: Part) -> TargetPlaces:
-        """Where the targets of a part are, in user order, oldest first, and their histories.
+    def target_positions(self, part: Part) -> TargetPositions:
+        """Return the positions of a part's targets and histories, in user order, oldest first.
 
-        Those that `holdout` leaves out are among them.
+        They include the targets that `holdout` excludes.
         """
         start = _START[part]
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
 
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
-        """The targets of a part of the split one by one, in user order, oldest first.
+        """Return the targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 12 bytes per item. Advancing ones differ: of a user with n targets and as
-        many interactions before them they are up to 2n² items.
+        Histories take 12 bytes per item. Advancing histories all differ: those of a user with n
+        targets and n earlier interactions have up to 2n² items.
 
         Args:
-            part: of the split.
-            request_time: known: histories say when their targets were had, and are one for each
-                time of these.
+            part: the part of the split.
+            request_time: if known, histories have the times of their targets, and targets at
+                different times have histories of their own.
         """
-        places = self.places(part)
-        inside = places[self.items[places.targets] != PAD]
+        positions = self.target_positions(part)
+        inside = positions[self.items[positions.targets] != PAD]
         known = np.concatenate([[0], np.cumsum(self.items != PAD)])
-        told = inside[known[inside.ends] > known[inside.starts]]
-        other = np.diff(told.users, prepend=-1) != 0
-        other |= np.diff(known[told.ends], prepend=-1) != 0
-        asked = None
+        kept = inside[known[inside.ends] > known[inside.starts]]
+        differs = np.diff(kept.users, prepend=-1) != 0
+        differs |= np.diff(known[kept.ends], prepend=-1) != 0
+        request_times = None
         if request_time == "known":
-            when = self.timestamps[told.targets]
-            other[1:] |= np.diff(when) != 0
-            asked = when[other]
-        starts, ends = told.starts[other], told.ends[other]
+            times = self.timestamps[kept.targets]
+            differs[1:] |= np.diff(times) != 0
+            request_times = times[differs]
+        starts, ends = kept.starts[differs], kept.ends[differs]
         return Holdout(
-            users=told.users,
-            targets=self.items[told.targets],
-            places=told.targets,
-            rows=np.cumsum(other) - 1,
-            histories=self.known(told.users[other], starts, ends, asked),
-            dropped=len(places.users) - len(inside.users),
-            without_history=len(inside.users) - len(told.users),
+            users=kept.users,
+            targets=self.items[kept.targets],
+            positions=kept.targets,
+            history_rows=np.cumsum(differs) - 1,
+            histories=self.histories_between(kept.users[differs], starts, ends, request_times),
+            dropped=len(positions.users) - len(inside.users),
+            without_history=len(inside.users) - len(kept.users),
         )
 
     def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
-        """All that users with a history did in a part of the split, that of a user together.
+        """Return all purchases in a part of the split of the users with a history, user by user.
 
         Histories end where the part begins, whatever targets and histories the split chooses; with
-        ``request_time: known`` they say when the first purchase of the part was.
+        ``request_time: known`` they have the time of the user's first purchase in the part.
         """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
         targets = Histories.from_spans(self.items, starts, ends)
         histories = self.histories(part)
         users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
-        asked = self.timestamps[starts[users]] if request_time == "known" else None
+        times = self.timestamps[starts[users]] if request_time == "known" else None
         return NextPurchases(
             users=users,
-            histories=replace(histories.take(users), request_times=asked),
+            histories=replace(histories.take(users), request_times=times),
             targets=targets.take(users),
             dropped=int((ends - starts).sum()) - len(targets.items),
             without_history=int(targets.lengths[histories.lengths == 0].sum()),
@@ -269,7 +270,7 @@ def prepare(
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
     filtered = filter_log(sessions, config)
-    arrays, tables = encode_log(filtered, features, people, config)
+    arrays, tables = build_arrays(filtered, features, people, config)
     identity = dataset_fingerprint(settings, arrays, tables)
     if previous is None or previous.fingerprint != identity:
         with new_folder(out) as folder:
@@ -285,7 +286,7 @@ def prepare(
                 columns=log.columns,
                 ordered_by=log.ordered_by,
                 filtered_on="all rows, those of validation and test targets too",
-                counts=count(log, arrays, tables),
+                counts=count_rows(log, arrays, tables),
                 dropped=dict(log.dropped),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 from recsys.data.histories import Histories
 
 
-class FeatureValues(NamedTuple):
+class FeatureTensors(NamedTuple):
     """Features of the inputs, as `Histories.padded_features` has them."""
 
     categories: Tensor
@@ -22,18 +22,18 @@ class FeatureValues(NamedTuple):
     """[B, L, K]."""
 
     @classmethod
-    def of(cls, histories: Histories, width: int | None = None) -> Self | None:
+    def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
         """Those of histories; None if nothing is read of them."""
         found = histories.padded_features(width)
         return None if found is None else cls(*map(torch.from_numpy, found))
 
-    def rows(self, some: slice) -> FeatureValues:
+    def rows(self, some: slice) -> FeatureTensors:
         """Of some rows of the batch."""
-        return FeatureValues(*(values[some] for values in self))
+        return FeatureTensors(*(values[some] for values in self))
 
-    def to(self, device: torch.device) -> FeatureValues:
+    def to(self, device: torch.device) -> FeatureTensors:
         """On a device."""
-        return FeatureValues(*(values.to(device, non_blocking=True) for values in self))
+        return FeatureTensors(*(values.to(device, non_blocking=True) for values in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class SequenceBatch:
     times: Tensor | None = None
     """When the inputs and, behind them, the last target were had, int64 [B, L + 1], on the scale of
     the log; None: not known, or of no use."""
-    features: FeatureValues | None = None
+    features: FeatureTensors | None = None
     """Of the inputs, never of a last target; None: nothing is read of them but the items."""
 
-    def share(self, process: int, processes: int) -> SequenceBatch:
+    def shard(self, process: int, processes: int) -> SequenceBatch:
         """The rows of one of several processes; who gets none has one without targets.
 
         Every P-th row of P processes: the rows of a batch come by length.

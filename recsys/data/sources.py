@@ -69,7 +69,7 @@ def load_source(
         InputError: no such dataset or file, no mirror has it, or the log is not as it should be.
     """
     config = config or DataConfig()
-    dataset = find_dataset(source) if isinstance(source, str) else None
+    dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
         return _read(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
@@ -90,7 +90,7 @@ def _read(source: TableSource, config: DataConfig, origin: str = "") -> Interact
     return replace(read_log(table, columns, origin, keep), dropped=dropped)
 
 
-def find_dataset(source: str) -> NamedDataset | None:
+def find_named_dataset(source: str) -> NamedDataset | None:
     """The dataset of that name; None if it is the path of a file.
 
     Raises:

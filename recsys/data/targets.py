@@ -11,7 +11,7 @@ from recsys.config import ChosenTargets, GlobalTime, KnownHistory, Split, UserHo
 
 
 @dataclass(frozen=True, slots=True)
-class TargetPlaces:
+class TargetPositions:
     """Q targets, and the history of each, as places among the N interactions of a dataset."""
 
     users: NDArray[np.int64]
@@ -23,9 +23,9 @@ class TargetPlaces:
     ends: NDArray[np.int64]
     """Of the history: it is ``starts`` to ``ends``, which is at most the target's place [Q]."""
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> TargetPlaces:
+    def __getitem__(self, rows: NDArray[np.bool_]) -> TargetPositions:
         """Some of the targets."""
-        return TargetPlaces(
+        return TargetPositions(
             self.users[rows], self.targets[rows], self.starts[rows], self.ends[rows]
         )
 
@@ -43,7 +43,7 @@ def find_targets(
     part: tuple[NDArray[np.int32], NDArray[np.int32]],
     chosen: ChosenTargets,
     known: KnownHistory,
-) -> TargetPlaces:
+) -> TargetPositions:
     """The targets of one part of a split, in the order of the dataset.
 
     Args:
@@ -69,7 +69,7 @@ def find_targets(
     before = np.concatenate([[0], np.cumsum(ends - firsts)])[:-1]
     targets = np.arange(len(users)) + (firsts - before)[users]
     histories = starts[users] if known == "frozen" else _earlier(timestamps, offsets)[targets]
-    return TargetPlaces(users, targets, offsets[users], histories)
+    return TargetPositions(users, targets, offsets[users], histories)
 
 
 def _earlier(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -90,7 +90,7 @@ def sample_candidates(
         seen: under ``filter`` items of the history are not drawn.
     """
     holdout, num_items = dataset.holdout(part), dataset.num_items
-    histories, rows = holdout.histories, holdout.rows
+    histories, rows = holdout.histories, holdout.history_rows
     targets = Histories(holdout.targets, _offsets(np.bincount(rows)))
     weights = np.ones(num_items + 1, dtype=np.float32)
     if config.by == "popularity":

@@ -68,7 +68,7 @@ def evaluate_held_out(
     shape = len(holdout.histories), list_length(max(config.cutoffs, default=1), num_items)
     items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     for batch in user_batches(len(holdout.histories), num_items):
-        places, some = holdout.after(batch)
+        places, some = holdout.slice_after(batch)
         scored = Scored(scorer.score(some.histories))
         items[batch], values[batch] = top_k(scored, some.histories, shape[1], config.seen)
         ranks[places] = rank_targets(
@@ -77,7 +77,7 @@ def evaluate_held_out(
             some.targets,
             config.seen,
             candidates=None if sets is None else sets[places],
-            rows=some.rows,
+            rows=some.history_rows,
         )
     table = rank_table(ranks, holdout, part, num_items, config.seen, candidates=candidates)
     best = top_k_table(items, values, holdout, part, num_items, config.seen)

@@ -47,7 +47,7 @@ def with_segments(table: RankTable, dataset: PreparedDataset) -> RankTable:
     holdout = dataset.holdout(table.protocol.part)
     if table.frame["target"].to_list() != holdout.targets.tolist():
         raise ValueError(f"the table has other targets than the {table.protocol.part} part")
-    histories, rows = holdout.histories, holdout.rows
+    histories, rows = holdout.histories, holdout.history_rows
     lengths = histories.lengths[rows]
     # One number per history and item makes questions of sets questions of numbers.
     width = dataset.num_items + 1
@@ -101,8 +101,8 @@ def _gaps(dataset: PreparedDataset, holdout: Holdout) -> NDArray[np.int64]:
     """From the last known item before each target to the target [Q], in the log's unit of time."""
     known = np.flatnonzero(dataset.items != PAD)
     first = np.searchsorted(known, dataset.offsets[:-1])[holdout.users]  # known item of the user
-    last = known[first + holdout.histories.lengths[holdout.rows] - 1]
-    gaps: NDArray[np.int64] = dataset.timestamps[holdout.places] - dataset.timestamps[last]
+    last = known[first + holdout.histories.lengths[holdout.history_rows] - 1]
+    gaps: NDArray[np.int64] = dataset.timestamps[holdout.positions] - dataset.timestamps[last]
     return gaps
 
 

@@ -113,8 +113,8 @@ def _weigh(
     tried = [(0, 0.0), *((place, weight) for place in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        places, some = holdout.after(batch)
-        known, targets, rows = some.histories, some.targets, some.rows
+        places, some = holdout.slice_after(batch)
+        known, targets, rows = some.histories, some.targets, some.history_rows
         sums = _sums(model.score(known).cpu(), [one.score(known) for one in counts], weights)
         for trial, scores in enumerate(sums):
             ranks[trial, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)

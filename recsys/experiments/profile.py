@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from recsys.config import Experiment
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.data.shared_batches import Batches
+from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.loop import epochs_of, new_module

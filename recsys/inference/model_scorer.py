@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureValues
+from recsys.data.sequence_batch import FeatureTensors
 from recsys.inference.scorer import users_per_batch
 from recsys.model.build import Model
 from recsys.model.heads import CandidateRepresentation, DotProductHead, HistoryRepresentation
@@ -144,7 +144,7 @@ def model_inputs(model: Model, histories: Histories) -> Inputs:
     device = model.items.weight.device
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
-    times, features = histories.padded_times(), FeatureValues.of(histories)
+    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
     moments = None if times is None else torch.from_numpy(times).to(device)
     known = None if features is None else features.to(device)
     return Inputs(items, lengths, moments, known)

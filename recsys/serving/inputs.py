@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
-from recsys.data.histories import PAD, Histories, span_places
+from recsys.data.histories import PAD, Histories, span_indices
 from recsys.data.log import KEPT, filter_log, read_log
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
@@ -94,7 +94,7 @@ class UserHistories:
         rows = known_tokens(ids, known_users, "user", f"dataset {dataset.path}") - np.int64(1)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
-        entries = span_places(starts, ends)
+        entries = span_indices(starts, ends)
         features, user_features = dataset.interaction_features, dataset.user_features
         given = Histories(
             ours[dataset.items[entries]],
@@ -167,7 +167,7 @@ def _from_log(
         raise InputError(
             f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
         ) from error
-    trained = (data.columns or Columns()).model_copy(update={"weight": None})
+    trained = data.columns or Columns()
     standard = Columns(position=trained.position)
     fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
     columns = standard if fits == [False, True] else trained

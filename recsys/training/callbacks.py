@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
-from recsys.data.shared_batches import SharedBatches
+from recsys.data.sharded_batches import ShardedBatches
 from recsys.evaluation.tables.rank import RankTable
 from recsys.training import processes
 from recsys.training.cost import matrix_speed
@@ -55,7 +55,7 @@ class EpochRecorder(pl.Callback):
         validate: Callable[[], RankTable] | None,
         config: TrainingConfig,
         epochs: int,
-        batches: SharedBatches,
+        batches: ShardedBatches,
         tokens_per_epoch: int,
         report: Report,
         start: TrainingState | None,

@@ -22,7 +22,7 @@ from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.shared_batches import Batches, SharedBatches
+from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankTable
 from recsys.inference.catalogue import Catalogue
@@ -158,9 +158,9 @@ def _epochs_of(experiment: Experiment, histories: Histories) -> Batches:
     return sequences
 
 
-def _share(batches: Batches, start: TrainingState | None) -> SharedBatches:
+def _share(batches: Batches, start: TrainingState | None) -> ShardedBatches:
     epoch, done = (0, 0) if start is None else (len(start.curve.epochs), start.epoch.batches)
-    return SharedBatches(batches, epoch, done, processes.index(), processes.count())
+    return ShardedBatches(batches, epoch, done, processes.index(), processes.count())
 
 
 def _trainer(

@@ -16,7 +16,7 @@ def rank_together(
     model: Model, max_sequence_length: int, holdout: Holdout, seen: Seen
 ) -> RankTable:
     """Every process ranks the targets after its share of the histories; all get the whole table."""
-    some, share = holdout.share(processes.index(), processes.count())
+    some, share = holdout.shard(processes.index(), processes.count())
     table = evaluate(ModelScorer(model, max_sequence_length), share, "valid", seen)
     if processes.count() == 1:
         return table

@@ -126,12 +126,12 @@ def test_bad_frames(table: Any, words: list[str], tmp_path: Path) -> None:
         assert word in message
 
 
-def test_bad_position_and_weight(tmp_path: Path) -> None:
-    table = frame(line=["1", "one"], stars=[1.0, float("inf")])
+def test_bad_position_columns(tmp_path: Path) -> None:
+    table = frame(line=["1", "one"], order=[1.0, float("inf")])
     for columns, words in [
         (Columns(position="line"), ["'line'", "data row 2", "'one'"]),
-        (Columns(weight="stars"), ["'stars'", "data row 2", "inf"]),
-        (Columns(weight="star"), ["no column 'star'", "did you mean 'stars'"]),
+        (Columns(position="order"), ["'order'", "data row 2", "inf"]),
+        (Columns(position="lime"), ["no column 'lime'", "did you mean 'line'"]),
         (Columns(position="timestamp"), ["'timestamp'", "both timestamp and position"]),
     ]:
         message = refused(table, tmp_path / "out", DataConfig(columns=columns))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.data.shared_batches import Batches, SharedBatches
+from recsys.data.sharded_batches import Batches, ShardedBatches
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
 
@@ -102,7 +102,7 @@ def test_times_go_with_their_items_into_windows_and_shares() -> None:
     known = replace(known, times=known.items.astype(np.int64) * 10)
     for batch in TrainingBatches(known, 3, 12, 0, "all"):
         for process in range(3):
-            part = batch.share(process, 3)
+            part = batch.shard(process, 3)
             assert part.times is not None
             real = part.targets > 0
             assert torch.equal(part.times[:, :-1][real], part.items[real] * 10)
@@ -124,7 +124,7 @@ def test_shares_make_the_whole_from_any_place_on(kind: int) -> None:
     histories = numbered([*lengths, 200])
     whole = kinds(histories)[kind]
     epochs = [list(whole) for _ in range(2)]
-    parts = [SharedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
+    parts = [ShardedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
     assert {len(part) for part in parts} == {len(epochs[1]) - 2}
     for batch, *shares in zip(epochs[1][2:], *parts, strict=True):
         rows = [row for share in shares for row in zip(share.items, share.targets, strict=True)]

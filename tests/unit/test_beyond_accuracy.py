@@ -93,8 +93,8 @@ def holdout() -> Holdout:
     return Holdout(
         users=np.array([0, 0, 3, 3]),
         targets=np.array([3, 4, 1, 2], dtype=np.int32),
-        places=np.array([2, 3, 5, 6]),
-        rows=np.array([0, 0, 1, 2]),
+        positions=np.array([2, 3, 5, 6]),
+        history_rows=np.array([0, 0, 1, 2]),
         histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
         dropped=5,
     )

@@ -76,7 +76,7 @@ def test_samples_are_what_was_asked_for(dataset: PreparedDataset, seen: Seen) ->
     for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
         targets.setdefault(user, set()).add(target)
     drawn: dict[int, list[int]] = {}
-    histories = lists(holdout.histories.take(holdout.rows))
+    histories = lists(holdout.histories.take(holdout.history_rows))
     seen_anyway = 0
     for row, (user, among) in enumerate(
         zip(holdout.users.tolist(), lists(candidates.sets), strict=True)

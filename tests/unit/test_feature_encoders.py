@@ -13,14 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Categories, Category, Feature, Number, Text, parse_experiment
+from recsys.config import (
+    CategoriesFeature,
+    CategoryFeature,
+    Feature,
+    NumberFeature,
+    TextFeature,
+    parse_experiment,
+)
 from recsys.data.features.encoder import FeatureEncoder
 from recsys.errors import InputError
 
-BRAND, PRICE = Category(column="brand"), Number(kind="number", column="price")
+BRAND, PRICE = CategoryFeature(column="brand"), NumberFeature(kind="number", column="price")
 TAGS, TITLE = (
-    Categories(kind="categories", column="tags"),
-    Text(kind="text", column="title", dims=2),
+    CategoriesFeature(kind="categories", column="tags"),
+    TextFeature(kind="text", column="title", dims=2),
 )
 ITEMS = pl.DataFrame(
     {
@@ -130,22 +137,26 @@ def test_new_items_are_read_as_the_old_ones_and_what_is_unknown_is_missing() -> 
 @pytest.mark.parametrize(
     ("feature", "changes", "message"),
     [
-        (Category(column="brnad"), {}, "category 'brnad': no such column .* did you mean 'brand'"),
-        (Category(column="item_id"), {}, "category 'item_id': no such column"),
+        (
+            CategoryFeature(column="brnad"),
+            {},
+            "category 'brnad': no such column .* did you mean 'brand'",
+        ),
+        (CategoryFeature(column="item_id"), {}, "category 'item_id': no such column"),
         (BRAND, {"brand": [None, "", " ", None]}, "category 'brand': no item has a value"),
         (BRAND, {"brand": ["Saab"] * 4}, "category 'brand': all items have the same value, 'Saab'"),
         (BRAND, {"brand": [*"abc", None]}, "category 'brand': no two items share a value"),
         (
             BRAND,
             {"brand": [["a"], ["b"], ["a"], []]},
-            "category 'brand': a column of single values",
+            "category 'brand': must be a column of single values",
         ),
         (TAGS, {"tags": ["p|q", "q|p", "q|p|q", "p|q"]}, "categories 'tags': all items have the"),
         (PRICE, {"price": [1, 1, 1, 1]}, "number 'price': all items have the same value, 1"),
         (
             PRICE,
             {"price": ["1", "2", "?", "4"]},
-            "number 'price': item 9 has '[?]', which is no num",
+            "number 'price': item 9 has '[?]', which is not a",
         ),
         (PRICE, {"price": [1.0, 2.0, 3.0, math.inf]}, "number 'price': item 11 has inf, which"),
         (PRICE, {"price": [math.nan] * 4}, "number 'price': no item has a value"),
@@ -164,7 +175,7 @@ def test_a_feature_that_says_nothing_is_refused_by_name(
 
 
 def test_an_item_table_without_features() -> None:
-    with pytest.raises(InputError, match="no such column in the item table: it has none"):
+    with pytest.raises(InputError, match="no such column in the item table, which has no features"):
         fitted(BRAND, items=ITEMS.select("item_id"))
 
 
@@ -209,8 +220,8 @@ def test_bags_hold_what_the_lists_hold(lists: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"item_features": ["brand", "brand"]}, "brand is there twice as category"),
-        ({"item_features": ["count"]}, "count is no feature of an item"),
+        ({"item_features": ["brand", "brand"]}, "brand is listed twice as category"),
+        ({"item_features": ["count"]}, "count cannot be a feature of an item"),
         ({"item_features": [{"kind": "numeric", "column": "x"}]}, "item_features.0: the kind must"),
         (
             {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},

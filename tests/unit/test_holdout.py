@@ -53,7 +53,7 @@ def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> N
     assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [2, 2, 2]]
     test = dataset.holdout("test")
     assert test.users.tolist() == [0, 0, 1, 1]
-    assert (lists(test.histories), test.rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
+    assert (lists(test.histories), test.history_rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
     assert test.targets.tolist() == [4, 2, 3, 1]
     assert test.dropped == 0
 
@@ -82,7 +82,9 @@ def test_parts_partition_the_log(
         assert single.dropped == together.dropped
         before = train if part == "valid" else known
         assert lists(together.histories) == [before[user] for user in targets[part]]
-        assert lists(single.histories.take(single.rows)) == [before[user] for user, _ in each]
+        assert lists(single.histories.take(single.history_rows)) == [
+            before[user] for user, _ in each
+        ]
     for user, user_id in enumerate(dataset.user_ids):
         bought = sorted((row for row in rows if row[0] == user_id), key=lambda row: row[2])
         tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()
@@ -100,21 +102,23 @@ def test_shares_have_every_target_with_its_history_once(counts: list[int], parts
     whole = Holdout(
         users=rows + 100,
         targets=np.arange(1, len(rows) + 1, dtype=np.int32),
-        places=np.arange(len(rows)),
-        rows=rows,
+        positions=np.arange(len(rows)),
+        history_rows=rows,
         histories=Histories.from_lists([[row + 1] * (row + 1) for row in range(len(counts))]),
         dropped=3,
     )
     found, ends = [], [0]
     for part in range(parts):
-        places, share = whole.share(part, parts)
+        places, share = whole.shard(part, parts)
         assert places.start == ends[-1]
         ends.append(places.stop)
         assert share.dropped == 3
         histories = lists(share.histories)
         found += [
             (int(user), int(target), histories[row])
-            for user, target, row in zip(share.users, share.targets, share.rows, strict=True)
+            for user, target, row in zip(
+                share.users, share.targets, share.history_rows, strict=True
+            )
         ]
     histories = lists(whole.histories)
     expected = [(row + 100, place + 1, histories[row]) for place, row in enumerate(rows.tolist())]

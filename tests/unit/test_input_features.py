@@ -105,7 +105,7 @@ def test_a_dataset_keeps_what_is_asked_for(dataset: PreparedDataset, tmp_path: P
     assert dataset.user_table.rows() == [("ann", 20, "f"), ("bob", 40, "m"), ("cat", None, None)]
     plain = prepare(LOG, None, tmp_path / "plain")
     assert not {"interactions.parquet"} & set(plain.manifest.files)
-    assert "keep" not in plain.manifest.settings
+    assert plain.manifest.settings["keep"] == []
     fewer = prepare(LOG.drop("action", "rating", "tags"), None, tmp_path / "fewer")
     assert fewer.fingerprint == plain.fingerprint != dataset.fingerprint
     other = LOG.with_columns(rating=pl.lit(1))
@@ -119,9 +119,9 @@ def test_encoders_learn_from_the_training_part_alone(dataset: PreparedDataset) -
     assert encoders.interactions is not None
     trained = dataset.interaction_table.filter(dataset.in_training)
     assert len(trained) == 6
-    facts = [getattr(one, "values", None) for one in encoders.interactions.encoders]
+    facts = [getattr(one, "values", None) for one in encoders.interactions.fitted]
     assert facts == [["buy", "view"], None, ["x", "y", "z"]]
-    number = encoders.interactions.encoders[1]
+    number = encoders.interactions.fitted[1]
     assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
     assert (encoders.num_input_categories, encoders.num_input_numbers) == (5, 4)
 
@@ -144,7 +144,7 @@ def test_features_go_where_their_items_go(dataset: PreparedDataset) -> None:
     assert not ages[:, 2].any()
     assert histories[1:].padded_features() is not None
     batch = next(iter(TrainingBatches(histories, 2, 100, seed=0, windows="all")))
-    share = batch.share(1, 2)
+    share = batch.shard(1, 2)
     assert share.features is not None
     assert batch.features is not None
     for ours, whole in zip(share.features, batch.features, strict=True):
@@ -288,7 +288,9 @@ def test_nothing_is_read_of_a_target(dataset: PreparedDataset, tmp_path: Path) -
     for data in (dataset, changed):
         known = catalogue.encoders.read(data)
         ends = known.offsets[1:]
-        everything = known.known(np.arange(3), known.offsets[:-1], ends).take(np.array([0, 1]))
+        everything = known.histories_between(np.arange(3), known.offsets[:-1], ends).take(
+            np.array([0, 1])
+        )
         batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
     for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
         assert torch.equal(ours, theirs)
@@ -373,14 +375,14 @@ def test_attention_maps_are_of_what_is_read(bundle: ModelBundle, dataset: Prepar
     [
         ({"interaction_features": ["actoin"]}, "model.interaction_features: category 'actoin': no"),
         ({"interaction_features": ["actoin"]}, "among action, rating, tags; did you mean 'action'"),
-        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it among da"),
+        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with this column"),
         ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
         ({"user_features": ["agee"]}, "no such column among age, sex; did you mean 'age'"),
         ({"user_features": ["age"]}, "model.user_features: category 'age': no two users share a"),
         ({"interaction_features": [{"kind": "number", "column": "action"}]},
          "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
         ({"user_features": [{"kind": "number", "column": "sex"}]},
-         "model.user_features: number 'sex': user 'ann' has 'f', which is no number"),
+         "model.user_features: number 'sex': user 'ann' has 'f', which is not a number"),
     ],
 )  # fmt: skip
 def test_features_that_are_not_to_be_had(
@@ -410,8 +412,8 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
             Catalogue.of(make_experiment(**features).model, data)
     bare = prepare(LOG, None, tmp_path / "bare")
     for kind, place in (
-        ("interaction", "of the log is kept"),
-        ("user", "in the user table: it has"),
+        ("interaction", "in the log: no columns of it"),
+        ("user", "in the user table, which has no features"),
     ):
         with pytest.raises(InputError, match=f"no such column {place}"):
             Catalogue.of(make_experiment(**{f"{kind}_features": ["age"]}).model, bare)
@@ -420,9 +422,9 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"interaction_features": ["item_id"]}, "item_id is no feature of an interaction"),
-        ({"user_features": ["user_id"]}, "user_id is no feature of a user"),
-        ({"user_features": ["age", "age"]}, "age is there twice as category"),
+        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature of an interaction"),
+        ({"user_features": ["user_id"]}, "user_id cannot be a feature of a user"),
+        ({"user_features": ["age", "age"]}, "age is listed twice as category"),
         *(
             ({"kind": kind, name: ["x"]}, f"model.{name}: unknown key")
             for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")
@@ -439,8 +441,8 @@ def test_features_that_cannot_be_configured(model: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        (["user_id"], "data.keep: user_id is no column of an interaction's own"),
-        (["a", "a"], "data.keep: a is there twice"),
+        (["user_id"], "data.keep: user_id is stored anyway"),
+        (["a", "a"], "data.keep: a is listed twice"),
     ],
 )
 def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
@@ -486,7 +488,7 @@ def test_histories_that_lack_what_is_read(bundle: ModelBundle, dataset: Prepared
     with pytest.raises(InputError, match="history: of one user, not of 3"):
         recommender.explain(raw, "hat")
     wrong = raw.with_columns(rating=pl.lit("good"))
-    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is no number"):
+    with pytest.raises(InputError, match="user 'ann', item 'boots' has 'good', which is not"):
         recommender.recommend(wrong, k=1)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from recsys.config import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -48,7 +48,6 @@ def test_content_by_hand(dataset: PreparedDataset) -> None:
     assert dataset.timestamps.tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
     assert dataset.offsets.tolist() == [0, 4, 7, 9, 10]
     assert dataset.cuts.tolist() == [[2, 3, 4], [1, 2, 3], [1, 1, 2], [1, 1, 1]]
-    assert dataset.weights is None
     assert (dataset.num_users, dataset.num_items) == (4, 3)
     assert dataset.vocabulary.encode([7, 9]).tolist() == [3, 0]
 
@@ -98,8 +97,8 @@ def test_the_split_is_kept_with_the_dataset(tmp_path: Path) -> None:
     assert len({dataset.fingerprint for dataset in datasets}) == 3
 
 
-def test_the_fingerprint_is_that_of_earlier_versions(tmp_path: Path) -> None:
-    """Runs are compared by it: it may change with the format version only."""
+def test_the_fingerprint_is_stable(tmp_path: Path) -> None:
+    """Runs are compared by their fingerprints, which change only with the format version."""
     log = pl.DataFrame(
         {
             "user_id": [1, 1, 1, 1, 2, 2, 2, 3, 3, 4],
@@ -107,7 +106,7 @@ def test_the_fingerprint_is_that_of_earlier_versions(tmp_path: Path) -> None:
             "timestamp": [1, 1, 2, 3, 1, 2, 3, 4, 5, 6],
         }
     )
-    expected = "5a4597b9537f7ed899b7fb572a795827c76c296eed62df7e7ce5f83370f7f70b"
+    expected = "f7194287a460f267b6764c2ee4d99dec5d1c351f387dec2770dad03c8029d36e"
     assert prepare(log, DataConfig(), tmp_path / "out").fingerprint == expected
 
 
@@ -121,14 +120,6 @@ def test_manifest(dataset: PreparedDataset) -> None:
     sizes = {"rows_read": 10, "interactions": 10, "users": 4, "items": 3, "outside_catalogue": 2}
     assert manifest.counts == {**sizes, "train": 5, "valid": 2, "test": 3}
     assert manifest.log_fingerprint == read_log(LOG).fingerprint
-
-
-def test_weights(tmp_path: Path) -> None:
-    log = LOG.with_columns(stars=pl.int_range(pl.len()) / 2)
-    dataset = prepare(log, DataConfig(columns=Columns(weight="stars")), tmp_path / "out")
-    assert dataset.weights is not None
-    assert dataset.weights.tolist() == [n / 2 for n in range(10)]
-    assert "weights.npy" in dataset.manifest.files
 
 
 def test_item_features(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def table() -> RankTable:
     holdout = Holdout(
         users=np.array([0, 2, 5]),
         targets=np.array([3, 4, 1], dtype=np.int32),
-        places=np.array([1, 5, 9]),
-        rows=np.arange(3),
+        positions=np.array([1, 5, 9]),
+        history_rows=np.arange(3),
         histories=Histories.from_lists([[1], [2, 1, 3], []]),
         dropped=7,
     )

@@ -134,7 +134,7 @@ def test_logs_come_as_files_too(recommender: Recommender, tmp_path: Path) -> Non
 def test_columns_are_called_as_in_training_or_plainly(
     tiny_bundle: ModelBundle, names: tuple[str, str, str], tmp_path: Path
 ) -> None:
-    data = DataConfig(columns=Columns(user_id="who", item_id="what", timestamp="at", weight="n"))
+    data = DataConfig(columns=Columns(user_id="who", item_id="what", timestamp="at"))
     experiment = tiny_bundle.experiment.model_copy(update={"data": data})
     bundle = ModelBundle(
         tmp_path, tiny_bundle.manifest, experiment, tiny_bundle.model, tiny_bundle.item_table

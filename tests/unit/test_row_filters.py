@@ -97,7 +97,7 @@ def test_sessions_by_hand(tmp_path: Path) -> None:
     by_user = dict(zip(dataset.user_ids, dataset.offsets[1:] - dataset.offsets[:-1], strict=True))
     assert (by_user["a#1"], by_user["a#2"], by_user["a#12"], by_user["b#1"]) == (2, 1, 1, 1)
     whole = prepare(log, DataConfig(), tmp_path / "whole")
-    assert "session_gap" not in whole.manifest.settings
+    assert whole.manifest.settings["session_gap"] is None
     assert dataset.manifest.settings["session_gap"] == 30
 
 

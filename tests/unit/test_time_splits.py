@@ -111,7 +111,7 @@ def test_targets_and_histories_by_hand(
     dataset = prepare(LOG, DataConfig(split=split), tmp_path / "out")
     assert dataset.item_table["item_id"].to_list() == [1, 2, 3]
     test = dataset.holdout("test")
-    histories = [test.histories[row : row + 1].items.tolist() for row in test.rows]
+    histories = [test.histories[row : row + 1].items.tolist() for row in test.history_rows]
     assert list(zip(test.users.tolist(), test.targets.tolist(), histories, strict=True)) == expected
     assert test.without_history == without
     assert test.dropped == (2 if targets == "every" else 1)
@@ -223,7 +223,7 @@ def test_too_few_users_to_hold_out() -> None:
     [
         ("{kind: global_time, test_from: soon}", "a number or an iso 8601 date, not 'soon'"),
         ("{kind: global_time, test_from: 2, valid_from: 3}", "must ascend"),
-        ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "two ways to say one thing"),
+        ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "exclude each other"),
         ("{kind: backtest, cuts: [3, 2]}", "the cuts must ascend"),
         ("{kind: backtest, folds: 20}", "folds times test_fraction must be below 1"),
         ("random", "the kind must be 'leave_last_out', 'leave_last_basket_out', 'global_time'"),

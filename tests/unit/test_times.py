@@ -129,7 +129,7 @@ def test_targets_of_one_history_are_asked_for_each_at_its_time(dataset: Prepared
     usual, told = dataset.holdout("test"), dataset.holdout("test", "known")
     assert usual.histories.request_times is None
     assert told.targets.tolist() == usual.targets.tolist() == [2, 2, 2, 1]
-    assert (usual.rows.tolist(), told.rows.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 2])
+    assert (usual.history_rows.tolist(), told.history_rows.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 2])
     assert told.histories.request_times is not None
     assert told.histories.request_times.tolist() == [41, 9, 50]
     assert as_lists(told.histories) == [

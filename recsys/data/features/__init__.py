@@ -1,1 +1,1 @@
-"""Columns of items, interactions and users as numbers that a model reads."""
+"""Encoders that turn columns of items, interactions and users into model inputs."""

@@ -1,4 +1,4 @@
-"""All encoders of a model: what it reads of items, interactions and users, learned once."""
+"""The feature encoders of a model: one each for items, interactions and users."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config import Feature, FeatureReaderConfig, ModelConfig
-from recsys.data.features.columns import Kind
 from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.feature_column import Entity
 from recsys.data.features.table import Features
 from recsys.data.prepared import PreparedDataset
 
-_FILES: dict[Kind, str] = {
+_FILES: dict[Entity, str] = {
     "item": "features.safetensors",
     "interaction": "interaction_features.safetensors",
     "user": "user_features.safetensors",
@@ -23,7 +23,7 @@ _FILES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoders:
-    """How the features of a model's config are read; None where it has none of a kind."""
+    """The feature encoders of a model; None for an entity without features."""
 
     items: FeatureEncoder | None = None
     interactions: FeatureEncoder | None = None
@@ -33,54 +33,58 @@ class Encoders:
     def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
         """Learn categories, means and words.
 
-        Those of items from the whole catalogue, which is known before any purchase; those of
-        interactions and users from the training part alone.
+        Item encoders learn from the full catalogue, which is known before any purchase; encoders of
+        interactions and users learn only from the training part.
 
         Raises:
-            InputError: a feature of the config is not to be had: see `FeatureEncoder.fit`.
+            InputError: a feature of the config cannot be encoded: see `FeatureEncoder.fit`.
         """
 
-        def one(kind: Kind, table: Callable[[], pl.DataFrame]) -> FeatureEncoder | None:
-            features = features_of(config, kind)
-            return FeatureEncoder.fit(kind, features, table()) if features else None
+        def fit(entity: Entity, table: Callable[[], pl.DataFrame]) -> FeatureEncoder | None:
+            features = features_of(config, entity)
+            return FeatureEncoder.fit(entity, features, table()) if features else None
 
         return cls(
-            one("item", lambda: dataset.item_table),
-            one("interaction", lambda: dataset.interaction_table.filter(dataset.in_training)),
-            one("user", lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0)),
+            fit("item", lambda: dataset.item_table),
+            fit("interaction", lambda: dataset.interaction_table.filter(dataset.in_training)),
+            fit("user", lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0)),
         )
 
     @property
     def num_input_categories(self) -> int:
-        """Of interactions and users together; those of users are numbered behind the others."""
-        return sum(one.num_categories for one in (self.interactions, self.users) if one)
+        """Categories of interactions and users together; those of users are numbered last."""
+        return sum(encoder.num_categories for encoder in self._input_encoders)
 
     @property
     def num_input_numbers(self) -> int:
-        """Of interactions and users together."""
-        return sum(one.num_numbers for one in (self.interactions, self.users) if one)
+        """Numbers of interactions and users together."""
+        return sum(encoder.num_numbers for encoder in self._input_encoders)
 
     @property
     def reads_inputs(self) -> bool:
-        """Whether anything is read of interactions or users."""
-        return self.interactions is not None or self.users is not None
+        """Whether the model reads features of interactions or users."""
+        return bool(self._input_encoders)
 
     @property
     def input_columns(self) -> list[str]:
-        """Those that are read of interactions and users, each once."""
-        both = (self.interactions, self.users)
-        return list(dict.fromkeys(name for one in both if one for name in one.columns))
+        """The columns of interactions and users that the model reads, each once."""
+        names = (name for encoder in self._input_encoders for name in encoder.columns)
+        return list(dict.fromkeys(names))
+
+    @property
+    def _input_encoders(self) -> list[FeatureEncoder]:
+        return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
 
     def read_interactions(self, table: pl.DataFrame) -> Features | None:
-        """What is read of interactions: user_id, item_id and their columns [N rows].
+        """Encode interactions: user_id, item_id and their columns [N rows].
 
         Raises:
-            InputError: a column is not there, or has values that are not of its kind.
+            InputError: a column is missing, or has values that are not of its kind.
         """
         return None if self.interactions is None else self.interactions.read(table)
 
     def read_users(self, table: pl.DataFrame) -> Features | None:
-        """What is read of users: user_id and their columns [N rows].
+        """Encode users: user_id and their columns [N rows].
 
         Raises:
             InputError: as `read_interactions`.
@@ -89,7 +93,7 @@ class Encoders:
         return None if self.users is None else self.users.read(table, first)
 
     def read(self, dataset: PreparedDataset) -> PreparedDataset:
-        """The dataset as the model reads it: its histories have the features.
+        """Return the dataset with the features that the model reads in its histories.
 
         Raises:
             InputError: as `read_interactions`.
@@ -103,36 +107,36 @@ class Encoders:
         )
 
     def save(self, folder: Path) -> None:
-        """Write a safetensors file for each kind."""
-        for one in (self.items, self.interactions, self.users):
-            if one is not None:
-                one.save(folder / _FILES[one.of])
+        """Write a safetensors file for each entity with features."""
+        for encoder in (self.items, self.interactions, self.users):
+            if encoder is not None:
+                encoder.save(folder / _FILES[encoder.entity])
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig) -> Encoders:
-        """Read what `save` wrote of the encoders of a model of the same config.
+        """Read the files that `save` wrote for a model of the same config.
 
         Raises:
-            InputError: a file cannot be read, or is of other features.
+            InputError: a file cannot be read, or belongs to other features.
         """
 
-        def one(kind: Kind) -> FeatureEncoder | None:
-            features = features_of(config, kind)
-            return FeatureEncoder.load(folder / _FILES[kind], kind, features) if features else None
+        def load(entity: Entity) -> FeatureEncoder | None:
+            path, features = folder / _FILES[entity], features_of(config, entity)
+            return FeatureEncoder.load(path, entity, features) if features else None
 
-        return cls(one("item"), one("interaction"), one("user"))
+        return cls(load("item"), load("interaction"), load("user"))
 
 
 NO_ENCODERS = Encoders()
-"""Those of a model that reads item tokens alone."""
+"""The encoders of a model that reads only item tokens."""
 
 
-def features_of(config: ModelConfig, kind: Kind) -> tuple[Feature, ...]:
-    """What a model reads of items, interactions or users; nothing for kinds that do not."""
+def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
+    """Return the features of an entity that a model reads; none if its kind reads no features."""
     if not isinstance(config, FeatureReaderConfig):
         return ()
     return {
         "item": config.item_features,
         "interaction": config.interaction_features,
         "user": config.user_features,
-    }[kind]
+    }[entity]

@@ -1,4 +1,4 @@
-"""Features as numbers: a table of what there is, and which of its rows things have."""
+"""Features as numbers: a table of the different rows, and the row of each entity."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureTable:
-    """The features of R things: row 0 (PAD) has none, the others are rows 1 to R."""
+    """The features of R entities in rows 1 to R. Row 0 (PAD) has no features."""
 
     categories: NDArray[np.int64]
-    """Categories of each [R + 1, M], from 1, those of all columns numbered together; 0 fills up."""
+    """Shape [R + 1, M]: the categories of each row, padded with 0. They are numbered from 1, those
+    of all columns together."""
     shares: NDArray[np.float32]
-    """How much each of them counts [R + 1, M]: those of one column sum to 1. 0 where 0 fills up."""
+    """Shape [R + 1, M]: the weight of each category, padded with 0. Those of a column sum to 1."""
     numbers: NDArray[np.float32]
-    """Numbers and directions of text [R + 1, K]; 0 where they are missing."""
+    """Shape [R + 1, K]: numbers and text vectors, 0 where they are missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """The features of N interactions, or of N users: rows of a table of the different ones.
+    """The features of N interactions or users, as rows of a table without duplicates.
 
     >>> stars = FeatureTable(np.zeros((3, 0), int), np.zeros((3, 0)), np.array([[0], [-1], [1]]))
     >>> rated = Features(stars, np.array([2, 2, 1]))
@@ -32,19 +33,19 @@ class Features:
 
     table: FeatureTable
     rows: NDArray[np.int64]
-    """Of the table [N]; 0: nothing is known."""
+    """Shape [N]: rows of the table, 0 if nothing is known."""
 
-    def __getitem__(self, some: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Features:
-        """Of some of the things."""
-        return Features(self.table, self.rows[some])
+    def __getitem__(self, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Features:
+        """Return the features of a subset."""
+        return Features(self.table, self.rows[index])
 
 
-def side_by_side(
+def join_features(
     parts: list[tuple[FeatureTable, NDArray[np.int64]]],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
-    """Categories, shares and numbers of rows [B, L] of several tables, joined along the last axis.
+    """Join the categories, shares and numbers of rows [B, L] of several tables on the last axis.
 
-    None if there are no tables.
+    Return None if there are no tables.
     """
     if not parts:
         return None

@@ -119,7 +119,7 @@ def evaluate(
     See `rank_targets`, and `recsys.evaluation.candidates` for how to come by candidates.
     """
     sets = None if candidates is None else candidates.sets
-    histories, rows = holdout.histories, holdout.rows
+    histories, rows = holdout.histories, holdout.history_rows
     ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
     return rank_table(ranks, holdout, part, scorer.num_items, seen, ties, candidates)
 
@@ -139,7 +139,7 @@ def rank_table(
             "user": holdout.users,
             "target": holdout.targets,
             "rank": ranks,
-            "history_length": holdout.histories.lengths[holdout.rows],
+            "history_length": holdout.histories.lengths[holdout.history_rows],
         },
         schema=_SCHEMA,
     )

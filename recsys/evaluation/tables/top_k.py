@@ -70,7 +70,7 @@ def top_k_table(
     seen: Seen,
 ) -> TopKTable:
     """The table of the best items [H, k] after each history of a holdout, and their scores."""
-    _, first = np.unique(holdout.rows, return_index=True)
+    _, first = np.unique(holdout.history_rows, return_index=True)
     frame = pl.DataFrame(
         {
             "user": holdout.users[first],

@@ -56,7 +56,7 @@ def problem_of(log: str, folder: Path) -> Problem:
     data = _experiment(log, [f"data.mirror={os.environ['RECSYS_MIRROR']}"]).data
     dataset = prepare(data.source, data, folder / "data")
     held_out = dataset.holdout("valid")
-    histories = held_out.histories.take(held_out.rows)
+    histories = held_out.histories.take(held_out.history_rows)
     return Problem(histories.items, histories.offsets, held_out.targets, dataset.num_items)
 
 

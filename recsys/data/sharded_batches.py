@@ -10,7 +10,7 @@ from recsys.data.sequence_batch import SequenceBatch
 Batches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
 
 
-class SharedBatches:
+class ShardedBatches:
     """One process's share of each batch of the epochs from a place on, and how much is padding.
 
     Args:
@@ -22,7 +22,7 @@ class SharedBatches:
 
     >>> from recsys.data.histories import Histories
     >>> whole = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
-    >>> [[batch.items.tolist() for batch in SharedBatches(whole, 0, 0, p, 2)] for p in (0, 1)]
+    >>> [[batch.items.tolist() for batch in ShardedBatches(whole, 0, 0, p, 2)] for p in (0, 1)]
     [[[[7, 8]]], [[[4, 0]]]]
     """
 
@@ -56,4 +56,4 @@ class SharedBatches:
             self._read += int(batch.lengths.sum())
             self._padded += batch.items.numel()
             if number >= skipped:
-                yield batch.share(self._process, self._processes)
+                yield batch.shard(self._process, self._processes)
