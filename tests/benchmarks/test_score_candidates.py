@@ -25,13 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 USERS = int(os.environ.get("USERS", "2000"))
 CANDIDATES = int(os.environ.get("CANDIDATES", "5"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
-TREE = os.environ.get("TREE", str(ROOT))
-"""The source tree that is measured, e.g. a worktree of an older commit."""
 
 MEASURE = """
-import json, os, sys, time
+import json, sys, time
 import polars as pl
-import recsys.serving.recommender
 from recsys.data.prepared import PreparedDataset
 from recsys.serving.recommender import Recommender
 from recsys.training.process_memory import forget_peak, peak_memory_mib
@@ -51,7 +48,6 @@ elif task == "score":
     model.score(histories, pairs)
 seconds = time.perf_counter() - started
 peak = peak_memory_mib()["peak_memory_mib"]
-assert recsys.serving.recommender.__file__.startswith(os.environ["PYTHONPATH"])
 print(json.dumps({"seconds": seconds, "peak": peak, "above": peak - loaded}))
 """
 
@@ -91,8 +87,8 @@ def measure(task: str, *paths: Path) -> dict[str, float]:
     """Run a task in a process of its own, on one thread."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, task, *map(str, paths)],
-        env={**os.environ, "PYTHONPATH": TREE, "OMP_NUM_THREADS": "1"},
-        cwd=TREE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -117,7 +113,7 @@ def test_score_a_few_candidates(
         for task, results in found.items()
     }
     with capsys.disabled():
-        print(f"\n{USERS:,} users, {CANDIDATES} candidates each, counts: {counts}, tree {TREE}")
+        print(f"\n{USERS:,} users, {CANDIDATES} candidates each, counts: {counts}")
         for task, figures in medians.items():
             print(
                 f"{task}: {figures['seconds']:.2f} s, peak {figures['peak']:,.0f} MiB, "
