@@ -10,9 +10,6 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
-from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
 
 from recsys.config import (
     CategoriesFeature,
@@ -33,6 +30,7 @@ from recsys.data.features.feature_column import (
     column_type,
     single_values,
 )
+from recsys.data.features.tf_idf import tf_idf, unit_rows
 from recsys.errors import InputError
 
 FeatureT = TypeVar("FeatureT", bound=Feature)
@@ -162,6 +160,9 @@ class TextColumn:
     @classmethod
     def fit(cls, feature: TextFeature, entity: Entity, table: pl.DataFrame) -> Self:
         """See `FeatureColumn.fit`; two rows must share a word."""
+        from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+
         cells, name = cls.read(feature, entity, table), ColumnName(entity, feature)
         check_varied(feature, entity, table, cells)
         try:
@@ -180,10 +181,8 @@ class TextColumn:
 
     def encode(self, cells: pl.Series) -> EncodedCells:
         """See `FeatureColumn.encode`: vectors of length 1, or 0 if no word is known."""
-        vectorizer = TfidfVectorizer(vocabulary=self.words)
-        vectorizer.idf_ = self.rarity
-        vectors = vectorizer.transform(cells.fill_null("")) @ self.directions.T
-        return _numbers(normalize(vectors).astype(np.float32))
+        vectors = tf_idf(cells.fill_null(""), self.words, self.rarity) @ self.directions.T
+        return _numbers(unit_rows(vectors).astype(np.float32))
 
     @property
     def width(self) -> Width:
