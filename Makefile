@@ -57,7 +57,7 @@ clean: ## remove the virtual environment and the caches; data and runs stay
 # The stamps remember an installation until pyproject.toml or constraints.txt changes.
 $(VENV)/.installed: $(SPEC) | $(BIN)/python
 	@echo "Installing recsys into $(VENV); the first time takes some minutes."
-	$(INSTALL) .
+	$(INSTALL) '.[train]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(SPEC) | $(BIN)/python

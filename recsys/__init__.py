@@ -1,6 +1,6 @@
 """recsys: Transformer encoders with target attention over purchase histories.
 
-The whole way::
+From a log to recommendations::
 
     data = recsys.prepare("purchases.csv", out="data/purchases")
     run = recsys.fit("configs/mine.yaml", data)
@@ -8,42 +8,50 @@ The whole way::
     model.recommend(histories, k=10)
     model.explain(history, item)
     recsys.compare([run.run_id, other.run_id])
+
+``load`` and all that a loaded model does need only the core dependencies; ``fit`` and ``compare``
+need the extra ``train``.
 """
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import InputError
+from recsys.extras import install_hint
 
 if TYPE_CHECKING:
-    from recsys.api import compare, fit, load
+    from recsys.api import compare, fit
     from recsys.config import Experiment, load_experiment
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.serving.recommender import Recommender
 
-# Large tensors on huge pages, where the system has them: training on a CPU is an eighth faster.
-# torch looks for this once, at its first tensor; nothing imported so far has loaded it.
+    load = Recommender.load
+
+# Huge pages for large tensors, on systems that have them, make training on a CPU an eighth faster.
+# torch reads this once, at its first tensor; nothing imported so far has loaded torch.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _HOMES = {
-    "Beam": "recsys.model.generation",
-    "Experiment": "recsys.config",
-    "Greedy": "recsys.model.generation",
-    "PreparedDataset": "recsys.data.prepared",
-    "Recommender": "recsys.serving.recommender",
-    "Sampling": "recsys.model.generation",
-    "audit": "recsys.data.audit",
-    "compare": "recsys.api",
-    "fit": "recsys.api",
-    "load": "recsys.api",
-    "load_experiment": "recsys.config",
-    "prepare": "recsys.data.prepared",
+    "Beam": "recsys.model.generation:Beam",
+    "Experiment": "recsys.config:Experiment",
+    "Greedy": "recsys.model.generation:Greedy",
+    "PreparedDataset": "recsys.data.prepared:PreparedDataset",
+    "Recommender": "recsys.serving.recommender:Recommender",
+    "Sampling": "recsys.model.generation:Sampling",
+    "audit": "recsys.data.audit:audit",
+    "compare": "recsys.api:compare",
+    "fit": "recsys.api:fit",
+    "load": "recsys.serving.recommender:Recommender.load",
+    "load_experiment": "recsys.config:load_experiment",
+    "prepare": "recsys.data.prepared:prepare",
 }
+"""Where each public name is defined, as module:attribute."""
 
 __all__ = [
     "Beam",
@@ -63,7 +71,20 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use: torch and MLflow take seconds, `recsys --help` none."""
+    """Import a public name on first use: torch and MLflow take seconds, `recsys --help` neither.
+
+    Raises:
+        AttributeError: the package has no such name.
+        ModuleNotFoundError: the name needs an extra that is not installed.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module 'recsys' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        hint = install_hint(error)
+        if hint is None:
+            raise
+        raise ModuleNotFoundError(f"recsys.{name} {hint}", name=error.name) from error
+    return attrgetter(attribute)(home)

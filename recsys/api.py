@@ -1,4 +1,4 @@
-"""The public functions that take what is at hand: paths or objects, runs or their ids."""
+"""The public functions: they take paths or objects, runs or their ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.experiments import fit as training
-from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import audit_of, learning_curves, log_report
 
 PathLike = str | os.PathLike[str]
@@ -33,18 +32,13 @@ def fit(
         dataset: a `PreparedDataset`, or its folder.
         overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
         out: folder of the results, ``runs/NAME`` if None.
-        fresh: start anew, whatever was interrupted.
+        fresh: start from the first epoch, even if there is a checkpoint to resume from.
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment, overrides)
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)
     return training.fit(experiment, dataset, out, fresh=fresh)
-
-
-def load(bundle: PathLike, dataset: PreparedDataset | PathLike | None = None) -> Recommender:
-    """Open a trained bundle; see `Recommender.load`."""
-    return Recommender.load(bundle, dataset)
 
 
 def compare(
@@ -58,19 +52,18 @@ def compare(
     method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> Comparison:
-    """Put runs, their ids or their names in one table; see `recsys.comparison.compare.compare`.
+    """Compare runs in one table; see `recsys.comparison.compare.compare`.
 
     Args:
-        runs: those to compare.
-        tracking: where they are; None: where the first `Run` among them was logged, or the default
-            store.
-        part: which targets, ``test`` or ``valid``.
-        metrics: None: the usual ones.
-        across_protocols: show runs of different protocols in one table.
-        pooled: runs that differ in seed and name alone are one row.
-        method: of the p-values: the randomisation test, or ``t`` for the paired t-test.
-        report: a folder to write the comparison to as a page, pictures, CSV and LaTeX; the first
-            run keeps a copy of them among its artifacts, under ``comparison``.
+        runs: runs, their ids or their names; all runs of the store if empty.
+        tracking: the MLflow store; if None, that of the first `Run` given, or the default one.
+        part: the targets, ``test`` or ``valid``.
+        metrics: names of metrics; the default ones if None.
+        across_protocols: whether runs of different protocols share a table.
+        pooled: whether runs that differ only in seed and name share a row.
+        method: the test behind the p-values: ``randomisation``, or ``t`` for the paired t-test.
+        report: a folder to write the comparison to as an HTML page, pictures, CSV and LaTeX; the
+            first run gets a copy as its artifact ``comparison``.
     """
     fitted = [run for run in runs if isinstance(run, training.Run)]
     if tracking is None:

@@ -1,4 +1,4 @@
-"""The commands: parse, call, print."""
+"""The commands: they parse their arguments, call the library and print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from rich.console import Console
 from rich.logging import RichHandler
 
-from recsys.cli import (  # noqa: F401 - they bring their commands along
+from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
     experiments,
     profiling,
@@ -20,19 +20,20 @@ from recsys.cli import (  # noqa: F401 - they bring their commands along
 )
 from recsys.cli.options import app
 from recsys.errors import InputError, NotFirstProcess, Terminated
+from recsys.extras import install_hint
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point: one line for what users can mend, and status 2."""
+    """Run a command; print an error that the user can fix as one line and exit with status 2."""
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
         handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
     )
-    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun has started
-    logging.getLogger("recsys").setLevel(logging.INFO if first else logging.ERROR)
+    is_first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
     try:
         app()
     except InputError as error:
@@ -42,3 +43,9 @@ def main() -> None:
         sys.exit(0)
     except Terminated:
         sys.exit(128 + signal.SIGTERM)
+    except ModuleNotFoundError as error:
+        hint = install_hint(error)
+        if hint is None:
+            raise
+        print(f"error: this command {hint}", file=sys.stderr)
+        sys.exit(2)

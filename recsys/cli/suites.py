@@ -11,7 +11,6 @@ import typer
 from recsys.cli.options import Config, Data, Json, Set, Uri, app, find_dataset, read_experiment
 from recsys.config import load_search, load_suite
 from recsys.console import show_comparison, show_rows
-from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +60,7 @@ def tune_model(
     as_json: Json = False,
 ) -> None:
     """Search for the best settings on validation with Optuna; run again, it goes on."""
-    try:
-        from recsys.experiments.tune import tune
-    except ModuleNotFoundError as error:
-        raise InputError("tune needs optuna: pip install 'recsys[tune]'") from error
-
+    from recsys.experiments.tune import tune
     from recsys.training import processes
 
     processes.refuse_several("tune")

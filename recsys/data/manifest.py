@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from recsys.config import Columns, Section
 from recsys.data.files import file_sha256
 from recsys.errors import InputError
+from recsys.extras import DISTRIBUTION
 
 MANIFEST = "manifest.json"
 
@@ -18,7 +19,7 @@ MANIFEST = "manifest.json"
 def library_version() -> str:
     """Return the version of the installed library; "source" if it is not installed."""
     try:
-        return metadata.version("recsys")
+        return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return "source"
 

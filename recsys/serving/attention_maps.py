@@ -19,8 +19,8 @@ from recsys.inference.ranking import top_k
 from recsys.model.protocols import GenerativeModel
 from recsys.model.recorded_attention import AttentionLayer, LayerKind
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import Moment, known_tokens
-from recsys.serving.one_history import OneHistory, one_history
+from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.inputs import OneHistory
 
 Kind = LayerKind | Literal["target"]
 """Which rows look at which columns: those of `LayerKind`; or candidates at purchases (target)."""
@@ -74,7 +74,7 @@ def inspect(
     *,
     items: Sequence[Any] = (),
     n: int | None = None,
-    at: Moment | None = None,
+    at: RequestTime | None = None,
 ) -> list[AttentionMap]:
     """The attention of a model when it reads a history, and scores items or generates purchases.
 
@@ -97,9 +97,9 @@ def inspect(
     Raises:
         InputError: the model has no attention, or not the kind that items or n are for; an item is
             not in the catalogue; no item of the history is; no item is left to recommend or
-            generate; see `one_history`.
+            generate; see `ModelBundle.read_history`.
     """
-    user = one_history(bundle, history, at)
+    user = bundle.read_history(history, at)
     model, vocabulary = bundle.model, bundle.vocabulary
     generative = model.as_generative()
     if items and model.head.kv_source is None:
@@ -112,7 +112,7 @@ def inspect(
         raise InputError("history: none of its items is in the catalogue: nothing to look at")
     longest = bundle.experiment.model.max_sequence_length
     recent = histories.latest(longest)
-    purchases = _labels(bundle, recent.items, user.places[-longest:] + 1)
+    purchases = _labels(bundle, recent.items, user.positions[-longest:] + 1)
     generated = np.empty(0, dtype=np.int32)
     if generative is not None:
         generated = _generate(bundle, generative, histories, 5 if n is None else n)

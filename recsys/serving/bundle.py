@@ -1,4 +1,4 @@
-"""The model bundle: a folder that holds all that scoring needs, and no pickle."""
+"""The model bundle: a folder with everything that scoring needs, and no pickle."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ from recsys.inference.scorer import Scorer
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Head, Model
-from recsys.serving.inputs import RawHistories, UserHistories
+from recsys.serving.ids import RequestTime
+from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE = "count_ensemble.safetensors"
 
 
 class ServingProtocol(Section):
-    """Under which rules the model was trained, and is to be used."""
+    """The rules that the model was trained under and recommends by."""
 
     split: str
-    """As the splits of `recsys.config` name themselves."""
+    """The split, as `recsys.config` writes it."""
     seen: Literal["filter", "allow"]
-    """Whether items of a user's history are left out of recommendations."""
+    """Whether items of a user's history are filtered from recommendations."""
     trained_on: TrainedOn
+    """The parts of the split that the weights were trained on."""
 
 
 class BundleManifest(FolderManifest):
-    """What a model bundle is made of."""
+    """The manifest of a model bundle."""
 
     noun: ClassVar[str] = "a model bundle"
     remedy: ClassVar[str] = "train the model again"
@@ -54,12 +56,12 @@ class BundleManifest(FolderManifest):
     format: Literal["recsys.bundle"] = "recsys.bundle"
     format_version: int = current_version
     dataset_fingerprint: str
-    """Of the prepared dataset it was trained on."""
+    """The fingerprint of the prepared dataset that the model was trained on."""
     num_items: int
     """Size of the catalogue, I."""
     protocol: ServingProtocol
     git_commit: str | None
-    """Of the code that trained it, where that is known."""
+    """The commit of the code that trained the model; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +74,12 @@ class ModelBundle:
     model: Model
     """On the CPU, in evaluation mode."""
     item_table: pl.DataFrame
-    """item_id, the features of the items, and count: how many interactions of the item the model
-    was trained on [I rows]; row i is item token i + 1."""
+    """I rows: item_id, the features of the items, and count, the number of interactions of the item
+    in training; row i is item token i + 1."""
     count_ensemble: CountEnsemble | None = None
-    """Counts whose scores are added to the model's."""
+    """The count ensemble whose scores are added to the model's; None if there is none."""
     encoders: Encoders = NO_ENCODERS
-    """Of the features that the model reads."""
+    """The encoders of the features that the model reads."""
 
     @classmethod
     def write(
@@ -91,22 +93,22 @@ class ModelBundle:
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
     ) -> ModelBundle:
-        """Write a bundle folder, whole or not at all, and open it.
+        """Write a bundle folder atomically and open it.
 
-        A bundle already there is replaced. The same arguments give the same bytes.
+        An existing bundle is replaced. The same arguments give the same bytes.
 
         Args:
             path: the folder.
-            model: the trained weights; it is left as it is.
+            model: the trained model; it is not changed.
             experiment: all settings.
-            dataset: what the model was trained on; a feature of its items named count gives way.
+            dataset: the training data; an item feature named count is overwritten.
             trained_on: the parts of the split that the weights were trained on.
-            git_commit: of the code that trained it.
-            count_ensemble: counted on the same part, to be added to the scores.
-            encoders: of the features that the model reads.
+            git_commit: the commit of the code that trained it.
+            count_ensemble: counts of the same parts, whose scores are added.
+            encoders: the encoders of the features that the model reads.
 
         Raises:
-            InputError: something else is at the path, or it cannot be written.
+            InputError: the path holds something else, or cannot be written.
         """
         path = Path(path)
         BundleManifest.previous(path)
@@ -141,8 +143,8 @@ class ModelBundle:
         """Open a folder that `write` wrote.
 
         Raises:
-            InputError: it is none, of another format version, a file is not what was written, or
-                the weights do not fit the config.
+            InputError: the folder is no bundle or has another format version, a file is not as it
+                was written, or the weights do not fit the config.
         """
         path = Path(path)
         manifest = BundleManifest.read(path)
@@ -168,20 +170,20 @@ class ModelBundle:
 
     @property
     def scorer(self) -> Scorer:
-        """The model, its a count ensemble with it, on the device where the model is."""
+        """The model plus its count ensemble, on the device of the model."""
         return model_scorer(self.model, self.experiment, self.count_ensemble)
 
     @property
     def retriever(self) -> Scorer:
-        """All of the score but what target attention adds: finds what is worth its while.
+        """The score without the part of target attention: finds the items worth ranking by it.
 
         Raises:
             InputError: the model has no target attention.
         """
         if self.model.head.kv_source is None:
             raise InputError(
-                f"{self.path}: two stages are for target attention: {self.experiment.family} "
-                "scores by dot products alone, which leaves nothing to rank anew"
+                f"{self.path}: two stages need target attention: {self.experiment.family} scores "
+                "by dot products alone, so a second stage would not change the ranking"
             )
         return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
 
@@ -196,19 +198,34 @@ class ModelBundle:
         return self.model.times
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
-        """Histories in raw ids as the model reads them: see `UserHistories.from_raw`."""
+        """Read histories in raw ids: see `UserHistories.from_raw`."""
         return UserHistories.from_raw(
             histories, self.experiment.data, self.vocabulary, self.encoders
         )
 
-    def refuse_held_out(self, dataset: PreparedDataset, part: Part) -> None:
-        """Before the figures of held-out targets: may they be taken of this model?
+    def read_history(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
+        """Read the history of one user, with the times that the model reads.
 
         Raises:
-            InputError: it was trained on the targets, or on another dataset.
+            InputError: the history has not exactly one user; see `UserHistories.from_raw` and
+                `UserHistories.with_request_time`.
+        """
+        if not isinstance(history, UserHistories):
+            history = self.read_histories(one_user_source(history))
+        if len(history.user_ids) != 1:
+            raise InputError(f"history: of one user, not of {len(history.user_ids)}")
+        return history.with_request_time(self.times, at)
+
+    def refuse_held_out(self, dataset: PreparedDataset, part: Part) -> None:
+        """Refuse to evaluate on targets that the model has seen or cannot read.
+
+        Raises:
+            InputError: the model was trained on the targets, or on another dataset.
         """
         if part == "valid" and "valid" in self.manifest.protocol.trained_on:
-            raise InputError(f"{self.path}: was trained on the validation targets too (a refit)")
+            raise InputError(
+                f"{self.path}: the model was trained on the validation targets too (a refit)"
+            )
         if dataset.fingerprint != self.manifest.dataset_fingerprint:
             raise InputError(
                 f"{dataset.path}: fingerprint {dataset.fingerprint[:12]} is not that of the "
@@ -218,17 +235,17 @@ class ModelBundle:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Item ids to item tokens and back."""
+        """The mapping between item ids and item tokens."""
         return Vocabulary(self.item_table["item_id"])
 
     @property
     def name_columns(self) -> list[str]:
-        """Columns of the item table that tell a person what an item is: name, title or none."""
+        """The columns of the item table that name an item for people: name, title, both or none."""
         return [name for name in ("name", "title") if name in self.item_table.columns]
 
     @property
     def popularity(self) -> NDArray[np.float32]:
-        """Interactions the model was trained on, by item [I]; entry i is item token i + 1."""
+        """Shape [I]: interactions of each item in training; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
 
 
@@ -238,7 +255,7 @@ def model_scorer(
     count_ensemble: CountEnsemble | None = None,
     head: Head | None = None,
 ) -> Scorer:
-    """The scores of a model, or of another head on it, those of the a count ensemble added."""
+    """Return the scorer of a model, with another head or a count ensemble if given."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
 
@@ -253,7 +270,7 @@ def _load_weights(model: Model, path: Path) -> None:
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise InputError(
-                f"{path}: weight {name!r} is {found.get(name, 'missing')}, where the config makes "
-                f"it {expected.get(name, 'unknown')}"
+                f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
+                f"{expected.get(name, 'unknown')}"
             )
     model.load_state_dict(weights)

@@ -15,12 +15,12 @@ from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.attention import last_states
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import Moment, known_tokens
-from recsys.serving.one_history import OneHistory, one_history
+from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.inputs import OneHistory
 
 
 def explain(
-    bundle: ModelBundle, history: OneHistory, item: Any, *, at: Moment | None = None
+    bundle: ModelBundle, history: OneHistory, item: Any, *, at: RequestTime | None = None
 ) -> pl.DataFrame:
     """Explain the score of an item by what each purchase of a history adds to it.
 
@@ -44,7 +44,7 @@ def explain(
 
     Raises:
         InputError: the model has neither target attention nor a count ensemble; the item, or every
-            item of the history, is not in the catalogue; see `one_history`.
+            item of the history, is not in the catalogue; see `ModelBundle.read_history`.
     """
     model, count_ensemble, vocabulary = bundle.model, bundle.count_ensemble, bundle.vocabulary
     if model.head.kv_source is None and count_ensemble is None:
@@ -52,12 +52,12 @@ def explain(
             f"{bundle.path}: only the scores of target attention and of a count ensemble have "
             f"parts to explain, not those of {bundle.experiment.family}"
         )
-    user = one_history(bundle, history, at)
+    user = bundle.read_history(history, at)
     candidate = known_tokens([item], vocabulary, "item", "catalogue")
     read = bundle.experiment.model.max_sequence_length
     longest = read if count_ensemble is None else count_ensemble.items_read(read)
     latest = slice(0 if longest is None else -longest, None)
-    tokens, positions = user.histories.items[latest], user.places[latest]
+    tokens, positions = user.histories.items[latest], user.positions[latest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
     recent = user.histories.latest(read)

@@ -1,4 +1,4 @@
-"""Items that came after the training: their features stand in for what was done with others."""
+"""Items that are newer than the model, which scores them by their features alone."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import id_series
+from recsys.serving.ids import id_series
 
 
 def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
-    """The same model over a catalogue that goes on behind the items it was trained on.
+    """Return the same model with new items appended to its catalogue.
 
-    It knows the new ones by their features alone; counts say nothing of them.
+    It knows the new items by their features alone; the count ensemble gives them no counts.
 
     Args:
         bundle: a model with ``model.item_features``.
-        items: item_id and the columns of those, one row for each new item.
+        items: item_id and the columns of the item features, one row for each new item.
 
     Raises:
-        InputError: the model reads no features; an id is missing, in the catalogue already, there
-            twice or of another type than there; a column is missing, or has values that are not of
-            its kind.
+        InputError: the model reads no item features; an id is missing, is in the catalogue already,
+            occurs twice or has another type than the catalogue's; a column is missing, or has
+            values of another kind.
     """
     if bundle.encoders.items is None:
         raise InputError(
-            f"{bundle.path}: its model knows items by what was done with them alone, nothing of "
-            "new ones: train it with model.item_features"
+            f"{bundle.path}: the model knows items only by their interactions and cannot score new "
+            "ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
     item_table = _with_rows(bundle.item_table, items, bundle.encoders.items, origin)
@@ -50,7 +50,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
 def _with_rows(
     items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
 ) -> pl.DataFrame:
-    """The item table, and behind it the rows of the new items."""
+    """Append the rows of the new items to the item table."""
     new = read_table(source, origin=origin)
     needed = ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
@@ -60,16 +60,18 @@ def _with_rows(
         noun = "integers" if known.dtype.is_integer() else "text"
         raise InputError(f"{origin}: the ids of the catalogue are {noun}, not {ids[0]!r}")
     ids = ids.cast(known.dtype)
-    for twice, place in (
-        (ids.is_in(known.implode()), "in the catalogue already"),
-        (ids.is_duplicated(), "there twice"),
+    for wrong, reason in (
+        (ids.is_in(known.implode()), "is in the catalogue already"),
+        (ids.is_duplicated(), "occurs twice"),
     ):
-        if twice.any():
-            raise InputError(f"{origin}: item_id {ids.filter(twice)[0]!r} is {place}")
+        if wrong.any():
+            raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
     rows = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
     try:
         both = [items, rows.select(column for column in items.columns if column in rows.columns)]
         return pl.concat(both, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(f"{origin}: not of the types of the catalogue: {reason}") from error
+        raise InputError(
+            f"{origin}: columns have other types than the catalogue: {reason}"
+        ) from error

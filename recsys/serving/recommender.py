@@ -1,4 +1,4 @@
-"""The recommender as users meet it: raw ids in, raw ids out."""
+"""The recommender: histories in raw ids to recommended or scored items in raw ids."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import TableSource, frame_like, read_table
-from recsys.data.vocabulary import Vocabulary
+from recsys.data.tables import TableSource, frame_like
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer, user_batches
+from recsys.inference.scorer import Scorer
 from recsys.inference.two_stages import TwoStages
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain
 from recsys.serving.generate import generate
-from recsys.serving.inputs import Moment, RawHistories, UserHistories, known_tokens
+from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.inputs import OneHistory, RawHistories, UserHistories
 from recsys.serving.new_items import with_new_items
-from recsys.serving.one_history import OneHistory
-from recsys.serving.serving_scorer import ServingScorer
+from recsys.serving.pairs import UserItemPairs
 
 Frame = Any
-"""A data frame of the caller's kind: pandas for pandas, and so on; polars where none was given."""
+"""A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
     """Recommends, scores, generates, explains and inspects with a trained model.
 
-    Users need not have been seen in training: their history is all the model reads. A history
-    without any item of the catalogue is answered from popularity, and marked so.
+    Users need not occur in the training log: the model reads nothing but their history. A user
+    whose history has no item of the catalogue gets the most popular items, marked as such.
     """
 
     bundle: ModelBundle
     dataset: PreparedDataset | None = None
-    """Where users are looked up who are given by their id alone."""
+    """The dataset in which users given by id are looked up."""
 
     @classmethod
     def load(
@@ -53,22 +53,17 @@ class Recommender:
         path: str | os.PathLike[str],
         dataset: PreparedDataset | str | os.PathLike[str] | None = None,
     ) -> Recommender:
-        """Open a bundle, and a prepared dataset if users are to be asked for by id.
+        """Open a bundle, and a prepared dataset to look users up in.
 
         Raises:
-            InputError: one of the folders will not do.
+            InputError: one of the folders cannot be opened.
         """
         if isinstance(dataset, str | os.PathLike):
             dataset = PreparedDataset.open(dataset)
         return cls(ModelBundle.open(path), dataset)
 
     def with_new_items(self, items: TableSource) -> Recommender:
-        """For new items too, which the model knows by their features alone: see `with_new_items`.
-
-        Args:
-            items: item_id and the columns of ``model.item_features`` (a frame, or the path of a
-                file), one row for each new item.
-        """
+        """Add items that are newer than the model: see `with_new_items`."""
         return Recommender(with_new_items(self.bundle, items), self.dataset)
 
     def read_histories(
@@ -76,18 +71,19 @@ class Recommender:
         histories: RawHistories | UserHistories | None = None,
         users: Iterable[Any] | None = None,
     ) -> UserHistories:
-        """The histories as the model reads them, and how many of their items it does not know.
+        """Read histories as the model sees them, and count their unknown items.
 
         Args:
-            histories: a log (a frame, or the path of a file) in the columns of the training log or
-                user_id, item_id, timestamp, ordered as in training; or item ids by user id, or a
+            histories: a log (a frame, or the path of a file) with the columns of the training log
+                or user_id, item_id, timestamp, sorted as in training; or item ids by user id, or a
                 list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
-                interactions or users wants a log, with their columns.
-            users: ids of users, looked up in the dataset: their whole history there, the test
+                features of interactions or users needs a log with their columns.
+            users: ids of users, looked up in the dataset: their full history there, the test
                 target included.
 
         Raises:
-            InputError: not exactly one of the two is given, or it will not do; an unknown user.
+            InputError: both arguments are given or neither is; the histories cannot be read; a user
+                is unknown.
         """
         if (histories is None) == (users is None):
             raise InputError("give either histories or users")
@@ -95,9 +91,9 @@ class Recommender:
             return histories
         if histories is not None:
             return self.bundle.read_histories(histories)
-        if self._read_dataset is None or users is None:
+        if self._encoded_dataset is None or users is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
-        return UserHistories.from_dataset(users, self._read_dataset, self.bundle.vocabulary)
+        return UserHistories.from_dataset(users, self._encoded_dataset, self.bundle.vocabulary)
 
     def recommend(
         self,
@@ -106,40 +102,38 @@ class Recommender:
         users: Iterable[Any] | None = None,
         k: int = 10,
         seen: Seen | None = None,
-        at: Moment | None = None,
+        at: RequestTime | None = None,
         retrieve: int | None = None,
     ) -> Frame:
-        """The k best items for each user.
+        """Recommend the k best items to each user.
 
         Args:
             histories: see `read_histories`.
             users: see `read_histories`.
-            k: items per user; fewer where filtering leaves fewer.
-            seen: filter: no item of the history is recommended; allow: any may be. None: as in
-                training.
-            at: when the recommendation is asked for; for the models that read it, and only they
-                need it.
-            retrieve: target attention ranks only so many items for each user, the best by the
-                dot product (and the counts, where the bundle has them): faster where the catalogue
-                is large, and what that misses is missed. None: it ranks all.
+            k: items per user; fewer if filtering leaves fewer.
+            seen: "filter" recommends no item of the history, "allow" any item; as in training if
+                None.
+            at: the request time; only models with ``times=request`` need it, others ignore it.
+            retrieve: how many items per user target attention ranks, the best by the dot product
+                (plus the count ensemble, if any): faster for a large catalogue, but good items
+                outside them are missed. All items if None.
 
         Returns:
-            user_id, item_id, score, rank (from 1), source ("model", or "popularity" for an empty
-            history: its score is the number of interactions in training), best item first.
+            user_id, item_id, score, rank (from 1) and source, best item first. The source is
+            "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; fewer than k are to be
-                retrieved, or the model has no target attention to rank them by; the model reads
-                times, and there are none; see `read_histories`.
+            InputError: k is not between 1 and the size of the catalogue; ``retrieve`` is below k,
+                or the model has no target attention; the model reads times and gets none; see
+                `read_histories`.
         """
         seen = self._seen(seen)
         scorer = self._scorer if retrieve is None else self._two_stages(retrieve, k, seen)
-        asked = self.read_histories(histories, users).told(self.bundle.times, at)
-        tokens, scores = top_k(scorer, asked.histories, k, seen)
+        queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
+        tokens, scores = top_k(scorer, queries.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
-        answer = _answer(
-            asked, rows, self.bundle.vocabulary.decode(tokens[rows, columns]), scores[rows, columns]
-        )
+        items = self.bundle.vocabulary.decode(tokens[rows, columns])
+        answer = _answer(queries, rows, items, scores[rows, columns])
         rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
         return frame_like(answer.insert_column(3, rank), histories)
 
@@ -149,9 +143,9 @@ class Recommender:
         candidates: TableSource | Sequence[Any] = (),
         *,
         users: Iterable[Any] | None = None,
-        at: Moment | None = None,
+        at: RequestTime | None = None,
     ) -> Frame:
-        """The scores of candidate items.
+        """Score candidate items; no other item is scored.
 
         Args:
             histories: see `read_histories`.
@@ -161,23 +155,20 @@ class Recommender:
             at: see `recommend`.
 
         Returns:
-            user_id, item_id, score, source, as in `recommend`, in the order of the candidates.
+            user_id, item_id, score and source as in `recommend`, in the order of the candidates.
 
         Raises:
             InputError: a candidate is not in the catalogue, or its user not among the histories;
-                the model reads times, and there are none; see `read_histories`.
+                the model reads times and gets none; see `read_histories`.
         """
-        asked = self.read_histories(histories, users).told(self.bundle.times, at)
-        rows, tokens = self._pairs(asked, candidates)
-        scores = np.empty(len(rows), dtype=np.float32)
-        wanted, pair_rows = np.unique(rows, return_inverse=True)
-        order = np.argsort(pair_rows, kind="stable")
-        for batch in user_batches(len(wanted), self.bundle.num_items):
-            start, stop = np.searchsorted(pair_rows[order], [batch.start, batch.stop])
-            pairs = order[start:stop]
-            part = self._scorer.score(asked.histories.take(wanted[batch])).cpu().numpy()
-            scores[pairs] = part[pair_rows[pairs] - batch.start, tokens[pairs]]
-        answer = _answer(asked, rows, self.bundle.vocabulary.decode(tokens), scores)
+        queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
+        pairs = UserItemPairs.from_raw(candidates, queries.user_ids, self.bundle.vocabulary)
+        scores = np.empty(len(pairs.items), dtype=np.float32)
+        for batch in pairs.batches():
+            found = self._scorer.score(queries.histories.take(batch.users), batch.candidates)
+            scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
+        items = self.bundle.vocabulary.decode(pairs.items)
+        answer = _answer(queries, pairs.users, items, scores)
         return frame_like(answer, histories, candidates)
 
     def generate(
@@ -191,20 +182,20 @@ class Recommender:
         seen: Seen | None = None,
         repeats: bool = False,
     ) -> Frame:
-        """The next n purchases of each user, in order: see `generate`.
+        """Generate the next n purchases of each user, in order: see `generate`.
 
         Args:
             histories: see `read_histories`.
             users: see `read_histories`.
-            n: purchases for each user.
-            strategy: `Greedy` (None), `Beam` or `Sampling`.
-            candidates: ids of the items that may be generated; None: the whole catalogue.
+            n: purchases per user.
+            strategy: `Greedy`, `Beam` or `Sampling`; greedy if None.
+            candidates: ids of the items that may be generated; all items if None.
             seen: see `recommend`.
-            repeats: an item may be generated more than once.
+            repeats: whether a list may hold an item more than once.
 
         Raises:
-            InputError: the model has no decoder or cannot write so many; a candidate is not in the
-                catalogue; see `read_histories`.
+            InputError: the model has no decoder or cannot generate so many; a candidate is not in
+                the catalogue; see `read_histories`.
         """
         seen = self._seen(seen)
         tokens = None
@@ -212,10 +203,10 @@ class Recommender:
             if not len(candidates):
                 raise InputError("candidates: name at least one item")
             tokens = known_tokens(candidates, self.bundle.vocabulary, "candidate item", "catalogue")
-        asked = self.read_histories(histories, users)
+        queries = self.read_histories(histories, users)
         answer = generate(
             self.bundle,
-            asked,
+            queries,
             n,
             strategy or Greedy(),
             seen=seen,
@@ -224,8 +215,10 @@ class Recommender:
         )
         return frame_like(answer, histories)
 
-    def explain(self, history: OneHistory, item: Any, *, at: Moment | None = None) -> pl.DataFrame:
-        """What each purchase of a history adds to the score of an item: see `explain`."""
+    def explain(
+        self, history: OneHistory, item: Any, *, at: RequestTime | None = None
+    ) -> pl.DataFrame:
+        """Show what each purchase of a history adds to the score of an item: see `explain`."""
         return explain(self.bundle, history, item, at=at)
 
     def inspect(
@@ -234,67 +227,74 @@ class Recommender:
         *,
         items: Sequence[Any] = (),
         n: int | None = None,
-        at: Moment | None = None,
+        at: RequestTime | None = None,
     ) -> list[AttentionMap]:
-        """Where each block and head of the model looks for a history: see `inspect`."""
+        """Return the attention weights of each block and head for a history: see `inspect`."""
         return inspect(self.bundle, history, items=items, n=n, at=at)
 
     def _seen(self, seen: Seen | None) -> Seen:
-        """The policy asked for, or that of training."""
+        """Return the given policy, or that of training."""
         seen = seen or self.bundle.manifest.protocol.seen
         if seen not in ("filter", "allow"):
             raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
         return seen
 
-    def _pairs(
-        self, asked: UserHistories, candidates: TableSource | Sequence[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Rows of users and item tokens [N] of the candidates."""
-        vocabulary, place = self.bundle.vocabulary, "catalogue"
-        if isinstance(candidates, Sequence) and not isinstance(candidates, str):
-            tokens = known_tokens(candidates, vocabulary, "candidate item", place)
-            everyone = np.arange(len(asked.user_ids))
-            return np.repeat(everyone, len(tokens)), np.tile(tokens, len(everyone))
-        table = read_table(candidates, ["user_id", "item_id"], _origin(candidates))
-        tokens = known_tokens(table["item_id"], vocabulary, "candidate item", place)
-        users = known_tokens(table["user_id"], Vocabulary(asked.user_ids), "user", "histories")
-        return users.astype(np.int64) - 1, tokens
-
     @cached_property
-    def _read_dataset(self) -> PreparedDataset | None:
-        """The dataset as the model reads it."""
+    def _encoded_dataset(self) -> PreparedDataset | None:
+        """The dataset with the features that the model reads."""
         return None if self.dataset is None else self.bundle.encoders.read(self.dataset)
 
     @cached_property
-    def _scorer(self) -> ServingScorer:
-        return self._serving(self.bundle.scorer)
+    def _scorer(self) -> PopularityFallback:
+        return self._with_fallback(self.bundle.scorer)
 
-    def _two_stages(self, retrieve: int, k: int, seen: Seen) -> ServingScorer:
-        """Only the best by the retriever are ranked."""
+    def _two_stages(self, retrieve: int, k: int, seen: Seen) -> PopularityFallback:
         if retrieve < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
         bundle = self.bundle
-        return self._serving(TwoStages(bundle.retriever, bundle.scorer, retrieve, seen))
+        return self._with_fallback(TwoStages(bundle.retriever, bundle.scorer, retrieve, seen))
 
-    def _serving(self, scorer: Scorer) -> ServingScorer:
+    def _with_fallback(self, scorer: Scorer) -> PopularityFallback:
         counts = torch.from_numpy(self.bundle.popularity)
-        return ServingScorer(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))
+        return PopularityFallback(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PopularityFallback:
+    """Scores of a model, and of popularity for empty histories. A `Scorer`."""
+
+    model: Scorer
+    popularity: Tensor
+    """Shape [I + 1]: the score of each item token; -inf for PAD."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.model.num_items
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`; the scores are on the CPU."""
+        rows = np.flatnonzero(histories.lengths)
+        if candidates is None:
+            scores = self.popularity.repeat(len(histories), 1)
+        else:
+            scores = self.popularity[torch.from_numpy(candidates.astype(np.int64))]
+        if len(rows):
+            own = None if candidates is None else candidates[rows]
+            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
+        return scores
 
 
 def _answer(
-    asked: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
+    queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
 ) -> pl.DataFrame:
-    """One line per pair of a user, given by row, and an item [N]."""
-    sources = np.where(asked.histories.lengths == 0, "popularity", "model")
+    """One line per pair [N] of a user, given by row, and an item."""
+    sources = np.where(queries.histories.lengths == 0, "popularity", "model")
     return pl.DataFrame(
         {
-            "user_id": asked.user_ids.gather(rows),
+            "user_id": queries.user_ids.gather(rows),
             "item_id": items,
             "score": scores,
             "source": pl.Series(sources, dtype=pl.String).gather(rows),
         }
     )
-
-
-def _origin(candidates: object) -> str:
-    return str(candidates) if isinstance(candidates, str | os.PathLike) else "candidates"

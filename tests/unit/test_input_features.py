@@ -490,7 +490,9 @@ def test_histories_without_the_features_are_refused(
     ):
         with pytest.raises(InputError, match=reads):
             ask()
-    with pytest.raises(InputError, match="column 'age': is of users, and user 'ann' has both 20 a"):
+    with pytest.raises(
+        InputError, match="column 'age' is a user feature, but user 'ann' has both 20 a"
+    ):
         recommender.recommend(raw.with_columns(age=pl.col("age") + pl.col("timestamp")), k=1)
     with pytest.raises(InputError, match="history: of one user, not of 3"):
         recommender.explain(raw, "hat")

@@ -166,14 +166,14 @@ def test_new_items_come_twice_and_as_files(untitled: Recommender, tmp_path: Path
     ("changes", "message"),
     [
         ({"item_id": ["scarf", "hat"]}, "new items: item_id 'hat' is in the catalogue already"),
-        ({"item_id": ["scarf", "scarf"]}, "new items: item_id 'scarf' is there twice"),
+        ({"item_id": ["scarf", "scarf"]}, "new items: item_id 'scarf' occurs twice"),
         ({"item_id": ["scarf", None]}, "new items: an id is missing"),
         ({"item_id": [1, 2]}, "new items: the ids of the catalogue are text, not 1"),
         (
             {"price": ["9.5", "dear"]},
             "number 'price': item 'shoes' has 'dear', which is not a n",
         ),
-        ({"kind": [["neck"], ["shoe"]]}, "new items: not of the types of the catalogue"),
+        ({"kind": [["neck"], ["shoe"]]}, "new items: columns have other types than the catalogue"),
     ],
 )
 def test_new_items_that_will_not_do(

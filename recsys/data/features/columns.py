@@ -10,9 +10,6 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
-from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
 
 from recsys.config import (
     CategoriesFeature,
@@ -162,6 +159,9 @@ class TextColumn:
     @classmethod
     def fit(cls, feature: TextFeature, entity: Entity, table: pl.DataFrame) -> Self:
         """See `FeatureColumn.fit`; two rows must share a word."""
+        from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+
         cells, name = cls.read(feature, entity, table), ColumnName(entity, feature)
         check_varied(feature, entity, table, cells)
         try:
@@ -180,6 +180,10 @@ class TextColumn:
 
     def encode(self, cells: pl.Series) -> EncodedCells:
         """See `FeatureColumn.encode`: vectors of length 1, or 0 if no word is known."""
+        # Loaded on use: scoring needs scikit-learn only for models that read text.
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
+
         vectorizer = TfidfVectorizer(vocabulary=self.words)
         vectorizer.idf_ = self.rarity
         vectors = vectorizer.transform(cells.fill_null("")) @ self.directions.T

@@ -1,0 +1,31 @@
+"""The optional dependencies: scoring needs none of them, training and comparing do."""
+
+from __future__ import annotations
+
+DISTRIBUTION = "recsys-target-attention"
+"""The name of the distribution on a package index; the import name is recsys."""
+
+EXTRA_OF = {
+    "filelock": "train",
+    "jinja2": "train",
+    "matplotlib": "train",
+    "mlflow": "train",
+    "optuna": "tune",
+    "pandas": "train",
+    "pytorch_lightning": "train",
+    "sklearn": "train",
+}
+"""The extra that installs each optional module."""
+
+
+def install_hint(error: ModuleNotFoundError) -> str | None:
+    """Return how to install the module that an import lacked; None if it is in no extra.
+
+    >>> install_hint(ModuleNotFoundError("No module named 'optuna'", name="optuna.trial"))
+    "needs optuna, of the extra tune: pip install 'recsys-target-attention[tune]'"
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[module]
+    return f"needs {module}, of the extra {extra}: pip install '{DISTRIBUTION}[{extra}]'"

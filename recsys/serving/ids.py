@@ -1,0 +1,76 @@
+"""Raw ids and times of the caller, checked and turned into tokens and integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.config import time_value
+from recsys.data.histories import PAD
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError, did_you_mean
+
+RequestTime = float | str | datetime
+"""The time a recommendation is requested for: a number on the scale of the training log or, if the
+log had dates, a date (text is ISO 8601, and UTC if it names no zone)."""
+
+
+def id_series(values: Iterable[Any], place: str) -> pl.Series:
+    """Return ids as a series of integers or text.
+
+    Args:
+        values: the ids.
+        place: where they come from; messages start with it.
+
+    Raises:
+        InputError: an id is missing, or is neither an integer nor text.
+    """
+    if isinstance(values, str):
+        raise InputError(f"{place}: a list of ids, not {values!r}")
+    try:
+        ids = pl.Series(list(values))
+    except (TypeError, OverflowError) as error:
+        raise InputError(f"{place}: ids are all integers or all text") from error
+    if ids.null_count():
+        raise InputError(f"{place}: an id is missing")
+    if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
+        raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
+    return ids
+
+
+def known_tokens(
+    ids: pl.Series | Sequence[Any], vocabulary: Vocabulary, noun: str, place: str
+) -> NDArray[np.int32]:
+    """Return the tokens [N] of ids [N] that must all be in the vocabulary.
+
+    Raises:
+        InputError: an id is unknown; the message names the id and the place, and the most similar
+            known id if ids are text.
+    """
+    ids = ids if isinstance(ids, pl.Series) else id_series(ids, f"{noun}s")
+    tokens = vocabulary.encode(ids)
+    if (tokens == PAD).any():
+        unknown = ids[int(np.argmax(tokens == PAD))]
+        text = vocabulary.ids.dtype == pl.String
+        hint = did_you_mean(str(unknown), vocabulary.ids) if text else ""
+        raise InputError(f"{noun} {unknown!r} is not in the {place}{hint}")
+    return tokens
+
+
+def request_time_value(at: RequestTime) -> int:
+    """Return a request time on the scale of a prepared log.
+
+    Raises:
+        InputError: it is neither a number nor an ISO 8601 date.
+    """
+    if isinstance(at, int):
+        return at  # as it is: a float has 53 bits
+    try:
+        return int(time_value(at.isoformat() if isinstance(at, datetime) else at))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"at={at!r}: a number or an ISO 8601 date") from error

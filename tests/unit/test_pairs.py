@@ -1,0 +1,132 @@
+"""Scoring pairs of a user and an item: only these are scored, in bounded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from recsys.data.prepared import PreparedDataset
+from recsys.inference import scorer as scorer_module
+from recsys.model.protocols import CandidateRepresentation
+from recsys.model.target_attention import TargetAttentionHead
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.pairs import UserItemPairs
+from recsys.serving.recommender import Recommender
+
+ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
+HISTORIES = {
+    "ann": ["hat"],
+    "bob": ["boots", "gloves"],
+    "cat": ["jacket", "hat"],
+    "new": [],
+    "dan": ["socks", "socks", "hat"],
+    "eve": ["gloves", "jacket"],
+}
+
+
+@pytest.fixture(scope="session")
+def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
+    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
+
+
+@pytest.fixture
+def items_scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items the head has read, call by call; a catalogue is read once for all users."""
+    counts: list[int] = []
+    represent: Callable[..., CandidateRepresentation] = TargetAttentionHead.represent_candidates
+
+    def count(head: TargetAttentionHead, embeddings: torch.Tensor) -> CandidateRepresentation:
+        counts.append(embeddings.shape[:-1].numel())
+        return represent(head, embeddings)
+
+    monkeypatch.setattr(TargetAttentionHead, "represent_candidates", count)
+    return counts
+
+
+def catalogue_scores(recommender: Recommender, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """The scores of pairs, picked from every user's scores of all items."""
+    best = recommender.recommend(HISTORIES, k=5, seen="allow")
+    scores = {(user, item): score for user, item, score in best.select(best.columns[:3]).rows()}
+    return [scores[pair] for pair in pairs]
+
+
+def frame(pairs: Sequence[tuple[str, str]]) -> pl.DataFrame:
+    schema = {"user_id": pl.String, "item_id": pl.String}
+    return pl.DataFrame(pairs, schema=schema, orient="row")
+
+
+def test_only_the_candidates_are_scored(recommender: Recommender, items_scored: list[int]) -> None:
+    pairs = [("dan", "hat"), ("ann", "boots"), ("dan", "socks"), ("dan", "boots"), ("new", "hat")]
+    recommender.score(HISTORIES, frame(pairs))
+    assert sum(items_scored) == 4  # the pair of the empty history needs no model
+    items_scored.clear()
+    recommender.score(HISTORIES, ["hat", "socks"])
+    assert sum(items_scored) == 5 * 2
+    items_scored.clear()
+    recommender.recommend(HISTORIES, k=1)
+    assert sum(items_scored) == 5 + 1  # the catalogue and PAD
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(st.sampled_from(sorted(HISTORIES)), st.sampled_from(ITEMS)), max_size=20
+    ),
+    users_per_batch=st.integers(1, 3),
+)
+def test_scores_of_pairs_are_those_of_the_catalogue(
+    recommender: Recommender, pairs: list[tuple[str, str]], users_per_batch: int
+) -> None:
+    expected = catalogue_scores(recommender, pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+        patch.setattr(scorer_module, "FEWEST_USERS", users_per_batch)
+        answer = recommender.score(HISTORIES, frame(pairs))
+    assert_frame_equal(answer.select("user_id", "item_id"), frame(pairs))
+    assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
+
+
+def test_each_batch_reads_the_histories_of_its_own_users(
+    recommender: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 2)
+    pairs = [(user, item) for item in ITEMS for user in ("eve", "dan", "new", "bob", "ann")]
+    answer = recommender.score(HISTORIES, frame(pairs))
+    assert answer["score"].to_list() == pytest.approx(
+        catalogue_scores(recommender, pairs), abs=1e-5
+    )
+    scores = answer.filter(item_id="hat")["score"]
+    assert scores.n_unique() == len(scores)  # so rows of another batch would be noticed
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=60))
+def test_batches_hold_each_pair_once_and_less_than_half_padding(
+    pairs: list[tuple[int, int]],
+) -> None:
+    users = np.array([user for user, _ in pairs], dtype=np.int64)
+    items = np.array([item for _, item in pairs], dtype=np.int32)
+    found = list(UserItemPairs(users, items).batches())
+    indices = [index for batch in found for index in batch.pairs]
+    assert sorted(indices) == list(range(len(pairs)))
+    for batch in found:
+        present = batch.candidates != 0
+        assert items[batch.pairs].tolist() == batch.candidates[present].tolist()
+        assert users[batch.pairs].tolist() == batch.users[present.nonzero()[0]].tolist()
+        assert present.mean() > 0.5
+
+
+def test_a_batch_holds_as_many_scores_as_one_of_a_catalogue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 24)
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
+    users, items = np.repeat(np.arange(10), 5), np.tile(np.arange(1, 6, dtype=np.int32), 10)
+    batches = list(UserItemPairs(users, items).batches())
+    assert [batch.candidates.shape for batch in batches] == [(4, 5), (4, 5), (2, 5)]
