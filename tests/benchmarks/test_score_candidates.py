@@ -117,7 +117,7 @@ def test_score_a_few_candidates(
         for task, figures in medians.items():
             print(
                 f"{task}: {figures['seconds']:.2f} s ({figures['work']:.2f} s of the processor), "
-                f"peak {figures['peak']:,.0f} MiB, {figures['above']:,.0f} MiB above the loaded model"
+                f"peak {figures['peak']:,.0f} MiB, {figures['above']:,.0f} MiB above the model"
             )
         ratios = {
             name: medians["score"][name] / max(medians["recommend"][name], 1e-9)
