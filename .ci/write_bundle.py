@@ -1,0 +1,33 @@
+"""Write a small untrained bundle, a log and pairs to score into a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from recsys.config import Experiment, NextItemConfig
+from recsys.data.prepared import prepare
+from recsys.inference.catalogue import Catalogue
+from recsys.serving.bundle import ModelBundle
+
+folder = Path(sys.argv[1])
+items = ["boots", "gloves", "hat", "jacket", "socks"]
+log = pl.DataFrame(
+    {
+        "user_id": [f"u{user}" for user in range(20) for _ in range(5)],
+        "item_id": [items[(user + step) % 5] for user in range(20) for step in range(5)],
+        "timestamp": [step for _ in range(20) for step in range(5)],
+    }
+)
+dataset = prepare(log, out=folder / "data")
+experiment = Experiment(model=NextItemConfig(embedding_dim=8, max_sequence_length=5))
+torch.manual_seed(0)
+interactions = np.bincount(dataset.histories("valid").items, minlength=dataset.num_items + 1)
+model = Catalogue.of(experiment.model, dataset).new_model(experiment.model, interactions)
+ModelBundle.write(folder / "bundle", model, experiment, dataset, ("train",))
+log.head(10).write_csv(folder / "log.csv")
+pl.DataFrame({"user_id": ["u0", "u1"], "item_id": ["hat", "socks"]}).write_csv(folder / "pairs.csv")
