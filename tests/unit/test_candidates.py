@@ -147,7 +147,7 @@ def test_given_candidates(
     )
     with caplog.at_level(logging.WARNING):
         candidates = read_candidates(tmp_path / "candidates.csv", dataset, holdout)
-    assert "candidates.csv: 1 candidates outside the catalogue left out" in caplog.text
+    assert "candidates.csv: 1 candidates outside the catalogue dropped" in caplog.text
     # The order of the rows does not matter.
     assert read_candidates(table, dataset, holdout).name == candidates.name
     (two,) = dataset.vocabulary.encode([2]).tolist()
@@ -214,7 +214,7 @@ def test_a_sampled_run_says_so_wherever_it_is_shown(
     assert table.protocol.candidates == tags["protocol.candidates"]
     assert choose_candidates(experiment.evaluation, dataset, "test", holdout) is not None
     words = compare([sampled], experiment.tracking).protocol
-    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: figures of sampled cand" in words
+    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: metrics of sampled cand" in words
     assert "SAMPLED" not in compare([every], experiment.tracking).protocol
     with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
         compare([every, sampled], experiment.tracking)
