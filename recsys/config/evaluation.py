@@ -69,8 +69,8 @@ class EvaluationConfig(Section):
     """known: a model may read the time of each request, which is the time of its target. Only some
     models do (``model.times: request``), which changes their metrics: it is another protocol."""
     candidates: CandidatesConfig = AllItems()
-    """The items that test targets are ranked among. The epoch is chosen on validation targets, which
-    are always ranked among all items."""
+    """The items that test targets are ranked among. Validation targets are always ranked among all
+    items."""
 
     @field_serializer("candidates")
     def _in_short(self, candidates: CandidatesConfig) -> str | dict[str, Any]:

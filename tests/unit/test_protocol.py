@@ -1,4 +1,4 @@
-"""One number for a protocol: the same for the same, another for anything else."""
+"""The fingerprint of a protocol: equal for equal protocols, different for any other."""
 
 from __future__ import annotations
 
