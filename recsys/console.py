@@ -84,7 +84,7 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         return
     metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(_caption(comparison, _beside), justify="left")
+    table.caption = Text(_caption(comparison, _beside, None), justify="left")
     for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
     for row in rows:
@@ -117,7 +117,7 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
     costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
     best = {name: max(row.metrics[name] for row in rows) for name in metrics}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(_caption(comparison, cell), justify="left")
+    table.caption = Text(_caption(comparison, cell, tested), justify="left")
     for head in ("run", "id", "model") if full else ("run",):
         table.add_column(head, overflow="fold", min_width=8)
     several = ["to the first (p)"] if tested else []
@@ -166,19 +166,19 @@ def _half_below(interval: Interval) -> str:
     return f"{decimals(interval.mean)}\n±{decimals((interval.high - interval.low) / 2)}"
 
 
-def _caption(comparison: Comparison, cell: Callable[[Interval], str]) -> str:
+def _caption(comparison: Comparison, cell: Callable[[Interval], str], tested: str | None) -> str:
     """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
     text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
     for part in sorted({row.fitted_on for row in comparison.rows}):
-        fitted = ", ".join(row.name for row in comparison.rows if row.fitted_on == part)
+        fitted = "; ".join(row.name for row in comparison.rows if row.fitted_on == part)
         text += f" Fitted on {part}: {fitted}."
     if comparison.rows[0].intervals:
         text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
     if any(row.seeds > 1 for row in comparison.rows):
         text += " s: standard deviation of the seeds' own means."
-    if tested := _tested(comparison):
+    if tested is not None:
         test = TESTS[comparison.method]
         text += f" (p): {test} of {title(tested)}, Holm-corrected; * below .05."
     return text

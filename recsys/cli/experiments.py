@@ -248,7 +248,7 @@ def compare_runs(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Compare MLflow runs of one protocol: recall, NDCG, intervals, paired tests."""
+    """Compare MLflow runs of one protocol: metrics, intervals, paired tests."""
     from recsys.api import compare
 
     tracking = TrackingConfig(experiment=experiment)

@@ -17,7 +17,8 @@ from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.registry import Source, find_metric
 from recsys.tracking.artifacts import COSTS
-from recsys.tracking.runs import EvaluatedRun, Run, differing_tags, find_runs, run_label
+from recsys.tracking.evaluated_run import EvaluatedRun, run_label
+from recsys.tracking.runs import Run, differing_tags, find_runs
 
 
 def compare(

@@ -17,7 +17,7 @@ from recsys.comparison.significance import (
 )
 from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.evaluation.metrics.registry import find_metric
-from recsys.tracking.runs import EvaluatedRun
+from recsys.tracking.evaluated_run import EvaluatedRun
 
 
 @dataclass(frozen=True, slots=True)

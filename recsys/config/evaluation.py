@@ -1,4 +1,4 @@
-"""The protocol that figures are taken under."""
+"""The evaluation protocol."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from recsys.config.section import Section
 
 
 class AllItems(Section):
-    """Every target is ranked among the whole catalogue."""
+    """Every target is ranked among the full catalogue."""
 
     kind: Literal["all"] = "all"
 
 
 class SampledItems(Section):
-    """Every target is ranked among a few random items: to repeat published figures, no more.
+    """Every target is ranked among a few random items, only to reproduce published metrics.
 
-    Such figures do not order models as the whole catalogue does (Krichene and Rendle 2020).
+    Such metrics do not order models as the full catalogue does (Krichene and Rendle 2020).
     """
 
     kind: Literal["sampled"] = "sampled"
     num: int = Field(100, ge=1)
-    """Items drawn per user, without replacement, beside the user's targets; never those of the
-    user's history where ``evaluation.seen`` filters them."""
+    """The number of items drawn per user, without replacement, in addition to the user's targets;
+    items of the history are not drawn if ``evaluation.seen`` is ``filter``."""
     seed: int = Field(0, ge=0)
-    """Of the draws: every model meets the same items."""
+    """The seed of the draws: every model is evaluated with the same items."""
     by: Literal["uniform", "popularity"] = "uniform"
-    """popularity: in proportion to the interactions before the targets."""
+    """uniform: with equal probability; popularity: in proportion to the interactions before the
+    targets."""
 
 
 class GivenItems(Section):
@@ -37,12 +38,11 @@ class GivenItems(Section):
 
     kind: Literal["given"] = "given"
     file: Path
-    """A table with the columns user_id and item_id: for every user with targets, all of the user's
-    targets among them."""
+    """A table with the columns user_id and item_id, which includes every target of a user."""
 
 
 def _with_kind(section: object) -> object:
-    """``sampled`` is short for ``{kind: sampled}``."""
+    """Expand ``sampled`` to ``{kind: sampled}``."""
     return {"kind": section} if isinstance(section, str) else section
 
 
@@ -54,26 +54,25 @@ CandidatesConfig = Annotated[
 
 
 RequestTime = Literal["unknown", "known"]
-"""Whether scorers are told when the targets were had."""
+"""known: scorers read the time of each request, which is the time of its target."""
 
 
 class EvaluationConfig(Section):
-    """The protocol the figures are taken under."""
+    """The evaluation protocol."""
 
     seen: Literal["filter", "allow"] = "filter"
-    """filter: items of the user's full history are not ranked (nor, inside the window, trained as
-    wrong answers); allow: repeat purchases count."""
+    """filter: items of the user's full history are not ranked (nor, inside the window, used as
+    negatives in training); allow: repeat purchases count."""
     cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
     request_time: RequestTime = "unknown"
-    """known: a model may read when each recommendation is asked for, which is when its target was
-    had. Few of them do (``model.times: request``), and figures move for that alone: they are of
-    another protocol."""
+    """known: a model may read the time of each request, which is the time of its target. Only some
+    models do (``model.times: request``), which changes their metrics: it is another protocol."""
     candidates: CandidatesConfig = AllItems()
-    """What the test targets are ranked among. The epoch is chosen on validation targets that are
-    ranked among all items, whatever stands here."""
+    """The items that test targets are ranked among. Validation targets are always ranked among all
+    items."""
 
     @field_serializer("candidates")
     def _in_short(self, candidates: CandidatesConfig) -> str | dict[str, Any]:
-        """``all`` where it is all."""
+        """Write ``all`` in short."""
         return candidates.kind if candidates.kind == "all" else candidates.model_dump(mode="json")

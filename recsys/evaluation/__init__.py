@@ -1,1 +1,1 @@
-"""From scorers to ranks, and from ranks to metrics with intervals."""
+"""Evaluation: held-out targets, ranks and lists of a scorer, and metrics with intervals."""

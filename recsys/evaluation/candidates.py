@@ -1,4 +1,4 @@
-"""What targets are ranked among, where that is not the whole catalogue."""
+"""Candidates: the items that targets are ranked among, if not the full catalogue."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from recsys.inference.scorer import user_batches
 logger = logging.getLogger(__name__)
 
 CATALOGUE = "catalogue"
-"""What protocols call all items."""
+"""The name of the full catalogue in protocols."""
 
 _SAMPLED = "sampled"
 
 SAMPLED_WARNING = (
-    "SAMPLED: figures of sampled candidates do not order models as the full catalogue does "
+    "SAMPLED: metrics of sampled candidates do not order models as the full catalogue does "
     "(Krichene and Rendle 2020)"
 )
 
 
 def is_sampled(name: str) -> bool:
-    """Are these candidates, by the name that protocols give them, a random sample?"""
+    """Are the candidates of this name in protocols a random sample?"""
     return name.startswith(_SAMPLED)
 
 
 def candidates_in_words(name: str, num_items: int) -> str:
-    """What targets were ranked among, with the warning that belongs to samples.
+    """Describe the items that targets were ranked among, with a warning for samples.
 
     >>> candidates_in_words("catalogue", 3_416)
     'all 3,416 items'
@@ -51,12 +51,12 @@ def candidates_in_words(name: str, num_items: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What each of the Q targets of a holdout is ranked among."""
+    """The items that each of the Q targets of a holdout is ranked among."""
 
     name: str
-    """As protocols name it: two sets of one name and dataset are the same."""
+    """The name in protocols: two sets of one name and dataset are equal."""
     sets: Histories
-    """Item tokens of each target [Q sets], its own among them, ascending."""
+    """The item tokens for each target [Q sets], ascending, including its own."""
 
 
 def choose_candidates(
@@ -105,13 +105,13 @@ def sample_candidates(
     generator = np.random.default_rng(config.seed)
     counts, items = [], []
     for users in user_batches(len(histories), num_items):
-        # Items arrive after random waits, and the first ones are drawn: without replacement, in
-        # proportion to the weights.
+        # Each item gets a random waiting time, and the shortest are drawn: without replacement,
+        # in proportion to the weights.
         shape = (len(histories[users]), num_items + 1)
         waits = generator.standard_exponential(shape, dtype=np.float32) / np.maximum(weights, 1)
         waits[:, weights == 0] = np.inf
-        for left_out in (targets[users], histories[users])[: 2 if seen == "filter" else 1]:
-            waits[left_out.users, left_out.items] = np.inf
+        for excluded in (targets[users], histories[users])[: 2 if seen == "filter" else 1]:
+            waits[excluded.users, excluded.items] = np.inf
         num = min(config.num, num_items)
         drawn = np.argpartition(waits, num - 1, axis=1)[:, :num]
         chosen = np.zeros(shape, dtype=np.bool_)
@@ -145,8 +145,8 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
     rows = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
     tokens = dataset.vocabulary.encode(table["item_id"])
     if unknown := int(np.count_nonzero(tokens == PAD)):
-        logger.warning("%s: %d candidates outside the catalogue left out", origin, unknown)
-    # One number per user and item makes questions of sets questions of numbers.
+        logger.warning("%s: %d candidates outside the catalogue dropped", origin, unknown)
+    # One number per user and item turns comparisons of sets into comparisons of numbers.
     width = dataset.num_items + 1
     pairs = np.unique((rows * width + tokens)[(rows >= 0) & (tokens != PAD)])
     _refuse_without_target(pairs, width, holdout, dataset, origin)
@@ -170,8 +170,8 @@ def _refuse_without_target(
     item = dataset.vocabulary.decode([target])[0]
     raise InputError(
         f"{origin}: item_id {item!r}, a target of user_id {dataset.user_ids[int(user)]!r}, is not "
-        f"among the user's candidates ({len(lacking):,} targets of {len(holdout.targets):,} lack): "
-        "every target must be"
+        f"among the user's candidates ({len(lacking):,} of {len(holdout.targets):,} targets are "
+        "missing): every target must be a candidate"
     )
 
 

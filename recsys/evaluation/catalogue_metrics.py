@@ -20,10 +20,10 @@ from recsys.evaluation.tables.top_k import TopKTable
 
 
 def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
-    """The categories in an item table, as numbers by item token [I + 1, F]; -1: unknown.
+    """Return the categories of each item token as numbers [I + 1, F]; -1 if unknown.
 
-    Categories are columns of text, truth values or enumerations in which a value stands for two
-    items or more, on average: not titles, ids or numbers.
+    Categories are columns of text, booleans or enumerations in which a value has two items or more
+    on average: not titles, ids or numbers.
     """
     kinds = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
     columns = [items[name] for name in items.columns if name != "item_id"]
@@ -33,9 +33,9 @@ def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
         if column.dtype in kinds and 0 < 2 * column.drop_nulls().n_unique() <= column.count()
     ]
     features = np.full((len(items) + 1, len(categories)), -1, dtype=np.int64)
-    for place, column in enumerate(categories):
-        numbers = column.cast(pl.String).rank("dense").cast(pl.Int64).fill_null(-1)
-        features[1:, place] = numbers.to_numpy()
+    for number, column in enumerate(categories):
+        values = column.cast(pl.String).rank("dense").cast(pl.Int64).fill_null(-1)
+        features[1:, number] = values.to_numpy()
     return features
 
 
@@ -49,12 +49,12 @@ def catalogue_metrics(
 
     Popularity is the number of interactions before the targets. Means are over users.
 
-    - ``coverage_at_K``, ``gini_at_K``: see `coverage_and_gini`;
+    - ``coverage_at_K``, ``gini_at_K``: see `coverage` and `gini`;
     - ``novelty_at_K``: mean of -log2(popularity / interactions), in bits; an item that was never
       bought counts as bought once;
     - ``popularity_lift_at_K``: mean popularity of the listed items / mean popularity of the items
-      in the histories of the same users; 1 is as popular as what they bought;
-    - ``diversity_at_K``: see `diversity`; of k > 1, where the item table has categories.
+      in the histories of the same users; 1 is as popular as the items they bought;
+    - ``diversity_at_K``: see `diversity`; for k > 1, if the item table has categories.
 
     Args:
         table: the best items after each history.
@@ -70,10 +70,10 @@ def catalogue_metrics(
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
     usual = _mean_of_histories(histories, popularity)
     features = item_features(dataset.item_table)
-    users, every = table.frame["user"].to_numpy(), table.items
+    users, all_lists = table.frame["user"].to_numpy(), table.items
 
     def metrics(k: int) -> Iterator[tuple[str, float]]:
-        lists = every[:, :k]
+        lists = all_lists[:, :k]
         for name, metric in TOP_K_METRICS.items():
             yield name, metric(lists, dataset.num_items)
         yield "novelty", _mean(mean_of_lists(lists, novelty), users)
@@ -93,7 +93,7 @@ def catalogue_metrics(
 
 
 def _mean_of_histories(histories: Histories, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means over the items of each history [N]; NaN of an empty one."""
+    """Average a number of the items over each history [N]; NaN for an empty one."""
     sums = np.bincount(histories.users, values[histories.items], len(histories))
     with np.errstate(invalid="ignore"):
         means: NDArray[np.float64] = sums / histories.lengths
@@ -101,6 +101,6 @@ def _mean_of_histories(histories: Histories, values: NDArray[np.float64]) -> NDA
 
 
 def _mean(values: NDArray[np.float64], users: NDArray[np.int64]) -> float:
-    """Over users of the means over their lists, of those that have a value; NaN if none has."""
-    there = ~np.isnan(values)
-    return float(user_means(values[there], users[there]).mean()) if there.any() else float("nan")
+    """Average over users the means over their lists that have a value; NaN if none has."""
+    valid = ~np.isnan(values)
+    return float(user_means(values[valid], users[valid]).mean()) if valid.any() else float("nan")

@@ -104,16 +104,16 @@ def evaluate_held_out(
     shape = len(holdout.histories), top_k_length(max(config.cutoffs, default=1), num_items)
     items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     for batch in user_batches(len(holdout.histories), num_items):
-        places, some = holdout.slice_after(batch)
-        scored = Scored(scorer.score(some.histories))
-        items[batch], values[batch] = top_k(scored, some.histories, shape[1], config.seen)
-        ranks[places] = rank_targets(
+        rows, batch_targets = holdout.slice_after(batch)
+        scored = Scored(scorer.score(batch_targets.histories))
+        items[batch], values[batch] = top_k(scored, batch_targets.histories, shape[1], config.seen)
+        ranks[rows] = rank_targets(
             scored,
-            some.histories,
-            some.targets,
+            batch_targets.histories,
+            batch_targets.targets,
             config.seen,
-            candidates=None if sets is None else sets[places],
-            rows=some.history_rows,
+            candidates=None if sets is None else sets[rows],
+            rows=batch_targets.history_rows,
         )
     table = rank_table(ranks, holdout, part, num_items, config.seen, candidates=candidates)
     best = top_k_table(items, values, holdout, part, num_items, config.seen)

@@ -1,4 +1,4 @@
-"""The protocol that a run is evaluated under, as facts and as one number."""
+"""The evaluation protocol of a run as MLflow tags, with a fingerprint."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def protocol_tags(
     candidates: Candidates | None = None,
     part: Part = "test",
 ) -> dict[str, str]:
-    """What must be equal for the figures of two runs to be compared, by the names of the tags.
+    """Return the facts that two runs must share to be compared, by the names of their tags.
 
-    ``protocol.fingerprint`` is the SHA-256 of all the others, of the dataset's fingerprint and of
-    the part: equal for two runs if and only if they can stand in one table.
+    ``protocol.fingerprint`` is the SHA-256 of all the others, the dataset's fingerprint and the
+    part: it is equal for two runs if and only if they can be compared.
 
     Args:
-        dataset: evaluated on; its split is part of the protocol.
-        evaluation: the seen policy, and whether the times of the targets are told.
-        candidates: what targets are ranked among; None: the whole catalogue.
-        part: whose targets.
+        dataset: the dataset; its split is part of the protocol.
+        evaluation: the policy for seen items and for request times.
+        candidates: the items that targets are ranked among. If None, the full catalogue.
+        part: the part of the split.
     """
     fields = {
         "split": str(dataset.config.split),
@@ -34,6 +34,6 @@ def protocol_tags(
         "ties": "against_target",
         "request_time": evaluation.request_time,
     }
-    whole = json.dumps({**fields, "dataset": dataset.fingerprint, "part": part}, sort_keys=True)
-    fields["fingerprint"] = hashlib.sha256(whole.encode()).hexdigest()
+    content = json.dumps({**fields, "dataset": dataset.fingerprint, "part": part}, sort_keys=True)
+    fields["fingerprint"] = hashlib.sha256(content.encode()).hexdigest()
     return {f"protocol.{name}": value for name, value in fields.items()}

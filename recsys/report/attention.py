@@ -1,4 +1,4 @@
-"""Attention maps as pictures and as one page that needs nothing else."""
+"""Attention maps as pictures and as one self-contained page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEMPLATE = "attention.html"
 
 
 class _Words(NamedTuple):
-    """How a kind of map is told to people."""
+    """The words that describe a kind of map."""
 
     title: str
     rows: str
@@ -35,38 +35,37 @@ class _Words(NamedTuple):
 _WORDS: dict[Kind, _Words] = {
     "encoder": _Words(
         "Encoder, block {block}",
-        "purchase that is read",
-        "purchases it looks at",
-        "While the model reads the purchase of a row, it looks at the purchases of the columns.",
+        "purchase that is encoded",
+        "purchases it attends to",
+        "The model encodes the purchase of a row by attending to the purchases of the columns.",
     ),
     "decoder": _Words(
-        "Decoder, block {block}, at what it wrote",
-        "purchase that is written",
-        "what was written before",
-        "While the model writes the purchase of a row (+1 is the first), it looks at what it has "
-        "written before; “begin” stands for the start.",
+        "Decoder, block {block}, over its own output",
+        "purchase that is generated",
+        "purchases generated before",
+        "While the model generates the purchase of a row (+1 is the first), it attends to the "
+        "purchases generated before; “begin” marks the start.",
     ),
     "cross": _Words(
-        "Decoder, block {block}, at the history",
-        "purchase that is written",
-        "purchases it looks at",
-        "While the model writes the purchase of a row (+1 is the first), it looks at what it has "
-        "read: the purchases of the columns.",
+        "Decoder, block {block}, over the history",
+        "purchase that is generated",
+        "purchases of the history",
+        "While the model generates the purchase of a row (+1 is the first), it attends to the "
+        "purchases of the history in the columns.",
     ),
     "target": _Words(
         "Target attention",
         "candidate item",
-        "purchases it looks at",
-        "Before a candidate item (a row) is scored, it looks at the purchases of the columns. A "
-        "weight halves with each half-life of age, whatever was bought. Weights say where a "
-        "candidate looks; what a purchase adds to its score, up or down, is told by “recsys "
-        "explain”.",
+        "purchases it attends to",
+        "To be scored, a candidate item (a row) attends to the purchases of the columns. A weight "
+        "halves with each half-life of age. Weights show where a candidate attends; “recsys "
+        "explain” shows how much a purchase adds to its score or takes from it.",
     ),
 }
 
 
 class AttentionReportManifest(FolderManifest):
-    """What a folder of attention maps holds."""
+    """The manifest of a folder of attention maps."""
 
     noun: ClassVar[str] = "a folder of attention maps"
     remedy: ClassVar[str] = "inspect the model again"
@@ -79,20 +78,20 @@ class AttentionReportManifest(FolderManifest):
 def write_attention_report(
     path: str | os.PathLike[str], maps: Sequence[AttentionMap], about: Mapping[str, str]
 ) -> Path:
-    """Write a folder, whole or not at all: a PNG of each head, and `PAGE`.
+    """Write a folder atomically: a PNG of each head, and `PAGE`.
 
-    Maps of a folder that is already there are replaced. The same arguments give the same bytes.
+    An existing folder of maps is replaced. The same arguments give the same bytes.
 
     Args:
         path: the folder.
-        maps: what to show.
-        about: facts for the head of the page, by name.
+        maps: the maps to show.
+        about: the facts at the top of the page, by name.
 
     Returns:
         The page.
 
     Raises:
-        InputError: something else is at the path, or it cannot be written.
+        InputError: the path holds something else, or cannot be written.
     """
     path = Path(path)
     AttentionReportManifest.previous(path)
@@ -106,14 +105,14 @@ def write_attention_report(
 
 
 def attention_page(maps: Sequence[AttentionMap], about: Mapping[str, str]) -> str:
-    """The page as HTML; see `write_attention_report`."""
+    """Return the page as HTML; see `write_attention_report`."""
     template = files("recsys.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     legend = np.array([[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1]])
     return (
         Environment(autoescape=True, undefined=StrictUndefined)
         .from_string(template)
         .render(
-            title="Where the model looks",
+            title="Where the model attends",
             about=about,
             legend=_table("legend", legend, ["weight"], [str(weight) for weight in legend[0]]),
             sections=[
@@ -133,7 +132,7 @@ def attention_page(maps: Sequence[AttentionMap], about: Mapping[str, str]) -> st
 
 
 def _draw(attention: AttentionMap, folder: Path) -> None:
-    """A picture of each head."""
+    """Write a picture of each head."""
     words = _WORDS[attention.kind]
     for head, (label, weights) in enumerate(_heads(attention), 1):
         figure = draw_heat_map(
@@ -152,8 +151,8 @@ def _draw(attention: AttentionMap, folder: Path) -> None:
 
 
 def _table(name: str, weights: NDArray[np.floating], rows: list[str], columns: list[str]) -> str:
-    """HTML in the colours of the heat map; labels, all that users wrote in it, are escaped."""
-    # White on all that is darker than a quarter of white's luminance, black on the rest.
+    """Return an HTML table in the colours of the heat map; labels are escaped."""
+    # White text on colours below a quarter of white's luminance, black text on the rest.
     styler = (
         pd.DataFrame(weights, index=rows, columns=columns)
         .map(decimals)
@@ -182,7 +181,7 @@ def _title(attention: AttentionMap) -> str:
 def _caption(attention: AttentionMap) -> str:
     caption = _WORDS[attention.kind].caption
     if attention.causal:
-        caption += " It sees nothing that comes later: the upper right is empty."
+        caption += " It does not attend to later purchases: the upper right is empty."
     elif attention.kind == "encoder":
-        caption += " It sees those that come later, too."
+        caption += " It also attends to later purchases."
     return caption

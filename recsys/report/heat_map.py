@@ -1,4 +1,4 @@
-"""Weights as a heat map."""
+"""A heat map of attention weights."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 COLOURS = "GnBu"
 EXPONENT = 0.5
-"""The colour of a weight w is that of w ** EXPONENT: among thirty columns most weights are small,
-and their differences are what there is to see."""
+"""A weight w has the colour of w ** EXPONENT, which makes differences of small weights visible."""
 
 _CELL = 0.3
-"""Side of a cell, in inches."""
+"""The side of a cell in inches."""
 _SHORTEST_BAR = 1.8
-"""Height of the scale of colours beside a map of few rows, in inches."""
+"""The least height of the colour bar in inches."""
 _MOST_NUMBERS = 2_500
-"""Cells beyond which numbers would be too many to read, and slow to draw."""
+"""The largest number of cells with numbers: more are unreadable and slow to draw."""
 _LONGEST = 32
-"""Characters of a label."""
+"""The largest number of characters of a label."""
 
 
 def draw_heat_map(
@@ -34,11 +33,11 @@ def draw_heat_map(
     row_axis: str = "",
     column_axis: str = "",
 ) -> Figure:
-    """Weights from 0 to 1, [rows, columns], in one scale of colours for all maps.
+    """Draw weights from 0 to 1, [rows, columns], in one colour scale for all maps.
 
-    Cells have the same size in every map, and labels stand outside the figure: save it with
-    ``bbox_inches="tight"``, as notebooks do. Labels are cut to 32 characters. A weight that rounds
-    to .00 has no number.
+    Cells have the same size in every map, and labels are outside the figure: save it with
+    ``bbox_inches="tight"``, as notebooks do. Labels are truncated to 32 characters. A weight
+    that rounds to .00 has no number.
     """
     values = np.asarray(weights)
     height, width = (_CELL * count for count in values.shape)
@@ -53,16 +52,16 @@ def draw_heat_map(
         _write_numbers(axes, values)
     tall = max(height, _SHORTEST_BAR) / height
     scale = figure.add_axes((1 + 0.15 / width, 1 - tall, 0.15 / width, tall))
-    bar = figure.colorbar(image, cax=scale, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1])
-    bar.outline.set_visible(False)
-    bar.ax.set_yticklabels(["0", ".01", ".05", ".10", ".25", ".50", ".75", "1"], fontsize=7)
-    bar.ax.tick_params(length=2)
-    bar.set_label("weight", fontsize=8)
+    colour_bar = figure.colorbar(image, cax=scale, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1])
+    colour_bar.outline.set_visible(False)
+    colour_bar.ax.set_yticklabels(["0", ".01", ".05", ".10", ".25", ".50", ".75", "1"], fontsize=7)
+    colour_bar.ax.tick_params(length=2)
+    colour_bar.set_label("weight", fontsize=8)
     return figure
 
 
 def decimals(weight: float) -> str:
-    """Two of them, or nothing where they would be zeros.
+    """Format a weight with two decimals; empty if it rounds to 0.
 
     >>> decimals(0.126), decimals(1), decimals(0.004)
     ('.13', '1', '')
@@ -71,9 +70,9 @@ def decimals(weight: float) -> str:
 
 
 def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Names of rows and columns, and white lines between the cells."""
+    """Add the names of rows and columns, and white lines between the cells."""
     for axis, labels in ((axes.yaxis, rows), (axes.xaxis, columns)):
-        # What users named is text, not mathematics, even with a $ in it.
+        # Names are text, not mathematics, even with a $ in them.
         axis.set_ticks(range(len(labels)), labels=[_short(label) for label in labels])
         for text in axis.get_ticklabels():
             text.set(fontsize=8, parse_math=False)

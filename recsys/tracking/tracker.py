@@ -1,4 +1,4 @@
-"""MLflow: where a run's settings, figures and files go. The only training-side import of mlflow."""
+"""An MLflow run open for writing: its settings, metrics, tags and files."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ logger = logging.getLogger(__name__)
 
 _CONTACT_SECONDS = 10
 _FINGERPRINT = "config_fingerprint"
-"""The tag that tells runs apart that would give other results."""
+"""The tag that is equal for runs that would give the same results."""
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """One MLflow run, open for writing. No global state: several may be open at once.
+    """One MLflow run, open for writing. There is no global state: several may be open at once.
 
-    A store that fails on the way costs its record, not the training: that is said in a warning.
+    A store that fails meanwhile loses the record, not the training; a warning says so.
     """
 
     client: MlflowClient
     run_id: str
     logged: frozenset[tuple[str, int]] = frozenset()
-    """Figures, by name and step, that the run had when it was opened again: not logged twice."""
+    """The metrics, by name and step, of a run that is resumed: they are not logged twice."""
 
     def tag(self, name: str, value: str) -> None:
-        """A fact of the run that is no number."""
+        """Set a tag of the run."""
         with self.log_store_errors():
             self.client.set_tag(self.run_id, name, value)
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
-        """Dotted names and values that decided the result."""
+        """Log the settings that decide the result, by dotted names."""
         with self.log_store_errors():
             self.client.log_batch(self.run_id, params=_params(settings))
 
@@ -83,13 +83,13 @@ class Tracker:
         self.log_metrics(flat)
 
     def log_audit(self, findings: Sequence[Finding]) -> None:
-        """What the audit of the dataset found, as the artifact audit.json."""
+        """Log the findings of the audit of the dataset, as the artifact audit.json."""
         text = json.dumps([asdict(finding) for finding in findings], indent=2)
         with self.log_store_errors():
             self.client.log_text(self.run_id, text, AUDIT)
 
     def log_path(self, path: Path) -> None:
-        """A file, or a folder under its own name, as artifact."""
+        """Log a file, or a folder under its own name, as an artifact."""
         with self.log_store_errors():
             if path.is_dir():
                 self.client.log_artifacts(self.run_id, str(path), path.name)
@@ -103,11 +103,11 @@ class Tracker:
 
     @contextmanager
     def log_store_errors(self) -> Iterator[None]:
-        """Log what the store refuses, so that it costs no training."""
+        """Log errors of the store as warnings, so that they do not end the training."""
         try:
             yield
         except (MlflowException, OSError) as error:
-            logger.warning("MLflow run %s: could not be written to: %s", self.run_id, error)
+            logger.warning("MLflow run %s: cannot be written to: %s", self.run_id, error)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def track(
     model: str,
     settings: Mapping[str, Any],
     candidates: Candidates | None = None,
-    again: str | None = None,
+    resumed: str | None = None,
 ) -> Iterator[Tracker]:
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
@@ -126,17 +126,17 @@ def track(
 
     Args:
         experiment: its name, tracking section and protocol.
-        dataset: what is fitted and evaluated on.
-        model: what was fitted, e.g. ``target_attention`` or ``popularity``.
-        settings: dotted names and values that decided the result.
-        candidates: what the test targets are ranked among; None: the whole catalogue.
-        again: the id of an interrupted run to go on with; a new one if the store has lost it.
+        dataset: the dataset that the model is fitted to and evaluated on.
+        model: the family, e.g. ``target_attention`` or ``popularity``.
+        settings: the settings that decide the result, by dotted names.
+        candidates: the items that test targets are ranked among. If None, the full catalogue.
+        resumed: the id of an interrupted run to resume; a new one if the store has lost it.
 
     Raises:
         InputError: the tracking store cannot be reached.
     """
     client, experiment_id = _open_store(experiment.tracking)
-    known = None if again is None else _reopen(client, again)
+    known = None if resumed is None else _reopen(client, resumed)
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
@@ -161,7 +161,7 @@ def track(
 
 
 def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
-    """A run that was interrupted, under way again; None if the store does not have it."""
+    """Resume an interrupted run; None if the store does not have it."""
     try:
         run = client.get_run(run_id)
         client.update_run(run_id, status="RUNNING")
@@ -171,7 +171,7 @@ def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
             for metric in client.get_metric_history(run_id, name)
         }
     except MlflowException as error:
-        logger.warning("MLflow run %s: cannot be gone on with, a new one: %s", run_id, error)
+        logger.warning("MLflow run %s: cannot be resumed, a new run starts: %s", run_id, error)
         return None
     return Tracker(client, run_id, frozenset(logged))
 
@@ -179,9 +179,9 @@ def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
 def finished_run(
     tracking: TrackingConfig, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
 ) -> str | None:
-    """The newest run that `track` would only repeat; None if there is none that came to its end.
+    """Return the latest finished run that `track` would only repeat; None if there is none.
 
-    It has the same data, model and settings, whatever its name, and no Ctrl-C cut it short.
+    It has the same data, model and settings under any name, and was not ended early by Ctrl-C.
 
     Raises:
         InputError: the tracking store cannot be reached.
@@ -193,20 +193,20 @@ def finished_run(
 
 
 def config_fingerprint(dataset: PreparedDataset, model: str, settings: Mapping[str, Any]) -> str:
-    """SHA-256 of all that decides the result of a run, but the code."""
-    whole = json.dumps(decisive_facts(dataset, model, settings), sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()
+    """Return the SHA-256 of `decisive_facts`."""
+    content = json.dumps(decisive_facts(dataset, model, settings), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def decisive_facts(
     dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All that decides the result of a run, but the code, by dotted names."""
-    # The dataset's own fingerprint says more than the settings of its preparation.
-    elsewhere = ("name", "data.", "tracking.", "training.checkpoint_minutes")
-    facts = {key: value for key, value in settings.items() if not key.startswith(elsewhere)}
+    """Return everything that decides the result of a run except the code, by dotted names."""
+    # The fingerprint of the dataset replaces the settings of its preparation.
+    ignored = ("name", "data.", "tracking.", "training.checkpoint_minutes")
+    facts = {key: value for key, value in settings.items() if not key.startswith(ignored)}
     file = Path(settings.get("evaluation.candidates.file") or "")
-    content = file_sha256(file) if file.is_file() else None  # its name alone says too little
+    content = file_sha256(file) if file.is_file() else None  # the name does not identify it
     return {"dataset": dataset.fingerprint, "model": model, "candidates": content, **facts}
 
 
@@ -215,7 +215,7 @@ def _params(settings: Mapping[str, Any]) -> list[Param]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout this library runs from, ``-dirty`` if changed; None outside one."""
+    """Return the commit of this checkout, with ``-dirty`` if changed; None outside a checkout."""
     here = Path(__file__)
 
     def git(*words: str) -> str:
@@ -230,7 +230,7 @@ def git_commit() -> str | None:
 
 
 def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
-    """The client and the id of the experiment, made if new."""
+    """Return the client and the id of the experiment, which is created if new."""
     # The first use of a SQLite store prints some forty lines of schema migrations.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
@@ -251,14 +251,14 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
 
 
 def check_server(uri: str) -> None:
-    """Is there a server at all? MLflow itself would go on asking for minutes."""
+    """Refuse a server that does not answer; MLflow itself would retry for minutes."""
     if not uri.startswith(("http://", "https://")):
         return
     try:
-        # The scheme was looked at above: this opens no file.
+        # The scheme was checked above: this opens no file.
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
             pass
     except urllib.error.HTTPError:
-        pass  # a server that answers, if not this question
+        pass  # a server that answers, with an error
     except OSError as error:
         raise InputError(f"tracking.uri {uri}: no server answers: {error}") from error

@@ -1,4 +1,4 @@
-"""Attention maps as a person gets them: pictures, and a page that needs nothing else."""
+"""The report of attention maps: pictures, and a self-contained page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
 
-def test_the_page_holds_the_weights_and_needs_nothing_else() -> None:
+def test_the_page_holds_the_weights_and_is_self_contained() -> None:
     attention = make_map(["1 jacket"], ["1 boots", "2 hat", "3 gloves"])
     html = attention_page([attention], {"user": "ann", "recsys": "1.2.3"})
     page = Page(html)
@@ -78,7 +78,7 @@ def test_the_page_holds_the_weights_and_needs_nothing_else() -> None:
         assert outside not in html
 
 
-def test_what_users_named_does_no_harm(tmp_path: Path) -> None:
+def test_names_of_users_are_escaped(tmp_path: Path) -> None:
     names = [EVIL, "$x_$ \\frac{", "雪靴 👢", "x" * 500]
     page = write_attention_report(tmp_path / "maps", [make_map(names, names)], {"user": EVIL})
     html = page.read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def test_what_users_named_does_no_harm(tmp_path: Path) -> None:
     assert (tmp_path / "maps" / "target-head-1.png").stat().st_size > 5_000
 
 
-def test_a_heat_map_shows_each_weight_in_its_place() -> None:
+def test_a_heat_map_shows_each_weight_in_its_cell() -> None:
     figure = draw_heat_map(
         np.array([[0.25, 0.75, 0], [1, 0, 0]]), ["a", "b"], ["c", "d", "e"], title="t"
     )
@@ -102,7 +102,7 @@ def test_a_heat_map_shows_each_weight_in_its_place() -> None:
     assert scale.get_ylabel() == "weight"
 
 
-def test_a_folder_is_replaced_by_its_own_kind_alone(tmp_path: Path) -> None:
+def test_only_a_folder_of_maps_is_replaced(tmp_path: Path) -> None:
     maps = [make_map(["1 a"], ["1 b", "2 c"]), make_map(["1 a"], ["1 b"])]
     out = tmp_path / "maps"
     write_attention_report(out, maps[:1], {})
@@ -155,7 +155,7 @@ def test_the_command_writes_maps_of_every_head(
         assert f"<dd>{fact}</dd>" in html
 
 
-def test_the_command_names_the_unknown(
+def test_the_command_names_unknown_users_and_items(
     tiny_bundle: ModelBundle,
     tiny_dataset: PreparedDataset,
     tmp_path: Path,

@@ -49,7 +49,7 @@ def test_gini_is_half_the_relative_mean_difference(lists: np.ndarray) -> None:
     assert gini(lists, 6) == pytest.approx(differences)
 
 
-def test_means_of_lists_skip_empty_places() -> None:
+def test_means_of_lists_skip_empty_positions() -> None:
     values = np.array([99.0, 1, 2, 6, 5])
     assert mean_of_lists(LISTS, values).tolist() == [3, 3]
     assert math.isnan(mean_of_lists(np.zeros((1, 2), dtype=np.int32), values)[0])
@@ -79,7 +79,7 @@ def test_diversity_needs_two_items() -> None:
     assert math.isnan(found[1])
 
 
-def test_categories_are_no_titles_and_no_numbers() -> None:
+def test_titles_and_numbers_are_not_categories() -> None:
     items = pl.DataFrame(
         {
             "item_id": [1, 2, 3, 4],

@@ -1,4 +1,4 @@
-"""Ranking among candidates: drawn, given, and never without a word."""
+"""Ranking among candidates: sampled, given, and always named in the protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from recsys.inference.ranking import NEVER, Seen, rank_targets
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    """200 users of 12 purchases each, the last two being targets; item 1 is half of the trade."""
+    """200 users of 12 purchases each, the last two are targets; item 1 is half of all purchases."""
     generator = np.random.default_rng(0)
     items = np.where(generator.random((200, 12)) < 0.5, 1, generator.integers(2, 40, (200, 12)))
     log = pl.DataFrame(
@@ -65,7 +65,7 @@ def test_ranks_among_candidates_by_hand() -> None:
     assert ranks.tolist() == [1, 2, 3, NEVER]
 
 
-def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(
+def test_all_items_as_candidates_give_the_ranks_of_the_full_catalogue(
     dataset: PreparedDataset, holdout: Holdout
 ) -> None:
     scorer = Popularity(np.random.default_rng(1).random(dataset.num_items + 1))
@@ -76,7 +76,7 @@ def test_the_whole_catalogue_as_candidates_is_the_whole_catalogue(
 
 
 @pytest.mark.parametrize("seen", ["filter", "allow"])
-def test_samples_are_what_was_asked_for(
+def test_samples_follow_their_settings(
     dataset: PreparedDataset, holdout: Holdout, seen: Seen
 ) -> None:
     candidates = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
@@ -95,7 +95,7 @@ def test_samples_are_what_was_asked_for(
         others = set(among) - targets[user]
         assert len(others) == 5
         seen_anyway += len(others & set(histories[row]))
-        assert drawn.setdefault(user, among) == among  # targets of a user stand in one list
+        assert drawn.setdefault(user, among) == among  # targets of a user are in one list
     assert (seen_anyway == 0) == (seen == "filter")
     again = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
     assert again.sets.items.tolist() == candidates.sets.items.tolist()
@@ -103,7 +103,7 @@ def test_samples_are_what_was_asked_for(
     assert other.sets.items.tolist() != candidates.sets.items.tolist()
 
 
-def test_samples_follow_popularity_if_asked_to(dataset: PreparedDataset, holdout: Holdout) -> None:
+def test_samples_by_popularity(dataset: PreparedDataset, holdout: Holdout) -> None:
     bought = dataset.histories("test").items
     share = float(np.mean(bought == 1))
     assert share > 0.4
@@ -148,7 +148,7 @@ def test_given_candidates(
     )
     with caplog.at_level(logging.WARNING):
         candidates = read_candidates(tmp_path / "candidates.csv", dataset, holdout)
-    assert "candidates.csv: 1 candidates outside the catalogue left out" in caplog.text
+    assert "candidates.csv: 1 candidates outside the catalogue dropped" in caplog.text
     # The order of the rows does not matter.
     assert read_candidates(table, dataset, holdout).name == candidates.name
     (two,) = dataset.vocabulary.encode([2]).tolist()
@@ -170,7 +170,9 @@ def _targets_of(users: np.ndarray, targets: np.ndarray) -> tuple[list[int], list
     return [*together], [*together.values()]
 
 
-def test_a_target_that_is_no_candidate_is_named(dataset: PreparedDataset, holdout: Holdout) -> None:
+def test_a_target_outside_the_candidates_is_named(
+    dataset: PreparedDataset, holdout: Holdout
+) -> None:
     item = dataset.vocabulary.decode(holdout.targets[:1])[0]
     table = given(dataset, holdout).filter(
         ~((pl.col("user_id") == "u000") & (pl.col("item_id") == item))
@@ -180,7 +182,7 @@ def test_a_target_that_is_no_candidate_is_named(dataset: PreparedDataset, holdou
         match=rf"^the candidates: item_id {item}, a target of user_id 'u000', is not among",
     ):
         read_candidates(table, dataset, holdout)
-    with pytest.raises(InputError, match=r"user_id 'u199', .* \(2 targets of"):
+    with pytest.raises(InputError, match=r"user_id 'u199', .* \(2 of"):
         read_candidates(
             given(dataset, holdout).filter(pl.col("user_id") != "u199"),
             dataset,
@@ -200,7 +202,7 @@ def test_configs_in_short_and_in_full() -> None:
         parse_experiment({"evaluation": {"candidates": {"kind": "sampled", "num": 0}}})
 
 
-def test_a_sampled_run_says_so_wherever_it_is_shown(
+def test_a_sampled_run_is_marked_wherever_it_is_shown(
     dataset: PreparedDataset, holdout: Holdout, tmp_path: Path
 ) -> None:
     tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
@@ -215,7 +217,7 @@ def test_a_sampled_run_says_so_wherever_it_is_shown(
     assert table.protocol.candidates == tags["protocol.candidates"]
     assert choose_candidates(experiment.evaluation, dataset, "test", holdout) is not None
     words = compare([sampled], experiment.tracking).protocol
-    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: figures of sampled cand" in words
+    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: metrics of sampled cand" in words
     assert "SAMPLED" not in compare([every], experiment.tracking).protocol
     with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
         compare([every, sampled], experiment.tracking)

@@ -648,7 +648,7 @@ def test_wrong_arguments(tracking: TrackingConfig, tmp_path: Path) -> None:
         compare([], TrackingConfig(uri="nonsense://x"))
 
 
-def test_nothing_else_is_printed_or_left(
+def test_nothing_else_is_printed_or_written(
     tracking: TrackingConfig,
     three: tuple[str, str, str],
     capfd: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""A comparison as a person gets it: a page that a browser shows, pictures, CSV and LaTeX."""
+"""The report of a comparison: a page for the browser, pictures, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ranked(ranks: np.ndarray) -> RankTable:
 
 @pytest.fixture(scope="module")
 def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
-    """A store with a baseline, a better run that was trained, and one with a name to beware of."""
+    """A store with a baseline, a better run that was trained, and one with a dangerous name."""
     folder = tmp_path_factory.mktemp("store")
     config = TrackingConfig(uri=f"sqlite:///{folder}/mlflow.db", experiment="mine")
     client = MlflowClient(config.uri)
@@ -94,7 +94,7 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
 
-def test_the_page_says_all_that_the_frame_does(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     page = Page((tmp_path / "out" / "comparison.html").read_text())
     better = next(cell for cell in page.cells if cell.startswith("better"))
@@ -105,13 +105,13 @@ def test_the_page_says_all_that_the_frame_does(tracking: TrackingConfig, tmp_pat
     assert "p = .000" in cell
     worse = next(cell for cell in page.cells if cell.startswith("<img"))
     assert "†" in page.cells[page.cells.index(worse) + 2]
-    # Nothing from elsewhere, and what users named is text.
+    # The page loads nothing from elsewhere, and names are escaped.
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert page.tags.count("img") == len(page.addresses) == 5
     assert "script" not in page.tags
 
 
-def test_files_beside_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         *("comparison.html", "comparison.csv", "comparison.tex", "manifest.json"),
@@ -138,7 +138,7 @@ def test_latex_is_escaped_and_marked(tracking: TrackingConfig) -> None:
     assert latex.count("{") == latex.count("}")
 
 
-def test_one_run_alone_has_no_differences(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_a_single_run_has_no_differences(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = compare(["popularity"], tracking)
     page = write_comparison_report(tmp_path / "out", comparison, {})
     text = page.read_text()
@@ -155,7 +155,7 @@ def test_the_same_runs_give_the_same_bytes(tracking: TrackingConfig, tmp_path: P
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-def test_another_folder_is_left_alone(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_another_folder_is_not_replaced(tracking: TrackingConfig, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     with pytest.raises(InputError, match="mine: "):
@@ -184,7 +184,7 @@ def test_a_browser_shows_it(tracking: TrackingConfig, tmp_path: Path) -> None:
     assert np.ptp(pixels[1000:, :, :3]) > 0.5  # pictures were drawn, not left empty
 
 
-def test_real_runs_bring_their_segments_and_their_audit(tmp_path: Path) -> None:
+def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     shop = make_shop(num_customers=60, num_products=220)
     experiment = parse_experiment(
         {"name": "mine", "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"}}

@@ -67,12 +67,12 @@ def test_coverage_of_the_interval_of_a_difference(simulated: Simulated) -> None:
     assert 0.93 <= rate <= 0.97
 
 
-def test_coverage_of_the_interval_of_a_figure(simulated: Simulated) -> None:
+def test_coverage_of_the_interval_of_a_metric(simulated: Simulated) -> None:
     rate = np.mean([low <= simulated.truth <= high for _, low, high in simulated.intervals])
     assert 0.93 <= rate <= 0.97
 
 
-def test_as_many_users_as_needed_see_the_difference_four_times_in_five() -> None:
+def test_the_users_needed_detect_the_difference_four_times_in_five() -> None:
     generator = np.random.default_rng(1)
     population = ndcg(ranks_of_two(generator, 200_000))
     population[0] += 0.02  # one scorer is better, by a little, for everyone

@@ -1,4 +1,4 @@
-"""Ranks and lists of one pass over the users are those of two."""
+"""Ranks and lists of one pass over the users equal those of two passes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scored
 
 
-class Remembers:
-    """Scores by the last item, and how many histories were scored."""
+class CountingScorer:
+    """A scorer by the last item that counts the histories it scored."""
 
     num_items = 5
 
     def __init__(self) -> None:
-        self.request_times = 0
+        self.num_scored = 0
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        self.request_times += len(histories)
+        self.num_scored += len(histories)
         last = torch.from_numpy(histories.items[histories.offsets[1:] - 1].astype(np.int64))
         scores = torch.sin(last[:, None] * torch.arange(6.0))
         scores[:, 0] = -torch.inf
@@ -40,15 +40,15 @@ class Remembers:
 
 
 @pytest.mark.parametrize("users", [1, 2, 64])
-def test_one_pass_gives_what_two_give(
+def test_one_pass_equals_two_passes(
     users: int, tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scorer_module, "FEWEST_USERS", users)
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
-    scorer, config = Remembers(), EvaluationConfig(cutoffs=(1, 3))
+    scorer, config = CountingScorer(), EvaluationConfig(cutoffs=(1, 3))
     holdout = find_holdout(tiny_dataset, "test", "unknown")
     found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None)
-    assert scorer.request_times == len(holdout.histories)
+    assert scorer.num_scored == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
     assert found.ranks.ranks.tolist() == expected.ranks.tolist()
     assert found.ranks.protocol == expected.protocol
@@ -61,7 +61,7 @@ def test_scores_of_other_users_are_refused() -> None:
         made.score(Histories.from_lists([[1]]))
 
 
-def test_targets_of_one_history_cannot_be_asked_for_at_their_own_times(
+def test_targets_of_one_history_cannot_have_known_request_times(
     tiny_log: pl.DataFrame, tmp_path: Path
 ) -> None:
     split = LeaveLastOut(targets=2)

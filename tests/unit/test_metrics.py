@@ -73,7 +73,7 @@ def test_summary_has_every_metric_with_its_mean() -> None:
         assert values.min() <= interval.low <= interval.mean <= interval.high <= values.max()
 
 
-def test_summary_of_nothing_is_an_error() -> None:
+def test_summary_of_no_ranks_is_an_error() -> None:
     with pytest.raises(ValueError, match="no targets"):
         summarise(np.array([], dtype=np.int64), np.array([], dtype=np.int64), ["mrr"])
 
@@ -83,7 +83,7 @@ def test_summary_of_equal_ranks_has_no_width() -> None:
     assert summary == {"recall_at_10": (1.0, 1.0, 1.0)}
 
 
-def test_summary_is_deterministic_and_blind_to_order() -> None:
+def test_summary_is_deterministic_and_ignores_the_order() -> None:
     ranks = np.random.default_rng(1).integers(1, 500, 1_000)
     users, names = np.arange(1_000), metric_names((5, 10))
     assert summarise(ranks, users, names) == summarise(np.sort(ranks), users, names)
@@ -115,7 +115,7 @@ def test_a_user_of_several_targets_counts_once() -> None:
     assert summary["recall_at_10"].mean == pytest.approx((1 / 3 + 1 + 0) / 3)
 
 
-def test_interval_of_targets_that_go_together_is_that_of_their_users() -> None:
+def test_interval_of_correlated_targets_is_that_of_their_users() -> None:
     # Five targets a user, all hits or all misses: 5,000 targets tell no more than 1,000 users.
     hits = np.random.default_rng(4).integers(0, 2, 1_000)
     ranks = np.where(hits, 1, 100)
@@ -126,7 +126,7 @@ def test_interval_of_targets_that_go_together_is_that_of_their_users() -> None:
     assert together.high - together.low == pytest.approx(alone.high - alone.low, rel=0.15)
 
 
-def test_bootstrap_in_pieces_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_in_chunks_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     values, counts = np.array([[0.0, 1.0, 3.0]]), np.array([5, 3, 2])
     whole = bootstrap_means(values, counts, np.random.default_rng(0))
     monkeypatch.setattr("recsys.evaluation.metrics.intervals._DRAWS_AT_ONCE", 30)

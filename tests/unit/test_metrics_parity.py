@@ -1,4 +1,4 @@
-"""Every metric against trec_eval and scikit-learn, several targets a list; and what none may do."""
+"""Every metric against trec_eval and scikit-learn with several targets per list; invariances."""
 
 from __future__ import annotations
 

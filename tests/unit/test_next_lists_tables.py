@@ -73,7 +73,7 @@ def test_names_say_how_long_the_list_is() -> None:
     assert names == [f"{name}_at_2" for name in (*SETS, *IN_ORDER)]
 
 
-def test_an_item_listed_again_takes_a_place_and_gains_nothing() -> None:
+def test_an_item_listed_again_takes_a_position_and_gains_nothing() -> None:
     again, once = of_one([3, 3, 5], [3, 5]), of_one([3, 5, PAD], [3, 5])
     assert again["next_recall"] == once["next_recall"] == 1
     assert again["next_ndcg"] == pytest.approx((1 + 1 / log2(4)) / (1 + 1 / log2(3)))
@@ -81,14 +81,14 @@ def test_an_item_listed_again_takes_a_place_and_gains_nothing() -> None:
     assert once["next_ndcg"] == once["next_f1"] == 1
 
 
-def test_repeat_purchases_are_foretold_in_order() -> None:
+def test_repeat_purchases_are_predicted_in_order() -> None:
     found = of_one([3, 3, 5], [3, 3, 5])
     assert (found["next_ordered_recall"], found["next_ordered_ndcg"]) == (1, 1)
     found = of_one([3, 5, 3], [3, 3, 5])
     assert found["next_ordered_recall"] == 1 / 3
 
 
-def test_a_place_filled_by_nothing_is_no_hit() -> None:
+def test_an_empty_position_is_not_a_hit() -> None:
     found = of_one([PAD, PAD, PAD], [1, 2])
     assert set(found.values()) == {0}
 
@@ -122,7 +122,7 @@ def test_bounds(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
 
 
 @given(st.integers(1, 12), st.lists(targets_of_a_user, min_size=1, max_size=5))
-def test_what_was_bought_is_the_perfect_list(n: int, targets: list[list[int]]) -> None:
+def test_the_purchases_are_the_perfect_list(n: int, targets: list[list[int]]) -> None:
     in_order = Histories.from_lists([bought[:n] for bought in targets]).padded(n)
     found = metrics_of(in_order, targets)
     assert all(found[name] == pytest.approx([1] * len(targets)) for name in IN_ORDER)
@@ -136,7 +136,7 @@ def test_what_was_bought_is_the_perfect_list(n: int, targets: list[list[int]]) -
 
 
 @given(lists_and_targets(), st.randoms())
-def test_sets_do_not_know_the_order_of_targets(
+def test_set_metrics_ignore_the_order_of_targets(
     case: tuple[NDArray[np.int32], list[list[int]]], random: Random
 ) -> None:
     lists, targets = case
@@ -149,7 +149,7 @@ def test_sets_do_not_know_the_order_of_targets(
 
 
 @given(lists_and_targets())
-def test_a_user_does_not_know_the_others(
+def test_users_do_not_affect_each_other(
     case: tuple[NDArray[np.int32], list[list[int]]],
 ) -> None:
     together = metrics_of(*case)
@@ -186,7 +186,7 @@ def test_one_row_per_user(table: NextListTable) -> None:
     assert table.values("next_recall_at_3").tolist() == pytest.approx([2 / 3, 0, 1 / 2])
 
 
-def test_summary_has_every_figure_with_its_mean(table: NextListTable) -> None:
+def test_summary_has_every_metric_with_its_mean(table: NextListTable) -> None:
     summary = table.summary()
     assert list(summary) == list(table.metrics())
     for name, interval in summary.items():
@@ -209,7 +209,7 @@ def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
         assert interval.high == pytest.approx(values.mean() + half, abs=0.2 * half)
 
 
-def test_nobody_to_foretell() -> None:
+def test_no_users_to_predict_for() -> None:
     nobody = NextListTable.of(
         np.empty((0, 4), dtype=np.int32),
         NextPurchases(np.arange(0), Histories.from_lists([]), Histories.from_lists([]), 0),
@@ -229,7 +229,7 @@ def test_unknown_metrics_are_named(table: NextListTable) -> None:
         table.values("next_recall_at_5")
 
 
-def test_save_and_load_keep_everything(table: NextListTable, tmp_path: Path) -> None:
+def test_load_returns_what_was_saved(table: NextListTable, tmp_path: Path) -> None:
     table.save(tmp_path / "lists.parquet")
     again = NextListTable.load(tmp_path / "lists.parquet")
     assert again.frame.equals(table.frame)
@@ -267,7 +267,7 @@ def test_the_better_lists_are_found() -> None:
 
 
 def test_the_p_value_is_that_of_a_sign_test() -> None:
-    """Ten users of whom one table alone serves nine: the signs fall so unevenly in 22 of 1,024."""
+    """Ten users of whom only one table serves nine: signs are that uneven in 22 of 1,024 cases."""
     targets = [[1]] * 10
     a = table_of([[1]] * 9 + [[2]], targets)
     b = table_of([[2]] * 9 + [[1]], targets)

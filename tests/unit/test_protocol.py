@@ -1,4 +1,4 @@
-"""One number for a protocol or a run: the same for the same, another for anything else."""
+"""The fingerprints of protocols and runs: equal for equal settings, different for any other."""
 
 from __future__ import annotations
 

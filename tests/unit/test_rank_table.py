@@ -1,4 +1,4 @@
-"""The rank table: made from a holdout, written and read whole."""
+"""The rank table: made from a holdout, saved and loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recsys.evaluation.tables.rank import RankProtocol, RankTable, evaluate
 
 @pytest.fixture
 def table() -> RankTable:
-    """Popularity 4, 3, 2, 1 of items 1 to 4, asked for users 0, 2 and 5."""
+    """Popularity 4, 3, 2, 1 of items 1 to 4, for users 0, 2 and 5."""
     scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
     holdout = Holdout(
         users=np.array([0, 2, 5]),
@@ -44,7 +44,7 @@ def test_one_row_per_target(table: RankTable) -> None:
     assert table.protocol == RankProtocol("test", 4, "filter", "against_target", 7, "catalogue")
 
 
-def test_save_and_load_keep_everything(table: RankTable, tmp_path: Path) -> None:
+def test_load_returns_what_was_saved(table: RankTable, tmp_path: Path) -> None:
     segmented = RankTable(
         table.frame.with_columns(country=pl.Series(["de", "fr", "de"])), table.protocol
     )
@@ -76,7 +76,7 @@ def test_save_into_a_missing_folder_names_the_file(table: RankTable, tmp_path: P
         table.save(tmp_path / "none" / "ranks.parquet")
 
 
-def test_load_refuses_what_is_not_there(tmp_path: Path) -> None:
+def test_load_refuses_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ranks\.parquet: cannot read the rank table"):
         RankTable.load(tmp_path / "ranks.parquet")
 

@@ -47,7 +47,7 @@ def test_segments_by_hand(dataset: PreparedDataset) -> None:
     assert set(SEGMENTS) == set(frame.columns[4:])
 
 
-def test_items_outside_the_catalogue_are_no_history(tmp_path: Path) -> None:
+def test_items_outside_the_catalogue_are_not_history(tmp_path: Path) -> None:
     rows = [("a", "x", 0), ("a", "y", 1), ("a", "new", 2), ("a", "y", 3), ("b", "y", 0)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     config = DataConfig(split=LeaveLastOut(targets=2))

@@ -1,4 +1,4 @@
-"""The paired test: uniform under the null, awake to a difference, strict about what it compares."""
+"""The paired test: uniform under the null, sensitive to differences, strict about its inputs."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1_000
-"""Bootstrap resamples behind an interval."""
+"""The number of bootstrap resamples of an interval."""
 
 _DRAWS_AT_ONCE = 1 << 22
-"""Bound on the counts that a bootstrap holds at once: 32 MiB."""
+"""The largest number of counts that a bootstrap holds in memory: 32 MiB."""
 
 
 class Interval(NamedTuple):
-    """A mean over users, and the 95% interval of it over samples of as many users."""
+    """A mean over users with its 95% interval over samples of as many users."""
 
     mean: float
     low: float
@@ -29,16 +29,16 @@ def bootstrap_means(
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
 ) -> list[Interval]:
-    """Means with percentile-bootstrap 95% intervals, of observations grouped by value.
+    """Return means with percentile-bootstrap 95% intervals, of observations grouped by value.
 
     Drawing n observations with replacement only changes how many fall into each group, and those
-    numbers are multinomial: grouping makes 35,000 users as cheap as their distinct ranks.
+    numbers are multinomial: with groups, 35,000 users cost as much as their distinct ranks.
 
     Args:
-        values: of M metrics in each of G groups [M, G].
-        counts: observations in each group [G], n in all.
-        generator: of the resamples.
-        resamples: how many.
+        values: M metrics in each of G groups [M, G].
+        counts: the observations in each group [G], n in total.
+        generator: the source of the resamples.
+        resamples: the number of resamples.
 
     Returns:
         One interval per metric.
@@ -61,7 +61,7 @@ def bootstrap_means(
 
 
 def chunks(rows: int, width: int) -> Iterator[int]:
-    """Sizes that add up to ``rows``, such that ``size * width`` numbers fit in memory with ease."""
+    """Yield sizes that add up to ``rows``, such that ``size * width`` numbers fit in memory."""
     size = max(1, _DRAWS_AT_ONCE // width)
     for start in range(0, rows, size):
         yield min(size, rows - start)
