@@ -1,0 +1,146 @@
+"""The configuration reference, generated from the fields of `recsys.config`."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from recsys import config
+from recsys.config import Section
+
+PARTS: dict[str, tuple[type[Section], ...]] = {
+    "The experiment": (config.Experiment,),
+    "data": (config.DataConfig, config.Columns, config.DropRows),
+    "data.split": (
+        config.LeaveLastOut,
+        config.LeaveLastBasketOut,
+        config.GlobalTime,
+        config.UserHoldout,
+        config.Backtest,
+    ),
+    "model": (
+        config.NextItemConfig,
+        config.HSTUConfig,
+        config.MaskedItemConfig,
+        config.SequenceToSequenceConfig,
+        config.FactorisationMachineConfig,
+    ),
+    "model.head": (
+        config.TargetAttention,
+        config.DotProduct,
+        config.Cosine,
+        config.MixtureOfLogits,
+    ),
+    "model.item_features, model.interaction_features, model.user_features": (
+        config.Category,
+        config.Categories,
+        config.Number,
+        config.Text,
+    ),
+    "training": (config.TrainingConfig,),
+    "training.loss": (
+        config.CrossEntropy,
+        config.SampledSoftmax,
+        config.BinaryCrossEntropy,
+        config.GeneralisedBinaryCrossEntropy,
+    ),
+    "count_ensemble": (config.CountEnsembleConfig,),
+    "evaluation": (config.EvaluationConfig,),
+    "evaluation.candidates": (config.AllItems, config.SampledItems, config.GivenItems),
+    "tracking": (config.TrackingConfig,),
+    "Suites (recsys suite)": (config.Suite, config.SuiteEntry),
+    "Searches (recsys tune)": (config.Search, config.Range, config.Choices),
+}
+"""The sections of the tree, under the place where a YAML file has them."""
+
+
+def documented_sections() -> list[type[Section]]:
+    """Every section that the reference describes."""
+    return [section for sections in PARTS.values() for section in sections]
+
+
+def configuration_reference() -> str:
+    """The reference as Markdown: one heading for each place, one table for each section."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    for place, sections in PARTS.items():
+        yield f"## {place}\n"
+        for section in sections:
+            if len(sections) > 1:
+                yield f"### {section.__name__}\n"
+            yield f"({_anchor(section)})=\n" if len(sections) == 1 else ""
+            yield (inspect.getdoc(section) or "").replace("``", "`") + "\n"
+            yield from _table(section)
+            yield ""
+
+
+def _table(section: type[Section]) -> Iterator[str]:
+    if not section.model_fields:
+        return
+    yield "| field | type | default | |"
+    yield "| --- | --- | --- | --- |"
+    for name, field in section.model_fields.items():
+        cells = (f"`{name}`", _type(field), _default(field), field.description or "")
+        yield "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """Text as one cell of a table."""
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+
+
+def _anchor(section: type[Section]) -> str:
+    return f"config-{section.__name__}"
+
+
+def _type(field: FieldInfo) -> str:
+    bounds = [_bound(rule) for rule in field.metadata]
+    return ", ".join([f"`{_name(field.annotation)}`", *(f"`{b}`" for b in bounds if b)])
+
+
+def _bound(rule: object) -> str:
+    """A constraint such as ``≥ 1``; "" for what is none."""
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    found = [f"{sign} {getattr(rule, key):g}" for key, sign in signs.items() if hasattr(rule, key)]
+    return " and ".join(found)
+
+
+def _name(kind: Any) -> str:
+    """A type as people read it."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _name(parts[0])
+    if origin is Literal:
+        return " | ".join(str(part) for part in parts)
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(_name(part) for part in parts))
+    if origin is tuple:
+        return f"list of {_name(parts[0])}" if parts[-1] is ... else f"{len(parts)} numbers"
+    if origin is dict:
+        return "mapping"
+    if kind is type(None):
+        return "none"
+    return {"str": "text", "bool": "true | false"}.get(kind.__name__, kind.__name__)
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, Section):
+        kind = getattr(value, "kind", None)
+        return f"`{kind}`" if kind else "its defaults"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return "`[" + ", ".join(str(part) for part in value) + "]`"
+    return f"`{value}`" if value != {} else "`{}`"
