@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from importlib import metadata
@@ -24,9 +25,9 @@ except metadata.PackageNotFoundError:  # built from a checkout that is not insta
     release = "unreleased"
 
 extensions = [
+    "mathml",
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
@@ -44,7 +45,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 default_role = "code"  # docstrings write `name` for code
@@ -54,6 +55,7 @@ napoleon_use_rtype = False
 
 # --- Pages ---------------------------------------------------------------------------------------
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "recsys"
 html_static_path = ["_static"]
@@ -63,9 +65,7 @@ html_copy_source = False
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "recsys"},
     "navigation_with_keys": False,
-    "show_nav_level": 2,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 4,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
@@ -87,7 +87,14 @@ def insert_reference(app: object, page: str, source: list[str]) -> None:
         source[0] += "\n" + configuration_reference()
 
 
+def keep_intervals_together(app: object, page: str, source: list[str]) -> None:
+    """Break no line inside an interval such as [.2040, .2192]."""
+    if page in ("results", "lab-log"):
+        source[0] = re.sub(r"(\[[-−+.\d]+,) ([-−+.\d]+\])", "\\1\N{NO-BREAK SPACE}\\2", source[0])
+
+
 def setup(app: Any) -> None:
     """Prepare the sources before Sphinx reads them."""
     copy_notebooks()
     app.connect("source-read", insert_reference)
+    app.connect("source-read", keep_intervals_together)

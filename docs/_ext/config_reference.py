@@ -72,10 +72,9 @@ def configuration_reference() -> str:
 def _lines() -> Iterator[str]:
     for place, sections in PARTS.items():
         yield f"## {place}\n"
-        for section in sections:
-            if len(sections) > 1:
-                yield f"### {section.__name__}\n"
-            yield f"({_anchor(section)})=\n" if len(sections) == 1 else ""
+        for number, section in enumerate(sections):
+            if _kind(section) or number:
+                yield f"### {_kind(section) or section.__name__}\n"
             yield (inspect.getdoc(section) or "").replace("``", "`") + "\n"
             yield from _table(section)
             yield ""
@@ -96,8 +95,10 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
 
 
-def _anchor(section: type[Section]) -> str:
-    return f"config-{section.__name__}"
+def _kind(section: type[Section]) -> str:
+    """What a section of several kinds calls itself; "" if it stands alone."""
+    kind = section.model_fields.get("kind")
+    return str(get_args(kind.annotation)[0]) if kind else ""
 
 
 def _type(field: FieldInfo) -> str:
@@ -127,6 +128,8 @@ def _name(kind: Any) -> str:
         return "mapping"
     if kind is type(None):
         return "none"
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return _kind(kind) or kind.__name__
     return {"str": "text", "bool": "true | false"}.get(kind.__name__, kind.__name__)
 
 
