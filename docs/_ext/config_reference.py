@@ -13,55 +13,60 @@ from pydantic_core import PydanticUndefined
 from recsys import config
 from recsys.config import Section
 
-PARTS: dict[str, tuple[type[Section], ...]] = {
-    "The experiment": (config.Experiment,),
-    "data": (config.DataConfig, config.Columns, config.DropRows),
-    "data.split": (
-        config.LeaveLastOut,
-        config.LeaveLastBasketOut,
-        config.GlobalTime,
-        config.UserHoldout,
-        config.Backtest,
-    ),
-    "model": (
-        config.NextItemConfig,
-        config.HSTUConfig,
-        config.MaskedItemConfig,
-        config.SequenceToSequenceConfig,
-        config.FactorisationMachineConfig,
-    ),
-    "model.head": (
-        config.TargetAttention,
-        config.DotProduct,
-        config.Cosine,
-        config.MixtureOfLogits,
-    ),
-    "model.item_features, model.interaction_features, model.user_features": (
-        config.Category,
-        config.Categories,
-        config.Number,
-        config.Text,
-    ),
-    "training": (config.TrainingConfig,),
-    "training.loss": (
-        config.CrossEntropy,
-        config.SampledSoftmax,
-        config.BinaryCrossEntropy,
-        config.GeneralisedBinaryCrossEntropy,
-    ),
-    "count_ensemble": (config.CountEnsembleConfig,),
-    "evaluation": (config.EvaluationConfig,),
-    "evaluation.candidates": (config.AllItems, config.SampledItems, config.GivenItems),
-    "tracking": (config.TrackingConfig,),
-    "Suites (recsys suite)": (config.Suite, config.SuiteEntry),
-    "Searches (recsys tune)": (config.Search, config.Range, config.Choices),
+ROOTS = {
+    "The experiment": config.Experiment,
+    "Suites (recsys suite)": config.Suite,
+    "Searches (recsys tune)": config.Search,
 }
-"""The sections of the tree, under the place where a YAML file has them."""
+"""The sections that have a YAML file of their own, by the title of their part of the page."""
 
 
 def documented_sections() -> list[type[Section]]:
     """Every section that the reference describes."""
-    return [section for sections in PARTS.values() for section in sections]
+    return [section for _, sections in _parts() for section in sections]
+
+
+def _parts() -> list[tuple[str, list[type[Section]]]]:
+    """Titles and sections: each root, and under it the sections that its fields hold.
+
+    Sections that several fields hold stand under the names of all of them, once.
+    """
+    parts: list[tuple[str, list[type[Section]]]] = []
+    placed: dict[type[Section], int] = {}
+
+    def place(title: str, sections: list[type[Section]]) -> None:
+        if sections and sections[0] in placed:
+            number = placed[sections[0]]
+            known, others = parts[number]
+            if title.rpartition(".")[2] not in known:
+                parts[number] = f"{known}, {title}", others
+            return
+        placed.update(dict.fromkeys(sections, len(parts)))
+        parts.append((title, sections))
+        for section in sections:
+            for name, field in section.model_fields.items():
+                if held := list(dict.fromkeys(_held(field.annotation))):
+                    path = _path(title, name)
+                    place(path, held)
+
+    for title, root in ROOTS.items():
+        place(title, [root])
+    return parts
+
+
+def _path(title: str, name: str) -> str:
+    """A field's name below a title; the fields of an experiment need none before them."""
+    if title not in ROOTS:
+        return f"{title}.{name}"
+    return name if ROOTS[title] is config.Experiment else f"{title}: {name}"
+
+
+def _held(annotation: object) -> Iterator[type[Section]]:
+    """The sections that a field of this type may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _held(part)
 
 
 def configuration_reference() -> str:
@@ -70,7 +75,7 @@ def configuration_reference() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for place, sections in PARTS.items():
+    for place, sections in _parts():
         yield f"## {place}\n"
         for number, section in enumerate(sections):
             if _kind(section) or number:
