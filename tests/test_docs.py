@@ -68,7 +68,7 @@ def run_page(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
         elif not block.runs:
             continue
         elif block.language == "python":
-            exec(compile(block.text, f"{page}.md", "exec"), names)
+            exec(compile(block.text, f"{page}.md", "exec"), names)  # noqa: S102 - it is our own page
         else:
             for words in block.commands():
                 run_command(words, monkeypatch)

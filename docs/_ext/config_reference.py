@@ -121,6 +121,16 @@ def _bound(rule: object) -> str:
 def _name(kind: Any) -> str:
     """A type as people read it."""
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is not None:
+        return _generic_name(origin, parts)
+    if issubclass(kind, Section):
+        return _kind(kind) or kind.__name__
+    names = {type(None): "none", str: "text", bool: "true | false"}
+    return names.get(kind, kind.__name__)
+
+
+def _generic_name(origin: Any, parts: tuple[Any, ...]) -> str:
+    """The name of a type with parameters."""
     if origin is Annotated:
         return _name(parts[0])
     if origin is Literal:
@@ -129,13 +139,7 @@ def _name(kind: Any) -> str:
         return " | ".join(dict.fromkeys(_name(part) for part in parts))
     if origin is tuple:
         return f"list of {_name(parts[0])}" if parts[-1] is ... else f"{len(parts)} numbers"
-    if origin is dict:
-        return "mapping"
-    if kind is type(None):
-        return "none"
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return _kind(kind) or kind.__name__
-    return {"str": "text", "bool": "true | false"}.get(kind.__name__, kind.__name__)
+    return "mapping"
 
 
 def _default(field: FieldInfo) -> str:
