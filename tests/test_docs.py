@@ -75,7 +75,7 @@ def run_page(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run one `recsys` command in this process: starting Python anew would take seconds."""
+    """Run one `recsys` command in this process: starting Python again would take seconds."""
     assert words[0] == "recsys", f"only recsys commands run: mark the block no-run: {words}"
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
