@@ -11,7 +11,7 @@ SPEC := pyproject.toml constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format benchmark mutants hooks clean
+.PHONY: help demo test test-slow test-all lint format benchmark docs mutants hooks clean
 
 help: ## list these commands
 	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
@@ -42,17 +42,20 @@ format: $(VENV)/.installed-dev ## mend what ruff can mend, then format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-benchmark: $(VENV)/.installed-dev ## run the benchmarks (long); write the figures into tests/benchmarks/RESULTS.md
+benchmark: $(VENV)/.installed-dev ## run the benchmarks (long); write the figures into docs/lab-log.md
 	$(BIN)/python -m pytest -m benchmark tests $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## put small faults into copies of the code and list those that no test sees (some minutes)
 	$(BIN)/python tests/mutants.py $(ARGS)
 
+docs: $(VENV)/.installed-docs ## build the documentation into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
 hooks: $(VENV)/.installed-dev ## have git run the checks of .pre-commit-config.yaml before each commit
 	$(BIN)/pre-commit install
 
 clean: ## remove the virtual environment and the caches; data and runs stay
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/_build docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The stamps remember an installation until pyproject.toml or constraints.txt changes.
 $(VENV)/.installed: $(SPEC) | $(BIN)/python
@@ -63,6 +66,11 @@ $(VENV)/.installed: $(SPEC) | $(BIN)/python
 $(VENV)/.installed-dev: $(SPEC) | $(BIN)/python
 	@echo "Installing recsys with its tests and tools into $(VENV); the first time takes some minutes."
 	$(INSTALL) '.[test,dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(SPEC) | $(BIN)/python
+	@echo "Installing recsys with its documentation tools into $(VENV); the first time takes some minutes."
+	$(INSTALL) '.[docs,train,tune]'
 	@touch $@
 
 $(BIN)/python:
