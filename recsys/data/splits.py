@@ -51,7 +51,7 @@ def cut_points(
             fractions = split.valid_fraction, split.test_fraction
             return user_holdout(lengths, *fractions, np.random.default_rng(split.seed))
     raise InputError(
-        "data.split: a backtest has one dataset per fold and cannot be prepared as one: use "
+        "data.split: a backtest has one dataset per fold and cannot be prepared as one: see "
         "recsys backtest"
     )
 
