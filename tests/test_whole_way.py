@@ -317,7 +317,7 @@ def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> No
     Path("runs/small/thesis.txt").write_text("years of work")
     status, _, err = terminal("run", "small.yaml")
     assert status == 2
-    assert "runs/small: exists and is left alone: thesis.txt is not of a run" in err
+    assert "runs/small: exists and is left alone: thesis.txt does not belong to a run" in err
     assert Path("runs/small/thesis.txt").read_text() == "years of work"
 
 

@@ -275,7 +275,7 @@ def _check_out(out: Path) -> None:
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
         if foreign := there - artifacts.RUN_FILES:
             raise InputError(
-                f"{out}: exists and is not replaced: {min(foreign)} does not belong to a run"
+                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
             )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
