@@ -89,7 +89,8 @@ def _precision(lists: RankedLists, k: int) -> NDArray[np.float64]:
 def _ndcg(lists: RankedLists, k: int) -> NDArray[np.float64]:
     ideal = np.cumsum(1 / np.log2(np.arange(2, 2 + min(k, lists.sizes.max(initial=1)))))
     gains = lists.sums(lists.hits(k) / np.log2(1 + lists.ranks))
-    return np.divide(gains, ideal[np.minimum(lists.sizes, k) - 1])
+    values: NDArray[np.float64] = gains / ideal[np.minimum(lists.sizes, k) - 1]
+    return values
 
 
 def _map(lists: RankedLists, k: int) -> NDArray[np.float64]:
