@@ -337,9 +337,7 @@ def test_runs_are_compared_by_the_coverage_of_their_best_items(
     assert [row.metrics["coverage_at_2"] for row in comparison.rows] == [0.2, 0.4]
     assert [row.metrics["coverage_at_1"] for row in comparison.rows] == [0.1, 0.2]
     for row in comparison.rows:
-        assert not row.intervals
-        assert not row.differences
-        assert not row.effects
+        assert not any((row.intervals, row.differences, row.effects))
     frame = comparison.frame()
     assert frame["coverage_at_2"].to_list() == [0.2, 0.4]
     for ending in ("low", "high", "difference", "p_value"):

@@ -58,7 +58,7 @@ class ListHits(NamedTuple):
 
 
 def _recall(found: ListHits) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = np.divide(found.hits.sum(axis=1), found.distinct)
+    values: NDArray[np.float64] = found.hits.sum(axis=1) / found.distinct
     return values
 
 
@@ -68,14 +68,12 @@ def _ndcg(found: ListHits) -> NDArray[np.float64]:
 
 
 def _f1(found: ListHits) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = np.divide(
-        2 * found.hits.sum(axis=1), found.listed + found.distinct
-    )
+    values: NDArray[np.float64] = 2 * found.hits.sum(axis=1) / (found.listed + found.distinct)
     return values
 
 
 def _ordered_recall(found: ListHits) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = np.divide(found.in_order.sum(axis=1), found.ordered)
+    values: NDArray[np.float64] = found.in_order.sum(axis=1) / found.ordered
     return values
 
 
