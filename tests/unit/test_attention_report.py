@@ -136,7 +136,7 @@ def test_the_command_writes_maps_of_every_head(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     place = ["--data", str(tiny_dataset.path), "--out", str(tmp_path / "maps")]
-    words = [str(tiny_bundle.path), "--user", "ann", *place, "--newest", "2", "--json"]
+    words = [str(tiny_bundle.path), "--user", "ann", *place, "--latest", "2", "--json"]
     assert run(monkeypatch, *words, "--item", "hat", "--item", "socks") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row == {"page": str(tmp_path / "maps/attention.html"), "pictures": 4}
