@@ -103,7 +103,7 @@ def _show_shop(shop: Shop, console: Console) -> None:
 
 
 def _three_customers(shop: Shop) -> list[str]:
-    """Pick a customer with both causes of the first such rule in the last purchases, and two more."""
+    """Pick a customer whose last purchases hold both causes of a rule, and two more."""
     rule = next(rule for rule in shop.rules if len(rule.causes) > 1)
     last = shop.interactions.group_by("user_id", maintain_order=True).tail(6)
     lists = last.group_by("user_id", maintain_order=True).agg("item_id")
