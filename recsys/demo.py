@@ -1,4 +1,4 @@
-"""The demo: the simulated shop, end to end, told on the terminal."""
+"""The demo: train on the simulated shop and show the results on the terminal."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
 
 
 def demo(experiment: Experiment, console: Console) -> None:
-    """Build the shop, train both heads, compare, recommend, explain, and say what was found.
+    """Build the shop, train both heads, compare, recommend, explain and check the planted rules.
 
     Args:
-        experiment: a target-attention model of the shop; its ablation is the same with the
-            dot-product head.
-        console: what it is told on.
+        experiment: a target-attention model of the shop; the ablation has the dot-product head.
+        console: the terminal.
+
+    Raises:
+        InputError: the model has no target attention.
     """
     model = experiment.model
     if not isinstance(model, NextItemConfig) or not isinstance(model.head, TargetAttention):
-        raise InputError(f"the demo explains target attention: it cannot show {model.family}")
+        raise InputError(f"the demo needs a model with target attention, not {model.family}")
     shop = make_shop()
     console.rule("1. The shop")
     _show_shop(shop, console)
@@ -67,7 +69,7 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("6. Look closer")
     console.print(
-        f"Every run, figure and picture:\n"
+        f"All runs, metrics and pictures:\n"
         f"  {_program('mlflow')} ui --backend-store-uri {experiment.tracking.uri}\n"
         f"More for a customer:\n"
         f"  {_program('recsys')} recommend {attention.bundle} --user C00001 "
@@ -101,7 +103,7 @@ def _show_shop(shop: Shop, console: Console) -> None:
 
 
 def _three_customers(shop: Shop) -> list[str]:
-    """One whose newest purchases hold both causes of the first rule with two; two after them."""
+    """Pick a customer whose last purchases hold both causes of a rule, and two more."""
     rule = next(rule for rule in shop.rules if len(rule.causes) > 1)
     last = shop.interactions.group_by("user_id", maintain_order=True).tail(6)
     lists = last.group_by("user_id", maintain_order=True).agg("item_id")
@@ -114,8 +116,8 @@ def _show_customer(customer: str, shop: Shop, recommender: Recommender, console:
     names = _names(shop)
     own = shop.interactions.filter(pl.col("user_id") == customer)
     history = own["item_id"].to_list()
-    newest = ", ".join(names[item] for item in history[-6:])
-    table = Table(title=f"{customer}: … {newest}", title_justify="left", box=None)
+    latest = ", ".join(names[item] for item in history[-6:])
+    table = Table(title=f"{customer}: … {latest}", title_justify="left", box=None)
     for head in ("", "recommended", "because of"):
         table.add_column(head)
     best = recommender.recommend({customer: history}, k=5)
@@ -132,7 +134,7 @@ def _show_customer(customer: str, shop: Shop, recommender: Recommender, console:
 def _show_rules(
     shop: Shop, attention: Recommender, dot_product: Recommender, console: Console
 ) -> None:
-    """Recovered rules of both models, and how often the true cause is named first."""
+    """Show the rules that both models recovered, and how often a true cause ranks first."""
     models = {"target attention": attention, "dot product": dot_product}
     found = {name: rule_recovery(shop, best_items(model)) for name, model in models.items()}
     console.print(
@@ -155,7 +157,7 @@ def _show_rules(
 
 
 def best_items(model: Recommender) -> TopK:
-    """A model as the judge of planted rules asks it: histories in, lists of item ids out."""
+    """Wrap a model for `rule_recovery`: from histories to lists of item ids."""
 
     def top_k(histories: Sequence[list[str]], k: int) -> list[list[str]]:
         best = model.recommend(histories, k=k)
@@ -168,7 +170,7 @@ def best_items(model: Recommender) -> TopK:
 
 
 def shares(model: Recommender) -> Explain:
-    """A model as the judge of explanations asks it: each purchase's share of an item's score."""
+    """Wrap a model for `explanation_accuracy`: the share of each purchase in an item's score."""
 
     def explain(history: list[str], item: str) -> list[float]:
         found = [-1.0] * len(history)  # purchases outside the window explain nothing
@@ -180,7 +182,7 @@ def shares(model: Recommender) -> Explain:
 
 
 def _program(name: str) -> str:
-    """What to type for a program that was installed with us."""
+    """Return what to type to start a program of this environment."""
     if shutil.which(name):
         return name
     return os.path.relpath(Path(sys.executable).parent / name)

@@ -60,7 +60,7 @@ def terminal(
     return Terminal(monkeypatch, capsys)
 
 
-def test_the_whole_way(terminal: Terminal) -> None:
+def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
     (prepared,) = terminal.json(
         "prepare", "purchases.csv", "--user", "customer", "--item", "sku", "--time", "bought_at",
         "--out", "data/mine",
@@ -129,7 +129,7 @@ def test_the_whole_way(terminal: Terminal) -> None:
     assert "ndcg@10" in out
 
 
-def test_two_stages_and_what_they_miss(terminal: Terminal) -> None:
+def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
     (trained,) = terminal.json("train", "small.yaml", "--set", "training.max_epochs=1")
     (folder,) = Path("data").iterdir()
     data = ("--data", str(folder))
@@ -157,8 +157,8 @@ def test_two_stages_and_what_they_miss(terminal: Terminal) -> None:
         assert message in err
 
 
-def test_items_that_came_later_are_recommended_by_their_features(terminal: Terminal) -> None:
-    """By a refitted model with counts beside it; the price is made up."""
+def test_new_items_are_recommended_by_their_features(terminal: Terminal) -> None:
+    """The model is refitted and has a count ensemble; the prices are invented."""
     products = make_shop(seed=0, num_customers=150).products
     products.with_columns(price=pl.int_range(pl.len())).write_csv("products.csv")
     columns = ("--user", "customer", "--item", "sku", "--time", "bought_at")
@@ -196,8 +196,8 @@ def test_items_that_came_later_are_recommended_by_their_features(terminal: Termi
         assert message in err
 
 
-def test_what_was_done_and_by_whom_is_read(terminal: Terminal) -> None:
-    """From a dataset and from a file; by a model with target attention."""
+def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None:
+    """The model has target attention; histories come from a dataset and from a file."""
     log = pl.read_csv("purchases.csv").with_columns(rating=pl.int_range(pl.len()) % 5)
     log.write_csv("purchases.csv")
     users = log.select(user_id=pl.col("customer").unique().sort())
@@ -260,7 +260,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
         assert message in err
 
 
-def test_run_goes_the_whole_way_with_the_baselines(terminal: Terminal) -> None:
+def test_run_trains_and_compares_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {"target_attention", *BASELINES}
 
@@ -287,7 +287,7 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
         (["recommend", "nowhere", "--user", "C1"], "nowhere"),
         (
             ["demo", "small.yaml", "--set", "model={kind: sequence_to_sequence}"],
-            "the demo explains target attention: it cannot show sequence_to_sequence",
+            "the demo needs a model with target attention, not sequence_to_sequence",
         ),
         (["prepare", "purchases.csv", "--out", "out"], "no column 'user_id'"),
         (["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"], "with --data"),
@@ -348,7 +348,7 @@ def test_prepare_counts_warnings_and_audit_names_them(
     assert (by_time["name"], by_time["severity"]) == ("future_training", "info")
     status, _, err = terminal("audit", "data/mine", "--set", split)
     assert status == 2
-    assert "data/mine: is prepared: its own settings count" in err
+    assert "data/mine: a prepared dataset has its own settings" in err
 
 
 def test_a_backtest_has_a_run_for_each_fold(terminal: Terminal) -> None:

@@ -16,15 +16,16 @@ from recsys.errors import InputError
 def run_backtest(
     config: Config,
     of: Annotated[
-        list[str] | None, typer.Option(help="model (if none is given), or a baseline; repeatable.")
+        list[str] | None,
+        typer.Option(help="model (the default), or the name of a baseline; repeatable."),
     ] = None,
     overrides: Set = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Fit and test at each date of a rolling origin: figures by fold, and of all folds together.
+    """Train and test at several dates; show metrics of each fold and of all folds together.
 
-    The config's split is of kind backtest, e.g. --set "data.split={kind: backtest, folds: 4}".
+    The config needs a split of kind backtest: --set "data.split={kind: backtest, folds: 4}".
     """
     from recsys.baselines.tuned import BASELINES
     from recsys.evaluation.metrics.ranks import metric_names

@@ -46,7 +46,10 @@ logger = logging.getLogger(__name__)
 
 @app.command("data")
 def list_data(as_json: Json = False) -> None:
-    """List the named datasets. Their files are found through the variable RECSYS_MIRROR."""
+    """List the datasets that have a name.
+
+    Their files are read from the folder that the variable RECSYS_MIRROR names.
+    """
     rows = [
         {
             "name": dataset.name,
@@ -71,17 +74,20 @@ def prepare_data(
     time: Time = None,
     items: Annotated[
         Path | None,
-        typer.Option(help="Table of the items: item_id, and what else is known of them."),
+        typer.Option(help="Table of item features: item_id and a column per feature."),
     ] = None,
     users: Annotated[
         Path | None,
-        typer.Option(help="Table of the users: user_id, and what else is known of them."),
+        typer.Option(help="Table of user features: user_id and a column per feature."),
     ] = None,
     keep: Keep = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check, order, split and encode a log. Further settings: --set data.k_core=true and so on."""
+    """Check, sort, split and encode a log.
+
+    All settings of data can be set, e.g. --set data.k_core=true.
+    """
     columns = {"user_id": user, "item_id": item, "timestamp": time}
     changes = [*(overrides or []), *([f"data.keep={json.dumps(keep)}"] if keep else [])]
     experiment = read_preparation(source, columns, changes)
@@ -93,7 +99,10 @@ def prepare_data(
 @app.command("audit")
 def audit_data(
     source: Annotated[
-        str, typer.Argument(help="A log, a dataset, a config, or a prepared dataset's folder.")
+        str,
+        typer.Argument(
+            help="A log, a dataset's name, a config, or the folder of a prepared dataset."
+        ),
     ],
     user: User = None,
     item: Item = None,
@@ -101,12 +110,12 @@ def audit_data(
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Look for leaks between the parts of a split: what is found, how much of it, what it means."""
+    """Look for leaks between the parts of a split, and say how large and how serious they are."""
     columns = {"user_id": user, "item_id": item, "timestamp": time}
     is_prepared = Path(source).is_dir()
     experiment = read_preparation(source, columns, overrides)
     if is_prepared and experiment.data != DataConfig(source=source):
-        raise InputError(f"{source}: is prepared: its own settings count; prepare it anew")
+        raise InputError(f"{source}: a prepared dataset has its own settings: prepare it again")
     with tempfile.TemporaryDirectory() as folder:
         if is_prepared:
             dataset = PreparedDataset.open(source)
@@ -125,9 +134,9 @@ def train_model(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Train, validate every epoch, test once; write runs/NAME and an MLflow run.
+    """Train, choose the best epoch on validation, test once; write runs/NAME and an MLflow run.
 
-    Cut off on the way, the same command goes on where it was. On several devices:
+    If training is interrupted, the same command resumes it. On several devices:
     torchrun --nproc-per-node 2 -m recsys train ...
     """
     from recsys.experiments.fit import fit
@@ -135,7 +144,9 @@ def train_model(
 
     experiment = read_experiment(config, overrides, uri)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
-        raise InputError(f"--set {stray[0]}: with --data its own settings count; prepare it anew")
+        raise InputError(
+            f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
+        )
     with processes.rank_zero_first():
         dataset = find_dataset(experiment, data)
     if data is not None:  # it takes the place of the config's data section
@@ -153,9 +164,9 @@ def run_experiment(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """The whole way: prepare, train, evaluate, fit the baselines, compare.
+    """Prepare the data, train, evaluate, fit the baselines and compare, in one command.
 
-    Cut off while it trains, the same command goes on where it was.
+    If training is interrupted, the same command resumes it.
     """
     from recsys.comparison.compare import compare
     from recsys.experiments.baseline import baselines_of, fit_baseline
@@ -165,9 +176,7 @@ def run_experiment(
     experiment = read_experiment(config, overrides, uri)
     with processes.rank_zero_first():
         dataset = find_dataset(experiment, None)
-    model = fit(
-        experiment, dataset, fresh=fresh
-    ).run_id  # first: it is the one that may refuse the config
+    model = fit(experiment, dataset, fresh=fresh).run_id  # first, because it may refuse the config
     runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment, dataset)]
     show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
 
@@ -180,16 +189,16 @@ def evaluate_bundle(
     candidates: Annotated[
         Path | None,
         typer.Option(
-            help="Items to rank among, in place of the config's: a table with user_id and item_id, "
-            "every user's targets among them."
+            help="Table of user_id and item_id: the items to rank for each user, the targets "
+            "included; overrides the config."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Rank table to write (.parquet).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the rank table: .parquet.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact ranks of a bundle's model, over the full catalogue unless its config says otherwise.
+    """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
 
-    Shows recall, NDCG and MRR with their intervals.
+    Ranks are exact and over the full catalogue, unless the config names candidates.
     """
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.held_out import find_holdout
@@ -219,17 +228,20 @@ def evaluate_bundle(
 
 @app.command("compare")
 def compare_runs(
-    runs: Annotated[list[str] | None, typer.Argument(help="Run ids or names; all if none.")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Ids or names of runs; default: all.")
+    ] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "recsys",
     metric: Annotated[
         list[str] | None,
         typer.Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
     ] = None,
     pooled: Annotated[
-        bool, typer.Option("--pool-seeds", help="One row for runs that differ in their seed alone.")
+        bool,
+        typer.Option("--pool-seeds", help="Show runs that differ only in their seed as one row."),
     ] = False,
     test: Annotated[
-        Literal["randomisation", "t"], typer.Option(help="The paired test that p-values are of.")
+        Literal["randomisation", "t"], typer.Option(help="Paired test for the p-values.")
     ] = "randomisation",
     by: Annotated[
         str | None,
@@ -240,15 +252,15 @@ def compare_runs(
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Folder to write as well: one HTML page, pictures, CSV and LaTeX."),
+        typer.Option(help="Folder to write: an HTML page, pictures, CSV and LaTeX."),
     ] = None,
     across_protocols: Annotated[
-        bool, typer.Option("--across-protocols", help="Show runs of different protocols too.")
+        bool, typer.Option("--across-protocols", help="Allow runs of different protocols.")
     ] = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Compare MLflow runs of one protocol: metrics, intervals, paired tests."""
+    """Compare MLflow runs: metrics with intervals, and paired tests against the first run."""
     from recsys.api import compare
 
     tracking = TrackingConfig(experiment=experiment)
@@ -273,13 +285,16 @@ def compare_runs(
 
 @app.command("demo")
 def run_demo(
-    config: Annotated[Path, typer.Argument(help="Experiment on the shop.")] = Path(
-        "configs/shop.yaml"
-    ),
+    config: Annotated[
+        Path, typer.Argument(help="Config of an experiment on the simulated shop.")
+    ] = Path("configs/shop.yaml"),
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
-    """The simulated shop, end to end, in about five minutes: table, reasons, recovered rules."""
+    """Train on the simulated shop and show metrics, explanations and recovered rules.
+
+    Takes about five minutes.
+    """
     from recsys.demo import demo
 
     demo(read_experiment(config, overrides, uri), Console())

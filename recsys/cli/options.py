@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Arguments, options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 app = typer.Typer(
-    help="Sequential recommendation: from an interaction log to ranked items, lists of next "
-    "purchases, figures and reasons.",
+    help="Sequential recommendation: train on a log of interactions, then recommend, score, "
+    "explain and compare.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -30,28 +30,30 @@ app = typer.Typer(
 
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override one field, e.g. --set model.dropout=0.1; repeatable."),
+    typer.Option(
+        "--set", help="Override a field of the config: --set model.dropout=0.1; repeatable."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs, not a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Uri = Annotated[
     str | None,
-    typer.Option("--tracking-uri", help="MLflow store or server, in place of the config's."),
+    typer.Option("--tracking-uri", help="MLflow store or server; overrides the config."),
 ]
-Config = Annotated[Path, typer.Argument(help="An experiment, e.g. configs/shop.yaml.")]
-Bundle = Annotated[Path, typer.Argument(help="Folder of a trained bundle (runs/NAME/bundle).")]
+Config = Annotated[Path, typer.Argument(help="Config of an experiment, e.g. configs/shop.yaml.")]
+Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME/bundle.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
-BundleData = Annotated[Path, typer.Option(help="The prepared dataset.")]
-HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which targets.")]
+BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
+HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-out targets.")]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start anew, even if there is a checkpoint to go on from.")
+    bool, typer.Option("--fresh", help="Start from the first epoch, even if there is a checkpoint.")
 ]
-Out = Annotated[Path | None, typer.Option(help="File to write (.parquet or .csv).")]
+Out = Annotated[Path | None, typer.Option(help="File to write: .parquet or .csv.")]
 
 
 def read_experiment(
     config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
 ) -> Experiment:
-    """The experiment of a config (None: the defaults), with the overrides applied."""
+    """Read the experiment of a config, or the defaults if None, and apply the overrides."""
     changes = [*(overrides or [])]
     if uri is not None:
         changes.append(f"tracking.uri={uri}")
@@ -61,10 +63,10 @@ def read_experiment(
 def open_beside(
     bundle: Path, data: Path, part: Literal["valid", "test"]
 ) -> tuple[ModelBundle, PreparedDataset]:
-    """A bundle, on the GPU if there is one, and the dataset whose targets it is to be asked for.
+    """Open a bundle, on the GPU if there is one, and the dataset to evaluate it on.
 
     Raises:
-        InputError: one cannot be opened, or they do not go together.
+        InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
     """
     import torch
 
@@ -78,21 +80,21 @@ def open_beside(
 
 
 Log = Annotated[
-    str, typer.Argument(help="A log (CSV, TSV, Parquet, JSONL), a dataset, or a config (YAML).")
+    str, typer.Argument(help="A log (.csv, .tsv, .parquet, .jsonl), a dataset's name, or a config.")
 ]
-User = Annotated[str | None, typer.Option(help="Column of user ids [user_id].")]
-Item = Annotated[str | None, typer.Option(help="Column of item ids [item_id].")]
-Time = Annotated[str | None, typer.Option(help="Column of times [timestamp].")]
+User = Annotated[str | None, typer.Option(help="Column of user ids; default: user_id.")]
+Item = Annotated[str | None, typer.Option(help="Column of item ids; default: item_id.")]
+Time = Annotated[str | None, typer.Option(help="Column of times; default: timestamp.")]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(help="Another column to keep, for model.interaction_features; repeatable."),
+    typer.Option(help="Extra column to keep for model.interaction_features; repeatable."),
 ]
 
 
 def read_preparation(
     log: str, columns: Mapping[str, str | None], overrides: Sequence[str] | None
 ) -> Experiment:
-    """An experiment on a log: that of a config, or the defaults with the log as their source."""
+    """Read the experiment of a config, or make one with default settings for a log."""
     if Path(log).suffix in (".yaml", ".yml"):
         experiment = read_experiment(Path(log), overrides)
     else:
@@ -105,7 +107,7 @@ def read_preparation(
 
 
 def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
-    """How many findings of the audit are warnings; where there are any, they are named."""
+    """Audit a dataset, log the names of the warnings and return their number."""
     findings = audit(dataset, experiment.evaluation.seen)
     warned = [finding.name for finding in findings if finding.severity == "warn"]
     if warned:
@@ -115,7 +117,7 @@ def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
 
 
 def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
-    """The prepared dataset given, or that of the config's source, prepared unless it is there."""
+    """Open the given dataset, or else prepare the config's source unless that is already done."""
     if data is not None:
         return PreparedDataset.open(data)
     config = experiment.data

@@ -1,4 +1,4 @@
-"""The command that shows where a training's time goes."""
+"""The command that profiles training steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from recsys.console import show_rows
 def profile_training(
     config: Config,
     data: Data = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to watch, after two to warm up.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps to measure, after two warm-up steps.")
+    ] = 10,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Train a few steps: where the time goes, tokens per second, padding, memory, matrix peak."""
+    """Train a few steps; show time by phase, tokens per second, padding and peak memory."""
     from recsys.experiments.profile import profile
     from recsys.inference.catalogue import Catalogue
 

@@ -1,4 +1,4 @@
-"""The command that shows what two stages miss."""
+"""The command that measures the loss of two-stage ranking."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def show_retrieval(
     part: HeldOutPart = "test",
     retrieve: Annotated[
         list[int] | None,
-        typer.Option(help="Items to rank for each user; repeatable [seven, from 10 to 1,000]."),
+        typer.Option(help="Items that the second stage ranks; repeatable; default: 10 to 1,000."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What recommend --retrieve N would miss: of the targets, and of the figures of one stage.
+    """Measure what recommend --retrieve N misses: targets not retrieved, and lower metrics.
 
-    One line for each N, the last one for all items, which is one stage.
+    One line for each N; the last line ranks all items, in one stage.
     """
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.retrieval import retrieval_metrics

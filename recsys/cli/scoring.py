@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 Histories = Annotated[
     Path | None,
     typer.Argument(
-        help="Log of histories: user_id, item_id, timestamp, and the columns that the model reads "
-        "of interactions and users."
+        help="Log of the users' histories: user_id, item_id, timestamp, and the columns of "
+        "interaction and user features."
     ),
 ]
 At = Annotated[
     str | None,
     typer.Option(
-        help="When the recommendation is asked for, a date or a number on the scale of the log; "
-        "models with model.times=request need it, others do not read it."
+        help="Request time: a date, or a number on the scale of the log. Only models with "
+        "model.times=request need it."
     ),
 ]
 NewItems = Annotated[
     Path | None,
     typer.Option(
-        help="Table of items that came after the training, item_id and the columns of "
-        "model.item_features: candidates too, known by their features."
+        help="Table of items newer than the model: item_id and the columns of "
+        "model.item_features. They can be recommended by their features."
     ),
 ]
 Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
@@ -53,14 +53,14 @@ def recommend_items(
     retrieve: Annotated[
         int | None,
         typer.Option(
-            help="Rank only so many items by target attention, the best by the dot product, for "
-            "large catalogues; recsys retrieval shows what that misses [all]."
+            help="Rank only so many items by target attention, the best by the dot product: for "
+            "large catalogues. `recsys retrieval` shows what is missed. Default: all."
         ),
     ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """The k best items for each history, or for users of a prepared dataset."""
+    """Recommend the k best items for each history, or for users of a prepared dataset."""
     recommender, users = _open(bundle, data, user)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
@@ -71,14 +71,18 @@ def recommend_items(
 @app.command("score")
 def score_items(
     bundle: Bundle,
-    histories: Annotated[Path, typer.Argument(help="Log of histories, as for recommend.")],
-    candidates: Annotated[Path, typer.Argument(help="Table of user_id, item_id to score.")],
+    histories: Annotated[
+        Path, typer.Argument(help="Log of the users' histories, as for recommend.")
+    ],
+    candidates: Annotated[
+        Path, typer.Argument(help="Table of user_id and item_id: the pairs to score.")
+    ],
     new_items: NewItems = None,
     at: At = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Score candidate items for each history."""
+    """Score given items for given users; other items are not scored."""
     from recsys.serving.recommender import Recommender
 
     recommender = Recommender.load(bundle)
@@ -99,44 +103,47 @@ def generate_items(
     beam: Annotated[
         int | None,
         typer.Option(
-            help="Go on with so many lists at each step and give the likeliest one; "
-            "without it, the likeliest item at each step."
+            help="Beam search: keep so many lists at each step. Default: the most probable item "
+            "at each step."
         ),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draw each item at random, as probable as it is.")
+        bool,
+        typer.Option("--sample", help="Draw each item at random from the model's probabilities."),
     ] = False,
     temperature: Annotated[
-        float, typer.Option(help="With --sample: below 1 favours likely items, above 1 others.")
+        float,
+        typer.Option(help="With --sample: below 1 favours probable items, above 1 the others."),
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option(help="With --sample: draw from the k likeliest items only.")
+        int | None, typer.Option(help="With --sample: draw only from the k most probable items.")
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            help="With --sample: draw from the fewest items that together have this probability."
+            help="With --sample: draw only from the fewest items with this total probability."
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="With --sample: other seeds, other draws.")
+        int, typer.Option(min=0, max=2**63 - 1, help="With --sample: seed of the draws.")
     ] = 0,
     candidates: Annotated[
-        Path | None, typer.Option(help="Table with item_id: only these may be generated.")
+        Path | None, typer.Option(help="Table of item_id: only these items may be generated.")
     ] = None,
     repeats: Annotated[
-        bool, typer.Option("--repeats", help="An item may be generated more than once in a list.")
+        bool, typer.Option("--repeats", help="Allow an item more than once in a list.")
     ] = False,
     seen: Annotated[
         Literal["filter", "allow"] | None,
-        typer.Option(
-            help="Leave out the items of the history, or not; as in training if not given."
-        ),
+        typer.Option(help="Whether to filter items of the history. Default: as in training."),
     ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """The next n purchases of each user, in order (needs a sequence_to_sequence model)."""
+    """Generate the next n purchases of each user, in order.
+
+    The model must be of kind sequence_to_sequence.
+    """
     import torch
 
     from recsys.data.tables import read_table
@@ -171,16 +178,16 @@ def generate_items(
 def explain_item(
     bundle: Bundle,
     user: Annotated[str, typer.Option(help="A user of the dataset.")],
-    item: Annotated[str, typer.Option(help="The item whose score is to be explained.")],
+    item: Annotated[str, typer.Option(help="The item whose score to explain.")],
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """What each purchase of a user adds to the score of an item."""
+    """Show what each purchase of a user adds to the score of an item."""
     recommender, users = _open(bundle, data, [user])
-    asked = recommender.read_histories(users=users)
+    queries = recommender.read_histories(users=users)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
-    show_frame(recommender.explain(asked, item_id, at=_time(at)), None, as_json)
+    show_frame(recommender.explain(queries, item_id, at=_time(at)), None, as_json)
 
 
 @app.command("inspect")
@@ -191,50 +198,53 @@ def inspect_attention(
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     item: Annotated[
         list[str] | None,
-        typer.Option(help="A candidate of target attention; repeatable [the ten best]."),
+        typer.Option(help="A candidate for target attention; repeatable. Default: the ten best."),
     ] = None,
     n: Annotated[
-        int | None, typer.Option("-n", help="Purchases a sequence_to_sequence model writes [5].")
+        int | None,
+        typer.Option(
+            "-n", help="Purchases that a sequence_to_sequence model generates. Default: 5."
+        ),
     ] = None,
-    newest: Annotated[
-        int, typer.Option(min=1, max=200, help="Purchases to show; those before are summed up.")
+    latest: Annotated[
+        int, typer.Option(min=1, max=200, help="Latest purchases to show; earlier ones are summed.")
     ] = 30,
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Where the model looks: attention maps of each block and head, as PNG and one HTML page."""
+    """Draw the attention weights of each block and head, as PNG files and an HTML page."""
     from recsys.report.attention import write_attention_report
 
     recommender, users = _open(bundle, data, [user])
     vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
-    asked = recommender.read_histories(users=users)
+    queries = recommender.read_histories(users=users)
     items = ids_like(item or [], vocabulary.ids)
-    maps = recommender.inspect(asked, items=items, n=n, at=_time(at))
-    purchases = len(asked.histories.items)
+    maps = recommender.inspect(queries, items=items, n=n, at=_time(at))
+    purchases = len(queries.histories.items)
     read = min(purchases, experiment.model.max_sequence_length)
     about = {
         "bundle": str(bundle),
         "model": " with ".join(dict.fromkeys([experiment.model.kind, experiment.model.family])),
         "experiment": experiment.name,
         "user": user,
-        "history": f"{purchases} purchases, the newest {read} read, {min(read, newest)} shown"
-        + (" (the first column sums up those before)" if read > newest else ""),
+        "history": f"{purchases} purchases, the latest {read} read, {min(read, latest)} shown"
+        + (" (the first column sums the earlier ones)" if read > latest else ""),
         "recsys": library_version(),
     }
-    page = write_attention_report(out, [one.latest(newest) for one in maps], about)
+    page = write_attention_report(out, [one.latest(latest) for one in maps], about)
     pictures = sum(len(one.heads) for one in maps)
     show_rows([{"page": str(page), "pictures": pictures}], as_json)
 
 
 def _time(at: str | None) -> str | int | None:
-    """A whole number where it is one; else the text of a date."""
+    """Return a request time as a whole number if it is one, else as the text of a date."""
     return int(at) if at is not None and at.lstrip("-").isdecimal() else at
 
 
 def _open(
     bundle: Path, data: Path | None, user: list[str] | None
 ) -> tuple[Recommender, list[Any] | None]:
-    """The recommender, and the users asked for by id, as ids of the dataset's type."""
+    """Open a recommender, and turn users' ids into the type of the dataset's ids."""
     from recsys.serving.recommender import Recommender
 
     dataset = None if data is None else PreparedDataset.open(data)

@@ -17,11 +17,14 @@ logger = logging.getLogger(__name__)
 
 @app.command("suite")
 def run_many(
-    suite: Annotated[Path, typer.Argument(help="A suite, e.g. configs/suite.yaml.")],
+    suite: Annotated[Path, typer.Argument(help="Config of a suite, e.g. configs/suite.yaml.")],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Every model and baseline of a suite on every dataset; run again, it goes on where it was."""
+    """Run every model and baseline of a suite on every dataset.
+
+    If it is interrupted, the same command resumes it.
+    """
     from recsys.comparison.compare import compare  # torch and mlflow take seconds to load
     from recsys.experiments.suite import run_suite
     from recsys.training import processes
@@ -34,7 +37,7 @@ def run_many(
     runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
     for name, found in runs.items():
         if not found:
-            logger.warning("%s: nothing came to its end", name)
+            logger.warning("%s: no run finished", name)
             continue
         show_comparison(compare(found, loaded.tracking, pooled=True), as_json)
 
@@ -43,23 +46,27 @@ def run_many(
 def tune_model(
     config: Config,
     search: Annotated[
-        Path, typer.Option("--search", help="What is searched, and how long.")
+        Path, typer.Option("--search", help="Config of the search: settings and budget.")
     ] = Path("configs/tune.yaml"),
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials in all, in place of the search's.")
+        int | None, typer.Option(min=1, help="Total number of trials; overrides the search.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Minutes of this call, in place of the search's.")
+        float | None,
+        typer.Option(min=0.01, help="Minutes that this call may take; overrides the search."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Best config to write [runs/NAME-tuned.yaml].")
+        Path | None, typer.Option(help="File for the best config; default: runs/NAME-tuned.yaml.")
     ] = None,
     data: Data = None,
     overrides: Set = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Search for the best settings on validation with Optuna; run again, it goes on."""
+    """Search for the best settings on validation with Optuna.
+
+    Run it again to resume the search.
+    """
     from recsys.experiments.tune import tune
     from recsys.training import processes
 

@@ -136,7 +136,7 @@ def test_the_command_writes_maps_of_every_head(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     place = ["--data", str(tiny_dataset.path), "--out", str(tmp_path / "maps")]
-    words = [str(tiny_bundle.path), "--user", "ann", *place, "--newest", "2", "--json"]
+    words = [str(tiny_bundle.path), "--user", "ann", *place, "--latest", "2", "--json"]
     assert run(monkeypatch, *words, "--item", "hat", "--item", "socks") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row == {"page": str(tmp_path / "maps/attention.html"), "pictures": 4}
@@ -149,7 +149,9 @@ def test_the_command_writes_maps_of_every_head(
         "target-head-2.png",
     }
     html = Path(row["page"]).read_text(encoding="utf-8")
-    assert "4 purchases, the newest 3 read, 2 shown (the first column sums up those before)" in html
+    assert (
+        "4 purchases, the latest 3 read, 2 shown (the first column sums the earlier ones)" in html
+    )
     assert {"the 1 before", "3 Top hat", "4 jacket", "2 socks"} <= set(Page(html).cells)
     for fact in (str(tiny_bundle.path), "next_item with target_attention", "ann"):
         assert f"<dd>{fact}</dd>" in html

@@ -1,4 +1,4 @@
-"""Bundles: what goes in comes out, and nothing else is let in."""
+"""Bundles: opening one gives what was written, and broken folders are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def sign(folder: Path, **changes: object) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest | changes))
 
 
-def test_what_goes_in_comes_out(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> None:
+def test_opening_a_bundle_gives_what_was_written(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
     opened = ModelBundle.open(tiny_bundle.path)
     assert opened.experiment == tiny_bundle.experiment
     assert opened.experiment.model.max_sequence_length == 3
@@ -49,7 +51,7 @@ def test_what_goes_in_comes_out(tiny_bundle: ModelBundle, tiny_dataset: Prepared
         assert torch.equal(weight, weights[name])
 
 
-def test_popularity_counts_what_the_model_was_trained_on(
+def test_popularity_counts_the_training_interactions(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     assert tiny_bundle.popularity.tolist() == [2, 2, 2, 1, 1]
@@ -107,7 +109,9 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         ModelBundle.open(folder)
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path, tiny_dataset: PreparedDataset) -> None:
+def test_a_folder_that_is_no_bundle_is_refused(
+    tmp_path: Path, tiny_dataset: PreparedDataset
+) -> None:
     with pytest.raises(InputError, match="not a model bundle: it has no manifest.json"):
         ModelBundle.open(tmp_path)
     with pytest.raises(InputError, match="not the manifest of a model bundle: format input"):

@@ -1,4 +1,4 @@
-"""Models that read item features: their bundles, and items that came after the training."""
+"""Models that read item features: their bundles, and items newer than the model."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_new_items_come_twice_and_as_files(untitled: Recommender, tmp_path: Path
         ({"kind": [["neck"], ["shoe"]]}, "new items: columns have other types than the catalogue"),
     ],
 )
-def test_new_items_that_will_not_do(
+def test_wrong_new_items_are_refused(
     untitled: Recommender, changes: dict[str, list[Any]], message: str
 ) -> None:
     new = NEW.with_columns(pl.Series(name, values) for name, values in changes.items())
@@ -185,7 +185,7 @@ def test_new_items_that_will_not_do(
     assert "\n" not in str(error.value)
 
 
-def test_no_feature_may_be_left_out(untitled: Recommender, tiny_bundle: ModelBundle) -> None:
+def test_no_feature_may_be_missing(untitled: Recommender, tiny_bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="new items: no column 'price' among item_id, kind, pric;"):
         untitled.with_new_items(NEW.rename({"price": "pric"}))
     with pytest.raises(InputError, match="new items: the table has no rows"):
@@ -199,13 +199,13 @@ def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset)
         Catalogue.of(make_experiment().model, tiny_dataset)
 
 
-def test_the_file_that_will_not_do_is_named(untitled: Recommender, tmp_path: Path) -> None:
+def test_a_wrong_file_is_named(untitled: Recommender, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("item_id,kind\nscarf,neck\n")
     with pytest.raises(InputError, match=r"new\.csv: no column 'price' among item_id, kind"):
         untitled.with_new_items(tmp_path / "new.csv")
 
 
-def test_candidates_alone_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
+def test_given_candidates_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
     bundle = untitled.with_new_items(NEW).bundle
     asked = untitled.read_histories([HISTORY, ["socks"]]).histories
     candidates = np.array([[7, 2, 0], [6, 7, 5]], dtype=np.int32)

@@ -32,7 +32,7 @@ def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Reco
 
 
 def model_scores(recommender: Recommender, history: list[str]) -> dict[str, float]:
-    """What the model itself says of each item, without the library's way to it."""
+    """The score of each item, straight from the model."""
     tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])
     model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_an_empty_history_is_answered_from_popularity(recommender: Recommender) 
     assert set(answer.filter(pl.col("user_id") == "ann")["source"]) == {"model"}
 
 
-def test_unknown_items_are_skipped_counted_and_told(
+def test_unknown_items_are_skipped_counted_and_logged(
     recommender: Recommender, caplog: pytest.LogCaptureFixture
 ) -> None:
     histories = [["boots", "scarf", "hat"], ["hat"], ["scarf", "tie"]]
@@ -175,7 +175,7 @@ def test_frames_come_back_as_the_callers_kind(
     assert isinstance(recommender.score(tiny_log, pairs.assign(user_id="ann")), pl.DataFrame)
 
 
-def test_users_of_the_dataset_bring_their_whole_history(
+def test_users_of_the_dataset_have_their_full_history(
     recommender: Recommender, tiny_log: pl.DataFrame
 ) -> None:
     answer = recommender.recommend(users=["cat", "ann", "cat"], k=3)
@@ -250,7 +250,7 @@ def test_a_list_of_candidates_is_for_all_users(recommender: Recommender) -> None
         ({"histories": pl.DataFrame({"user_id": [1]})}, "histories: no column 'item_id'"),
     ],
 )
-def test_what_will_not_do_is_refused_in_one_line(
+def test_wrong_arguments_are_refused_in_one_line(
     recommender: Recommender, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as error:
@@ -258,7 +258,7 @@ def test_what_will_not_do_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_candidates_that_will_not_do_are_named(recommender: Recommender) -> None:
+def test_unknown_candidates_are_named(recommender: Recommender) -> None:
     with pytest.raises(InputError, match="candidate item 'scarf' is not in the catalogue"):
         recommender.score([["hat"]], ["boots", "scarf"])
     pairs = pl.DataFrame({"user_id": [0, 4], "item_id": ["hat", "hat"]})
