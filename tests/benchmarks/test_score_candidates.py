@@ -66,9 +66,8 @@ def write_bundle(folder: Path, mirror: Path, counts: bool) -> tuple[ModelBundle,
     ensemble = None
     if counts:
         ensemble = CountEnsemble(PCTM.fit(histories, dataset.num_items, ML_1M), weight=1.0)
-    parts = ("train", "valid")
     bundle = ModelBundle.write(
-        folder / "bundle", model, experiment, dataset, parts, count_ensemble=ensemble
+        folder / "bundle", model, experiment, dataset, ("train", "valid"), count_ensemble=ensemble
     )
     rng = np.random.default_rng(0)
     users = rng.permutation(len(dataset.user_ids))[:USERS].repeat(CANDIDATES)

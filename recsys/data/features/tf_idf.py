@@ -31,15 +31,16 @@ def tf_idf(
            [0. , 0. ]])
     """
     column_of = {word: column for column, word in enumerate(words)}
-    rows, columns = [], []
+    rows: list[int] = []
+    columns: list[int] = []
     count = 0
     for row, text in enumerate(texts):
         known = [column_of[word] for word in _WORD.findall(text.lower()) if word in column_of]
         columns += known
         rows += [row] * len(known)
         count = row + 1
-    ones = np.ones(len(rows))
-    vectors = csr_array((ones, (rows, columns)), shape=(count, len(words)), dtype=np.float64)
+    entries = np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)
+    vectors = csr_array((np.ones(len(rows)), entries), shape=(count, len(words)))
     vectors.sum_duplicates()
     vectors.data *= inverse_frequency[vectors.indices]
     owner = np.repeat(np.arange(count), np.diff(vectors.indptr))
