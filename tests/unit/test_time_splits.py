@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime, Split, UserHoldout, parse_experiment
-from recsys.data.prepared import prepare
+from recsys.data.prepared import Part, prepare
 from recsys.data.splits import cut_points, user_holdout
 from recsys.data.targets import find_targets
 from recsys.errors import InputError
@@ -232,3 +232,33 @@ def test_wrong_splits(split: str, words: str) -> None:
         parse_experiment({}, [f"data.split={split}"])
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_validation_may_not_reach_before_the_log_begins() -> None:
+    """Six rows for validation and one for test are more than the six there are."""
+    split = GlobalTime(test_fraction=1 / 6, valid_fraction=0.99)
+    with pytest.raises(InputError, match="nothing to train on"):
+        cut_points(split, TIMES, OFFSETS)
+
+
+def test_an_advancing_history_does_not_reach_into_another_users() -> None:
+    """The second user begins when the first one ends."""
+    times, offsets = np.array([1, 5, 5, 5, 8]), np.array([0, 2, 5])
+    part = np.array([1, 0]), np.array([2, 3])
+    places = find_targets(times, offsets, part, "every", "advancing")
+    assert places.targets.tolist() == [1, 2, 3, 4]
+    assert places.starts.tolist() == [0, 2, 2, 2]
+    assert places.ends.tolist() == [1, 2, 2, 4]
+
+
+def test_held_out_users_are_asked_for_their_last_item_after_all_the_others(
+    tmp_path: Path,
+) -> None:
+    rows = [(user, item, time) for user in range(4) for time, item in enumerate([1, 2, 3])]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    split = UserHoldout(valid_fraction=0.25, test_fraction=0.25)
+    dataset = prepare(log, DataConfig(split=split), tmp_path / "out")
+    for part in get_args(Part):
+        held_out = dataset.holdout(part)
+        assert dataset.vocabulary.decode(held_out.targets).to_list() == [3]
+        assert dataset.vocabulary.decode(held_out.histories.items).to_list() == [1, 2]

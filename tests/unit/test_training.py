@@ -16,6 +16,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import recall_at
+from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
@@ -399,3 +400,34 @@ def test_several_processes_step_as_one_would(loss: str, monkeypatch: pytest.Monk
     both = [stepped(share) for share in shares]
     for alone, one, other in zip(whole, *both, strict=True):
         torch.testing.assert_close((one + other) / 2, alone, rtol=1e-4, atol=1e-6)
+
+
+def test_the_figures_of_the_epochs_are_true_and_the_model_is_that_of_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loss is the mean over that epoch's targets; the weights are not those of the last one."""
+    steps: list[list[tuple[float, int]]] = [[]]
+    step = TrainingModule.training_step
+
+    def watched(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        loss = step(self, batch, batch_idx)
+        steps[-1].append((loss.item(), int((batch.targets > 0).sum())))
+        return loss
+
+    monkeypatch.setattr(TrainingModule, "training_step", watched)
+    settings = "training.batch_tokens=200", "training.patience=1", "training.decay_fraction=0"
+    experiment = make_experiment("dot_product", *settings)
+    histories, holdout = walks(50, seed=1, planted=False)
+    report = lambda *_: steps.append([])  # noqa: E731
+    model, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 20, report)
+    for epoch, those in zip(curve.epochs, steps, strict=False):
+        whole = sum(loss * targets for loss, targets in those)
+        assert epoch["train/loss"] == pytest.approx(whole / sum(count for _, count in those))
+    assert curve.best_epoch is not None
+    assert curve.best_epoch + 1 == len(curve.epochs)
+    best = curve.epochs[curve.best_epoch - 1]
+    found = evaluate(ModelScorer(model, 10), holdout, "valid", "allow")
+    for name in ("ndcg_at_10", "recall_at_10"):
+        assert best[f"epoch/valid_{name}"] == found.values(name).mean()
+    assert curve.best_ranks is not None
+    assert curve.best_ranks.frame.equals(found.frame)
