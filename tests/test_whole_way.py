@@ -133,8 +133,8 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
     (trained,) = terminal.json("train", "small.yaml", "--set", "training.max_epochs=1")
     (folder,) = Path("data").iterdir()
     data = ("--data", str(folder))
-    asked = ("recommend", trained["bundle"], "--user", "C00007", *data, "-k", "3")
-    one, two = terminal.json(*asked), terminal.json(*asked, "--retrieve", "9999")
+    query = ("recommend", trained["bundle"], "--user", "C00007", *data, "-k", "3")
+    one, two = terminal.json(*query), terminal.json(*query, "--retrieve", "9999")
     assert [row["item_id"] for row in two] == [row["item_id"] for row in one]
 
     words = ("retrieval", trained["bundle"], *data)
@@ -146,11 +146,11 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
     terminal("train", "small.yaml", "--set", "name=dot", "--set", "training.max_epochs=1",
              "--set", "model.head={kind: dot_product}")  # fmt: skip
     for wrong, message in (
-        ((*asked, "--retrieve", "2"), "error: retrieve=2: must be at least k=3"),
+        ((*query, "--retrieve", "2"), "error: retrieve=2: must be at least k=3"),
         ((*words, "--retrieve", "0"), "error: retrieve=0: must be at least 1"),
         ((*words, "--part", "valid"), "was trained on the validation targets"),
         (("retrieval", "runs/dot/bundle", *data),
-         "error: runs/dot/bundle: two stages are for target attention: dot_product"),
+         "error: runs/dot/bundle: two stages need target attention: dot_product"),
     ):  # fmt: skip
         status, out, err = terminal(*wrong)
         assert (status, out) == (2, "")
@@ -173,9 +173,9 @@ def test_new_items_are_recommended_by_their_features(terminal: Terminal) -> None
     assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
 
     Path("new.csv").write_text("item_id,category,price\nN1,Kitchen,12.5\nN2,Garden,\n")
-    asked = ("recommend", trained["bundle"], "--user", "C00007", "--data", "data/mine")
+    query = ("recommend", trained["bundle"], "--user", "C00007", "--data", "data/mine")
     known = pl.read_parquet("data/mine/items.parquet")["item_id"]
-    every = terminal.json(*asked, "-k", str(len(known) + 2), "--new-items", "new.csv")
+    every = terminal.json(*query, "-k", str(len(known) + 2), "--new-items", "new.csv")
     assert {"N1", "N2"} < {row["item_id"] for row in every}
     (one,) = (row["score"] for row in every if row["item_id"] == "N1")
     pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007").write_csv("one.csv")
@@ -213,17 +213,17 @@ def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None
     figures = {row["metric"]: row["mean"] for row in rows}
     assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
 
-    asked = ("--user", "C00007", "--data", "data/mine")
-    expected = terminal.json("recommend", trained["bundle"], *asked)
+    query = ("--user", "C00007", "--data", "data/mine")
+    expected = terminal.json("recommend", trained["bundle"], *query)
     mine = log.join(pl.read_csv("users.csv"), left_on="customer", right_on="user_id")
     mine.filter(pl.col("customer") == "C00007").write_csv("one.csv")
     found = terminal.json("recommend", trained["bundle"], "one.csv")
     assert [row["item_id"] for row in found] == [row["item_id"] for row in expected]
     best = expected[0]["item_id"]
-    parts = terminal.json("explain", trained["bundle"], *asked, "--item", best)
+    parts = terminal.json("explain", trained["bundle"], *query, "--item", best)
     whole = sum(row["contribution"] for row in parts) + parts[0]["dot_product"]
     assert whole == pytest.approx(expected[0]["score"], abs=1e-4)
-    terminal.json("inspect", trained["bundle"], *asked, "--out", "maps")
+    terminal.json("inspect", trained["bundle"], *query, "--out", "maps")
     for wrong, message in (
         (("recommend", trained["bundle"], "purchases.csv"), "purchases.csv: no column 'age' among"),
         ((*words, "--set", "model.interaction_features=[action]"),
@@ -290,7 +290,10 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
             "the demo needs a model with target attention, not sequence_to_sequence",
         ),
         (["prepare", "purchases.csv", "--out", "out"], "no column 'user_id'"),
-        (["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"], "with --data"),
+        (
+            ["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"],
+            "the dataset of --data has its own settings",
+        ),
         (["train", "small.yaml", "--set", "model.num_heads=3"], "must divide embedding_dim"),
         (["compare", "nope"], "mlflow.db does not exist"),
         (

@@ -91,14 +91,14 @@ def test_opening_leaves_the_random_numbers_alone(tiny_bundle: ModelBundle) -> No
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml", "items.parquet"])
 def test_a_changed_file_is_refused_with_both_checksums(folder: Path, name: str) -> None:
-    told = file_sha256(folder / name)
+    expected = file_sha256(folder / name)
     with (folder / name).open("ab") as file:
         file.write(b" ")
     found = file_sha256(folder / name)
     with pytest.raises(InputError) as error:
         ModelBundle.open(folder)
     assert str(error.value) == (
-        f"{folder / name}: SHA-256 {found} is not {told} of manifest.json: "
+        f"{folder / name}: SHA-256 {found} is not {expected} of manifest.json: "
         "the file was changed; train the model again"
     )
 

@@ -130,9 +130,9 @@ def test_new_items_are_scored_by_their_features(untitled: Recommender) -> None:
 
 
 def test_the_old_items_keep_their_scores(untitled: Recommender) -> None:
-    extended, asked = untitled.with_new_items(NEW), [HISTORY, ["socks"], []]
+    extended, histories = untitled.with_new_items(NEW), [HISTORY, ["socks"], []]
     ids = ITEMS["item_id"].to_list()
-    assert_frame_equal(extended.score(asked, ids), untitled.score(asked, ids), abs_tol=1e-5)
+    assert_frame_equal(extended.score(histories, ids), untitled.score(histories, ids), abs_tol=1e-5)
     assert untitled.bundle.num_items == 5
     with pytest.raises(InputError, match="'shoes' is not in the catalogue"):
         untitled.score([HISTORY], ["shoes"])
@@ -145,8 +145,8 @@ def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
     assert one != other
     history = ["hat", "shoes"]
     parts = extended.explain(history, "scarf")
-    whole = parts["contribution"].sum() + parts["dot_product"][0]
-    assert whole == pytest.approx(
+    total = parts["contribution"].sum() + parts["dot_product"][0]
+    assert total == pytest.approx(
         extended.score([["hat", "shoes"]], ["scarf"])["score"][0], abs=1e-5
     )
 
@@ -207,7 +207,7 @@ def test_a_wrong_file_is_named(untitled: Recommender, tmp_path: Path) -> None:
 
 def test_given_candidates_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
     bundle = untitled.with_new_items(NEW).bundle
-    asked = untitled.read_histories([HISTORY, ["socks"]]).histories
+    histories = untitled.read_histories([HISTORY, ["socks"]]).histories
     candidates = np.array([[7, 2, 0], [6, 7, 5]], dtype=np.int32)
-    whole = bundle.scorer.score(asked).gather(1, torch.from_numpy(candidates).long())
-    assert torch.allclose(bundle.scorer.score(asked, candidates), whole, atol=1e-5)
+    total = bundle.scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
+    assert torch.allclose(bundle.scorer.score(histories, candidates), total, atol=1e-5)
