@@ -57,6 +57,7 @@ def share_above(experiment: Experiment, products: pl.DataFrame) -> float:
     return float((scores > np.take_along_axis(scores, targets[:, None] - 1, axis=1)).mean())
 
 
+@pytest.mark.slow
 def test_new_products_are_found_by_their_category() -> None:
     """A shuffled category gives chance; without features new items were only ever negatives."""
     products = SHOP.products

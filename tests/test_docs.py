@@ -94,6 +94,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_the_code_of_each_page_runs(
     page: str, started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_toy_sequences_are_learned_exactly(task: Callable[[Tensor], Tensor]) -> 
     assert exact >= 0.99
 
 
+@pytest.mark.slow
 def test_random_continuations_stay_at_chance() -> None:
     noise = torch.Generator().manual_seed(3)
 

@@ -234,6 +234,7 @@ def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None
         assert message in err
 
 
+@pytest.mark.slow
 def test_generate_writes_lists(terminal: Terminal) -> None:
     model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
     split = "data.split={kind: leave_last_out, targets: 3}"
@@ -354,6 +355,7 @@ def test_prepare_counts_warnings_and_audit_names_them(
     assert "data/mine: a prepared dataset has its own settings" in err
 
 
+@pytest.mark.slow
 def test_a_backtest_has_a_run_for_each_fold(terminal: Terminal) -> None:
     split = "data.split={kind: backtest, folds: 2, targets: every}"
     words = ("backtest", "small.yaml", "--set", split, "--set", "training.max_epochs=1")
@@ -379,6 +381,7 @@ def test_a_backtest_has_a_run_for_each_fold(terminal: Terminal) -> None:
         assert message in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "split",
     [

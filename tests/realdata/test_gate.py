@@ -19,7 +19,7 @@ from recsys.evaluation.metrics.ranks import ndcg_at, recall_at
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.scorer import Scorer
 
-pytestmark = pytest.mark.realdata
+pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 
 SETTINGS: dict[str, PCTMSettings] = {
     "ml-1m": ML_1M,

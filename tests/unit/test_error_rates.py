@@ -35,6 +35,9 @@ def ndcg(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.stack([metric_values(each, METRIC) for each in ranks])
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def simulated() -> Simulated:
     generator = np.random.default_rng(2026)

@@ -189,6 +189,7 @@ def recall(*, planted: bool) -> float:
     )
 
 
+@pytest.mark.slow
 def test_a_planted_rule_is_learned_and_noise_is_not() -> None:
     assert recall(planted=True) > 0.95
     assert recall(planted=False) < 0.12

@@ -141,6 +141,7 @@ def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:
         return run(), steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minutes", [0, 60])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(

@@ -123,6 +123,7 @@ def statuses(suite: Suite) -> Counter[str]:
     return Counter(run.info.status for run in client.search_runs([known.experiment_id]))
 
 
+@pytest.mark.slow
 def test_a_killed_suite_resumes(
     tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
