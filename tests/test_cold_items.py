@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
