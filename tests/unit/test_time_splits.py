@@ -237,7 +237,7 @@ def test_wrong_splits(split: str, words: str) -> None:
 def test_validation_may_not_reach_before_the_log_begins() -> None:
     """Six rows for validation and one for test are more than the six there are."""
     split = GlobalTime(test_fraction=1 / 6, valid_fraction=0.99)
-    with pytest.raises(InputError, match="nothing to train on"):
+    with pytest.raises(InputError, match="leaves no training or no test"):
         cut_points(split, TIMES, OFFSETS)
 
 
