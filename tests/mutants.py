@@ -31,13 +31,24 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 MEMORY = 8 << 30
 """Of one mutant's tests, in bytes."""
-CORE = [
-    *("data/histories.py", "data/splits.py", "data/batches.py", "model/attention.py"),
-    *("model/generation.py", "training/losses.py", "training/optimiser.py"),
-    *("evaluation/candidates.py", "evaluation/metrics.py", "evaluation/rank_table.py"),
-    *("evaluation/ranking.py", "evaluation/significance.py"),
-]
-"""Where a fault would make figures wrong and nothing else, and whose tests are quick."""
+CORE = {
+    "data/histories.py": "histories",
+    "data/splits.py": "splits",
+    "data/targets.py": "time_splits",
+    "data/batches.py": "batches",
+    "model/attention.py": "attention",
+    "model/generation.py": "generation",
+    "training/losses/full_catalogue.py": "losses",
+    "training/losses/sampled.py": "sampled_losses",
+    "training/negatives.py": "sampled_losses",
+    "training/optimiser.py": "optimiser",
+    "inference/ranking.py": "ranking",
+    "evaluation/candidates.py": "candidates",
+    "evaluation/metrics/ranks.py": "metrics*",
+    "evaluation/tables/rank.py": "rank_table",
+    "comparison/significance.py": "significance",
+}
+"""Where a fault would make figures wrong and nothing else; and their tests, which are quick."""
 PAIRS = [("<", "<="), (">", ">="), ("==", "!="), ("+", "-"), ("*", "/"), ("+=", "-=")]
 PAIRS += [("and", "or"), ("True", "False"), ("min", "max"), ("minimum", "maximum")]
 SWAPS = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
@@ -72,7 +83,7 @@ def mutants(file: Path) -> Iterator[Mutant]:
             others = [str(2 * float(old) or 1.0)]
         for new in others:
             line = lines[number - 1]
-            if line.lstrip().startswith(("@", "*,")):  # says nothing of what is computed
+            if line.lstrip().startswith("@") or line[start : end + 1] == "*,":  # computes nothing
                 continue
             after = line[:start] + new + line[end:]
             content = "".join([*lines[: number - 1], after, *lines[number:]])
@@ -84,9 +95,10 @@ def mutants(file: Path) -> Iterator[Mutant]:
             yield Mutant(file, content, f"{where}: {line.strip()}  ->  {after.strip()}")
 
 
-def tests_of(file: Path) -> list[str]:
-    """The examples in the docstrings of a module, and the tests that are called after it."""
-    named = sorted((ROOT / "tests").rglob(f"test_{file.stem}.py"))
+def named_tests(file: Path) -> list[str]:
+    """The examples in the docstrings of a module; its tests as in `CORE`, or called after it."""
+    name = CORE.get(file.relative_to(ROOT / "recsys").as_posix(), file.stem)
+    named = sorted((ROOT / "tests").rglob(f"test_{name}.py"))
     return [str(path.relative_to(ROOT)) for path in (file, *named)] if named else []
 
 
@@ -131,23 +143,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     parser.add_argument("--jobs", type=int, default=2, help="at a time (default: 2)")
     parser.add_argument("--seconds", type=float, default=120, help="for each (default: 120)")
-    asked = parser.parse_args()
-    files = [file.resolve() for file in asked.files] or [ROOT / "recsys" / name for name in CORE]
-    tests = {file: asked.tests or tests_of(file) for file in files}
+    options = parser.parse_args()
+    files = [file.resolve() for file in options.files] or [ROOT / "recsys" / name for name in CORE]
+    tests = {file: options.tests or named_tests(file) for file in files}
     if lacking := [file.name for file in files if not tests[file]]:
         parser.error(f"no tests are called after {', '.join(lacking)}: name them by --tests")
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, most))  # those who loop may fill a list, too
     started = time.monotonic()
     every = [mutant for file in files for mutant in mutants(file)]
-    drawn = np.random.default_rng(asked.seed).permutation(len(every))[: asked.number]
+    drawn = np.random.default_rng(options.seed).permutation(len(every))[: options.number]
     sound = [Mutant(file, file.read_text(), file.name) for file in files]
     chosen = [every[index] for index in sorted(drawn)]
     survived = 0
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
 
         def alive(mutant: Mutant) -> bool:
-            return survives(mutant, tests[mutant.file], asked.seconds)
+            return survives(mutant, tests[mutant.file], options.seconds)
 
         for one, passed in zip(sound, pool.map(alive, sound), strict=True):
             if not passed:
@@ -158,7 +170,7 @@ def main() -> None:
                 print(f"survived  {one.words}", flush=True)
     print(
         f"{len(chosen) - survived} of {len(chosen)} mutants were caught, {survived} survived "
-        f"(seed {asked.seed}, of {len(every)} in {len(files)} files; "
+        f"(seed {options.seed}, of {len(every)} in {len(files)} files; "
         f"{time.monotonic() - started:.0f} s)"
     )
 

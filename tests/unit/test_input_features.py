@@ -12,7 +12,7 @@ import torch
 from polars.testing import assert_frame_equal
 from torch import nn
 
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config import DataConfig, Experiment, UserHoldout, parse_experiment
 from recsys.data.batches import TrainingBatches
 from recsys.data.features.encoders import Encoders
 from recsys.data.log import read_log
@@ -533,3 +533,36 @@ def test_features_are_scaled_with_the_items_that_they_are_added_to(
     assert added[batch.items > 0].abs().amax(dim=-1).min() > 0
     found = model._embed(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
     torch.testing.assert_close(found, 8**0.5 * (model.items(batch.items) + added))
+
+
+def test_user_features_are_learned_from_training_users_only(tmp_path: Path) -> None:
+    """Held-out users are twice as old as the others, and would move mean and spread."""
+    rows = [(user, item, time) for user in range(8) for time, item in enumerate([1, 2, 3])]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    config = DataConfig(split=UserHoldout(valid_fraction=0.25, test_fraction=0.25))
+    training = prepare(log, config, tmp_path / "out").cuts[:, 0] > 0
+    assert training.sum() == 4
+    ages = np.where(training, [20, 22, 24, 26, 28, 30, 32, 34], 60)
+    users = pl.DataFrame({"user_id": range(8), "age": ages})
+    dataset = prepare(log, config, tmp_path / "out", users=users)
+    model = make_experiment(user_features=[{"kind": "number", "column": "age"}]).model
+    encoders = Encoders.fit(model, dataset)
+    assert encoders.users is not None
+    numbers = encoders.users.encode(users).numbers[1:, 0]
+    assert numbers[training].mean() == pytest.approx(0, abs=1e-6)
+    assert numbers[training].std() == pytest.approx(1, abs=1e-6)
+
+
+def test_no_category_of_a_user_is_one_of_an_interaction(tmp_path: Path) -> None:
+    """They share one table of embeddings: buy, view, x, y, z, and then f and m of users."""
+    users = pl.DataFrame({"user_id": ["ann", "bob", "cat"], "sex": ["f", "m", "f"]})
+    dataset = prepare(LOG, KEEP, tmp_path / "out", users=users)
+    encoders = Encoders.fit(make_experiment(**{**READ, "user_features": ["sex"]}).model, dataset)
+    histories = encoders.read(dataset).histories("valid")
+    assert histories.interaction_features is not None
+    assert histories.user_features is not None
+    of_interactions = set(histories.interaction_features.table.categories.flat)
+    of_users = histories.user_features.table.categories[histories.user_features.rows, 0]
+    assert of_interactions == {0, 1, 2, 3, 4, 5}
+    assert of_users.tolist() == [6, 7, 6]
+    assert encoders.num_input_categories == 7
