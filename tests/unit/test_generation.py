@@ -207,3 +207,25 @@ def test_beam_search_keeps_the_greedy_list_though_others_lead(
     assert beam.tokens[:, 0].tolist() == [[1, 3, 5, 9]] * 4
     assert beam.log_probabilities[:, 0].exp().tolist() == pytest.approx([0.03] * 4)
     assert (beam.tokens[:, 1, 0] == 2).all(), "the other place is for the best of the others"
+
+
+def test_the_nucleus_is_a_share_of_what_top_k_leaves() -> None:
+    """Of .4, .3, .2 and .1 top_k leaves .7; half of that is .35, which the first item has alone."""
+    scores = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().expand(200, 1, 4)
+    generator = torch.Generator().manual_seed(0)
+    both = Sampling(generator, top_k=2, top_p=0.5)._draw(scores)
+    assert set(both.flatten().tolist()) == {0}
+    one = Sampling(generator, top_p=0.5)._draw(scores)
+    assert set(one.flatten().tolist()) == {0, 1}
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 12))
+def test_the_first_of_the_likeliest_is_the_item_of_greedy_generation(seed: int, width: int) -> None:
+    """Also among equal scores, where it would be lost to the beam otherwise."""
+    scores = torch.randint(0, 3, (3, 2, 40), generator=torch.Generator().manual_seed(seed)).float()
+    values, tokens = generation._likeliest(scores, width)
+    assert torch.equal(tokens[..., 0], scores.argmax(dim=-1))
+    assert torch.equal(values, scores.topk(width).values)
+    assert torch.equal(scores.gather(-1, tokens), values)
+    assert all(len(set(row)) == width for row in tokens.flatten(0, 1).tolist())

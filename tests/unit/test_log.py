@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
-from recsys.data.log import InteractionLog, filter_log, read_log
+from recsys.data.log import InteractionLog, filter_log, fingerprint, read_log
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
 ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]
@@ -259,3 +259,16 @@ def test_k_core_against_plain_python(
     else:
         with pytest.raises(ValueError, match="no user survives"):
             filter_log(log, config)
+
+
+def test_the_fingerprint_depends_on_names_types_and_where_texts_end() -> None:
+    tables = [
+        pl.DataFrame({"id": ["ab", "c"]}),
+        pl.DataFrame({"id": ["a", "bc"]}),
+        pl.DataFrame({"item": ["ab", "c"]}),
+        pl.DataFrame({"id": [["a", "b"], ["c"]]}),
+        pl.DataFrame({"id": pl.Series([1, 0], dtype=pl.Int32)}),
+        pl.DataFrame({"id": pl.Series([1], dtype=pl.Int64)}),
+    ]
+    assert len({fingerprint(table) for table in tables}) == len(tables)
+    assert fingerprint(pl.DataFrame({"id": ["ab", "c"]})) == fingerprint(tables[0])

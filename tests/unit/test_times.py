@@ -380,3 +380,10 @@ def test_a_run_with_the_request_time(tmp_path: Path) -> None:
     test = data.holdout("test", "known")
     ranks = rank_targets(ModelScorer(bundle.model, 6), test.histories, test.targets, "allow")
     assert float(recall_at(ranks, 10).mean()) == pytest.approx(run.test["recall_at_10"].mean)
+
+
+def test_a_request_at_the_time_of_the_last_item_is_allowed(
+    dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, "request"), dataset)
+    assert len(recommender.recommend(HISTORIES, k=1, at=900)) == 1
