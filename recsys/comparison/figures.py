@@ -29,9 +29,7 @@ _MOST_POINTS = 240
 """The number of users that are drawn in a curve, evenly chosen: more would not be visible."""
 
 
-def draw(
-    name: str, title: str, caption: str, width: int, at: Callable[[int], Element]
-) -> Picture:
+def draw(name: str, title: str, caption: str, width: int, at: Callable[[int], Element]) -> Picture:
     """Draw a picture for wide screens and for narrow ones."""
     return Picture(name, title, caption, at(width), at(NARROW))
 
@@ -224,7 +222,7 @@ def draw_users(comparison: Comparison) -> Picture | None:
 
 
 def draw_costs(comparison: Comparison) -> Picture | None:
-    """Draw the headline metric against the seconds of fitting; None if fewer than two logged them."""
+    """Draw the headline metric against the seconds of fitting; None if one run or none has them."""
     metric = headline(comparison)
     timed = [
         (run, max(run.row.costs[FIT_SECONDS], 0.01))

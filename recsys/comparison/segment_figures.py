@@ -26,7 +26,9 @@ _TITLES = {
 }
 
 
-def draw_segments(comparison: Comparison, columns: Sequence[str] = tuple(SEGMENTS)) -> list[Picture]:
+def draw_segments(
+    comparison: Comparison, columns: Sequence[str] = tuple(SEGMENTS)
+) -> list[Picture]:
     """Draw NDCG@10 of the best runs and the reference by segment, one picture for each kind.
 
     Kinds that the rank tables lack, or of which all targets have the same value, have no picture.

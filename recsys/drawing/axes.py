@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.svg import fitted, node, text_width
@@ -104,7 +105,7 @@ def tick_label(tick: float, ticks: Sequence[float], percent: bool = False) -> st
     """
     if tick == 0:
         return "0%" if percent else "0"
-    step = min((b - a for a, b in zip(ticks, ticks[1:], strict=False)), default=abs(tick))
+    step = min((b - a for a, b in pairwise(ticks)), default=abs(tick))
     if percent:
         return f"{tick * 100:.{max(0, _decimals(step * 100))}f}%"
     text = f"{tick:,.{max(0, _decimals(step))}f}"

@@ -82,20 +82,18 @@ def _row(
 ) -> Element:
     middle = top + tall - 12 if narrow else top + tall / 2
     text = top + 14 if narrow else middle + 4
-    weight = "strong" if row.strong else ""
+    weight, edge = "strong" if row.strong else "", 8 if narrow else 2
     low, mean, high = scale(row.low), scale(row.mean), scale(row.high)
     return node(
         "g",
         node("rect", x=0, y=top, width=width, height=tall, class_="hit"),
-        node("text", fitted(row.label, room), x=8 if narrow else 2, y=text, class_=f"{weight} halo"),
+        node("text", fitted(row.label, room), x=edge, y=text, class_=f"{weight} halo"),
         node("line", x1=low, x2=high, y1=middle, y2=middle, class_="line", stroke_width=3),
-        node(
-            "circle", cx=mean, cy=middle, r=5, class_="hollow" if row.hollow else "dot ring"
-        ),
+        node("circle", cx=mean, cy=middle, r=5, class_="hollow" if row.hollow else "dot ring"),
         node(
             "text",
             row.value,
-            x=width - (8 if narrow else 2),
+            x=width - edge,
             y=text,
             text_anchor="end",
             class_=f"{weight} halo",

@@ -21,6 +21,7 @@ from recsys.drawing.svg import fitted, node, picture, text_width
 _LABEL_HEIGHT = 15
 _ASIDE = 4
 """The distance in pixels of the intervals of two lines at one place."""
+_MOST_DOTS = 40
 _HIT = 8
 """The radius in pixels in which a point shows its number."""
 
@@ -37,7 +38,8 @@ class Line:
     """The lower ends of the intervals of the points; empty if they have none."""
     highs: Sequence[float] = ()
     hovers: Sequence[str] = ()
-    """What the pointer shows over each point; if empty, the points are not marked."""
+    """What the pointer shows over each point; if empty, the points are not marked. The points of a
+    line with many are not marked either."""
     colour: Colour = None
     strong: bool = False
     """Is it thick, with a bold name?"""
@@ -58,7 +60,7 @@ def draw_lines(
     """Draw lines, the first on top of the others, each with its name beside its end.
 
     Args:
-        lines: the lines, the most important first.
+        lines: the lines, the most important first; a line without a name has none drawn.
         width: the width of the picture in pixels.
         x: the horizontal axis.
         y: the vertical axis.
@@ -69,7 +71,8 @@ def draw_lines(
     height = max(height, 80 + _LABEL_HEIGHT * len(lines))
     names = max((text_width(line.label, 13 if line.strong else 12) for line in lines), default=0)
     names = min(names + 4, width * 0.32)
-    left, right = left_margin(y), width - names - 32
+    named = any(line.label for line in lines)
+    left, right = left_margin(y), width - (names + 32 if named else 16)
     top, bottom = 24.0, height - 42.0
     across, down = x.scale(left + 6, right), y.scale(bottom, top)
     drawn = ticks_below(x, across, top, bottom) + grid_across(y, down, left, right)
@@ -79,10 +82,9 @@ def draw_lines(
         aside = _ASIDE * (number - (len(lines) - 1) / 2) if whiskers else 0.0
         drawn.append(_line(line, across, down, whiskers, aside))
     ends = [down(line.ys[-1]) for line in lines]
-    for line, end, place in zip(
-        lines, ends, spread(ends, _LABEL_HEIGHT, top, bottom), strict=True
-    ):
-        drawn.append(_name(line, across(line.xs[-1]), end, place, right, names))
+    for line, end, place in zip(lines, ends, spread(ends, _LABEL_HEIGHT, top, bottom), strict=True):
+        if line.label:
+            drawn.append(_name(line, across(line.xs[-1]), end, place, right, names))
     return picture(width, height, title, *drawn)
 
 
@@ -103,7 +105,9 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
                 node("line", x1=x, x2=x, y1=low, y2=high, class_="line", stroke_opacity="0.55")
             )
         if line.hovers:
-            mark.append(node("circle", cx=x, cy=y, r=3.5 if line.strong else 3, class_="dot ring"))
+            if len(points) <= _MOST_DOTS:
+                size = 3.5 if line.strong else 3
+                mark.append(node("circle", cx=x, cy=y, r=size, class_="dot ring"))
             mark.append(node("circle", cx=x, cy=y, r=_HIT, class_="hit"))
             mark.append(node("title", line.hovers[number]))
         drawn.append(node("g", *mark))
@@ -114,9 +118,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
     return node("g", *drawn, class_=colour_class(line.colour))
 
 
-def _name(
-    line: Line, x: float, y: float, place: float, right: float, room: float
-) -> Element:
+def _name(line: Line, x: float, y: float, place: float, right: float, room: float) -> Element:
     """Write the name of a line right of the picture, joined to its end if it is not beside it."""
     parts = []
     if abs(place - y) > 3 or right - x > 8:

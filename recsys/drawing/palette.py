@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -46,6 +45,8 @@ DARK = Theme(
     colours=("#678bff", "#e98c4b", "#8cf5d1", "#7e63a0", "#56bdcc", "#c94235", "#fcd40a"),
 )
 
+_FONT = "system-ui,'Segoe UI','Helvetica Neue',Arial,sans-serif"
+
 Colour = int | None
 """An index of `Theme.colours`; None is grey."""
 
@@ -83,8 +84,7 @@ def colour_class(colour: Colour) -> str:
 def picture_style(theme: Theme) -> str:
     """Return the style sheet of pictures; it uses no variables, which few programs read."""
     rules = [
-        f"text{{fill:{theme.ink};font:12px system-ui,'Segoe UI','Helvetica Neue',Arial,sans-serif;"
-        "font-variant-numeric:tabular-nums}",
+        f"text{{fill:{theme.ink};font:12px {_FONT};font-variant-numeric:tabular-nums}}",
         f".muted{{fill:{theme.muted}}}",
         ".tick{font-size:11px}",
         ".strong{font-weight:600}",
@@ -109,5 +109,5 @@ def page_variables(theme: Theme) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in named.items())
 
 
-def _named_colours(theme: Theme) -> Mapping[str, str]:
+def _named_colours(theme: Theme) -> dict[str, str]:
     return {f"c{number}": each for number, each in enumerate(theme.colours)} | {"grey": theme.grey}
