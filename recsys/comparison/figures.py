@@ -150,7 +150,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
     lines = []
     for run in by_merit(comparison):
         intervals = list(run.model.intervals(names).values())
-        banded = run.is_best or run.is_reference
+        banded = run.colour == 0 or run.is_reference
         lines.append(
             Line(
                 label=run.label,
@@ -169,7 +169,8 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
     x = Axis("k", CUTOFFS[0], CUTOFFS[-1], [(k, str(k)) for k in CUTOFFS], logarithmic=True)
     y = value_axis(words, 0, max(max(line.highs or line.ys) for line in lines))
     title = "Recall by k" if kind == "recall" else "NDCG by k"
-    caption = "Bands: 95% intervals over users, of the best run and of the reference."
+    caption = "Bands: 95% intervals over users"
+    caption += ", of the best run and of the reference." if len(lines) > 1 else "."
     if kind == "recall":
         caption = "The share of targets among the k best. " + caption
     return draw(

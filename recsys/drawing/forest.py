@@ -49,7 +49,7 @@ def draw_forest(
     narrow = width < _NARROW
     tall = _TALL_ROW if narrow else _ROW
     values = max(text_width(row.value) for row in rows) + 14
-    labels = max(text_width(row.label, 13.2 if row.strong else 12) for row in rows) + 16
+    labels = max(text_width(row.label, 13 if row.strong else 12) for row in rows) + 16
     labels = min(labels, width * 0.34)
     left, right = (8.0, width - 8.0) if narrow else (labels, width - values)
     room = width - values if narrow else labels - 12

@@ -10,7 +10,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
     They keep their order. If there is no room for all, the gap shrinks.
 
-    >>> spread([10, 10, 50], 12, 0, 100)
+    >>> spread([10.0, 10.0, 50.0], 12, 0, 100)
     [4.0, 16.0, 50.0]
     """
     count = len(wanted)

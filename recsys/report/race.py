@@ -71,7 +71,7 @@ def draw_race(heats: Sequence[Heat]) -> Picture | None:
             ys=[point.ndcg for point in heat.points],
             hovers=[
                 f"{heat.candidate}: {decimals(point.ndcg)} after {point.seconds:,.0f} s"
-                + (f", {point.epochs:g} epochs" if point.epochs else "")
+                + (f", epoch {point.epochs:g}" if point.epochs else "")
                 for point in heat.points
             ],
             colour=colour,
