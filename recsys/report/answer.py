@@ -95,10 +95,11 @@ class Answer:
     def headline(self) -> str:
         """What the answer is."""
         name = self.run.label
+        if self.difference is not None and self.difference.difference < 0:
+            kind = "trained model" if self.is_baseline else "baseline"
+            return f"{name} was chosen, but a {kind} scored higher on the test users"
         if self.is_baseline:
             return f"The baseline {name} is the answer, not a trained model"
-        if self.difference is not None and self.difference.difference < 0:
-            return f"{name} was chosen, but a baseline scored higher on the test users"
         return f"{name} is the model to use"
 
 

@@ -44,7 +44,7 @@ class RunReport:
     """The name of the run."""
     log: LogSummary
     comparison: Comparison
-    """The model and the baselines, on the test targets."""
+    """The model and the baselines, on the test targets; the first is the reference of the tests."""
     command: str
     """The command that makes the run again."""
     date: datetime

@@ -189,7 +189,14 @@ def test_the_answer_is_compared_with_the_best_baseline(report: RunReport) -> Non
 def test_a_baseline_may_be_the_answer(report: RunReport) -> None:
     row = next(row for row in report.comparison.rows if row.model == "pctm")
     answer = Answer.of(report.comparison, row.run_id)
-    assert answer.headline == "The baseline mine-pctm is the answer, not a trained model"
+    assert answer.is_baseline
+    assert answer.difference is not None
+    better = replace(answer, difference=answer.difference._replace(difference=0.1))
+    assert better.headline == "The baseline mine-pctm is the answer, not a trained model"
+    worse = replace(answer, difference=answer.difference._replace(difference=-0.1))
+    assert worse.headline == (
+        "mine-pctm was chosen, but a trained model scored higher on the test users"
+    )
     assert answer.rival is not None
     assert answer.rival.row.name == "mine"
     assert "the best trained model, mine" in sentence(answer, 60)
@@ -312,3 +319,13 @@ def test_a_model_without_parts_has_no_reasons(
     assert "speak for it" not in run_page(replace(report, examples=examples))
     assert "speak for it" in run_page(report)
     assert examples == examples_of(Recommender(tiny_dot_bundle), tiny_dataset, users=2, seed=1)
+
+
+def test_a_run_alone_has_no_rival(report: RunReport) -> None:
+    comparison = report.comparison
+    row = replace(comparison.rows[0], differences={}, effects={})
+    alone = replace(comparison, rows=(row,), models=comparison.models[:1])
+    answer = Answer.of(alone)
+    assert (answer.rival, answer.difference, answer.verdict) == (None, None, "")
+    assert sentence(answer, 60).endswith("on 60 held-out purchases.")
+    assert "reference" not in text_of(run_page(replace(report, comparison=alone)))
