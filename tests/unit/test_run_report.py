@@ -17,7 +17,7 @@ from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import fit
 from recsys.report.answer import Answer, sentence
 from recsys.report.examples import examples_of
@@ -329,3 +329,15 @@ def test_a_run_alone_has_no_rival(report: RunReport) -> None:
     assert (answer.rival, answer.difference, answer.verdict) == (None, None, "")
     assert sentence(answer, 60).endswith("on 60 held-out purchases.")
     assert "reference" not in text_of(run_page(replace(report, comparison=alone)))
+
+
+def test_a_baseline_recommends_without_reasons(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = parse_experiment(
+        {"name": "counts", "baseline": "markov", "tracking": {"uri": f"sqlite:///{tmp_path}/m.db"}}
+    )
+    run = fit_baseline_bundle(experiment, tiny_dataset, tmp_path / "counts")
+    examples = examples_of(Recommender.load(run.bundle), tiny_dataset, users=3)
+    assert all(one.recommended for one in examples)
+    assert not any(item.reasons for one in examples for item in one.recommended)
