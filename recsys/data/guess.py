@@ -23,31 +23,43 @@ WORDS: dict[Role, str] = {"user_id": "user", "item_id": "item", "timestamp": "ti
 # standing: two columns of one standing are a doubt, and an earlier line wins over a later one.
 _NAMES: dict[Role, tuple[str, ...]] = {
     "user_id": (
-        "userid customerid visitorid clientid memberid uid buyerid shopperid viewerid readerid "
-        "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
-        "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
-        "msno",
-        "user customer visitor client member buyer shopper viewer reader listener subscriber "
-        "consumer guest player learner household householdkey username reviewer",
+        (
+            "userid customerid visitorid clientid memberid uid buyerid shopperid viewerid readerid "
+            "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
+            "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
+            "msno"
+        ),
+        (
+            "user customer visitor client member buyer shopper viewer reader listener subscriber "
+            "consumer guest player learner household householdkey username reviewer"
+        ),
         "sessionid session",
     ),
     "item_id": (
-        "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 isbn13 "
-        "songid bookid videoid filmid gameid appid newsid recipeid contentid showid courseid "
-        "postid podcastid goodsid materialid itemcode productcode articlecode itemnumber "
-        "productnumber itemno ean gtin upc placeid poiid venueid",
-        "item product movie track article song book video film game app news recipe content show "
-        "course goods",
+        (
+            "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
+            "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid courseid "
+            "postid podcastid goodsid materialid itemcode productcode articlecode itemnumber "
+            "productnumber itemno ean gtin upc placeid poiid venueid"
+        ),
+        (
+            "item product movie track article song book video film game app recipe show course "
+            "goods"
+        ),
         "parentasin",
     ),
     "timestamp": (
-        "timestamp ts eventtime eventtimestamp datetime unixtime unixtimestamp createdat boughtat "
-        "purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat clickedat "
-        "occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
-        "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
-        "timestampms timestampus timestampns epoch",
-        "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
-        "ratingdate reviewdate orderpurchasetimestamp",
+        (
+            "timestamp ts eventtime eventtimestamp datetime unixtime unixtimestamp createdat "
+            "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat clickedat "
+            "occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
+            "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
+            "timestampms timestampus timestampns epoch"
+        ),
+        (
+            "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
+            "ratingdate reviewdate orderpurchasetimestamp"
+        ),
     ),
 }
 
@@ -105,7 +117,7 @@ def guess_columns(
     for role in WORDS:
         if role in known:
             continue
-        taken = {*known.values(), *found.values()}
+        taken = {name for other, name in (known | found).items() if other != "position"}
         candidates = [name for name in _candidates(role, sample) if name not in taken]
         candidates = candidates or [name for name in by_position.get(role, ()) if name not in taken]
         if len(candidates) == 1:
@@ -130,6 +142,12 @@ def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
     return []
 
 
+def _named(role: Role, sample: pl.DataFrame) -> list[str]:
+    """Return the columns that have a name of the role, whatever they hold."""
+    known = {name for names in _NAMES[role] for name in names.split()}
+    return [name for name in sample.columns if _plain(name) in known]
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
@@ -140,12 +158,12 @@ def _misfit(role: Role, values: pl.Series) -> str | None:
     if values.is_empty():
         return None
     if role == "timestamp":
-        return None if _is_time(values) else "no times"
+        return None if _is_time(values) else "neither numbers nor ISO 8601 dates"
     if values.dtype == pl.String or values.dtype.is_integer():
         return None
     if values.dtype.is_numeric() and (values.cast(pl.Float64) % 1 == 0).all():
         return None
-    return "no ids"
+    return "neither integers nor text"
 
 
 def _is_time(values: pl.Series) -> bool:
@@ -186,7 +204,7 @@ def _refusal(sample: pl.DataFrame, doubts: Sequence[Role]) -> str:
         f"cannot tell {'; '.join(_doubts(sample, doubts))}; its columns are "
         f"{', '.join(sample.columns)}: name them with {options} (in Python {words})"
     )
-    if "timestamp" in doubts and not _candidates("timestamp", sample):
+    if "timestamp" in doubts and not _named("timestamp", sample):
         text += "; if its rows are in order of time, add a column that numbers them"
     return text
 
@@ -197,9 +215,10 @@ def _doubts(sample: pl.DataFrame, doubts: Sequence[Role]) -> Iterator[str]:
         if several := _candidates(role, sample):
             yield f"{question}, {' or '.join(several)}"
             continue
-        known = {name for names in _NAMES[role] for name in names.split()}
-        alike = [name for name in sample.columns if _plain(name) in known]
-        wrong = [f"{name} has {_misfit(role, sample[name])}{_shown(sample[name])}" for name in alike]
+        alike = _named(role, sample)
+        wrong = [
+            f"{name} has {_misfit(role, sample[name])}{_shown(sample[name])}" for name in alike
+        ]
         yield question + (f" ({', '.join(wrong)})" if wrong else "")
 
 

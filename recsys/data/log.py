@@ -53,7 +53,7 @@ class InteractionLog:
     """The names of the kept columns: int64, float64, text or lists of text."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """The number of dropped rows of the source, by reason: those of `DataConfig.drop`, the names of
-    the settings that drop rows, and `BLANK`. With ``rows`` they add up to the rows of the source."""
+    other settings that drop rows, and `BLANK`. They and ``rows`` add up to those of the source."""
 
 
 def read_log(
@@ -78,9 +78,6 @@ def read_log(
     columns = columns or Columns()
     roles = {role: name for role, name in columns.model_dump().items() if name is not None}
     origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    for name in roles.values():
-        if len(same := [role for role in roles if roles[role] == name]) > 1:
-            raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
     table = read_table(source, [*roles.values(), *keep], origin)
     return check_log(table.with_row_index(ROW, offset=1), columns, origin, keep)
 
@@ -100,6 +97,9 @@ def check_log(
         InputError: a value breaks its column's rule, or the table has no rows.
     """
     roles = {role: name for role, name in columns.model_dump().items() if name is not None}
+    for name in roles.values():
+        if len(same := [role for role in roles if roles[role] == name]) > 1:
+            raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
     read = len(table)
     table = table.select(
         pl.col(ROW).alias("row"),
@@ -132,7 +132,7 @@ def check_log(
 
 
 def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
-    """Drop early and late rows, then duplicates, then rare items and inactive users, and count them.
+    """Drop early and late rows, then duplicates, then rare items and inactive users; count them.
 
     Early rows are those before ``since``, late rows those after the end of the split. Items are
     filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times are

@@ -101,6 +101,7 @@ def convert_kept(column: pl.Series) -> pl.Series:
 
 
 def numbers_in(text: pl.Series) -> pl.Series:
+    """Parse text as int64 if all of it is, else as float64; null if invalid."""
     integers = text.cast(pl.Int64, strict=False)
     return text.cast(pl.Float64, strict=False) if integers.null_count() else integers
 

@@ -23,6 +23,8 @@ def without_missing_words(values: pl.Series) -> pl.Series:
         return values
     stripped = values.str.strip_chars()
     words = pl.Series(MISSING_WORDS, dtype=pl.String)
-    return pl.select(pl.when(~stripped.is_in(words.implode())).then(stripped)).to_series().alias(
-        values.name
+    return (
+        pl.select(pl.when(~stripped.is_in(words.implode())).then(stripped))
+        .to_series()
+        .alias(values.name)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config import DataConfig
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.log import InteractionLog, filter_log
@@ -46,23 +46,13 @@ def write_dataset(
     arrays, tables = build_arrays(filtered, item_table, user_table, config)
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
-    manifest = Manifest(
-        origin=log.origin,
-        log_fingerprint=log.fingerprint,
-        fingerprint=dataset_fingerprint(content, arrays, tables),
-        settings=settings,
-        columns=log.columns,
-        ordered_by=log.ordered_by,
-        filtered_on="all rows, including validation and test targets",
-        counts=count_rows(filtered, arrays, tables),
-        dropped=dict(filtered.dropped),
-        files={},
-    )
-    _warn_of_empty_parts(manifest, config)
-    if previous is not None and (previous.fingerprint, previous.counts, previous.dropped) == (
-        manifest.fingerprint,
-        manifest.counts,
-        manifest.dropped,
+    fingerprint = dataset_fingerprint(content, arrays, tables)
+    counts, dropped = count_rows(filtered, arrays, tables), dict(filtered.dropped)
+    _warn_of_empty_parts(log, config, counts)
+    if previous is not None and (fingerprint, counts, dropped) == (
+        previous.fingerprint,
+        previous.counts,
+        previous.dropped,
     ):
         return
     with new_folder(out) as folder:
@@ -70,8 +60,19 @@ def write_dataset(
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
         for name, table in tables.items():
             table.write_parquet(folder / f"{name}.parquet")
-        files = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
-        manifest.model_copy(update={"files": files}).write(folder)
+        manifest = Manifest(
+            origin=log.origin,
+            log_fingerprint=log.fingerprint,
+            fingerprint=fingerprint,
+            settings=settings,
+            columns=log.columns,
+            ordered_by=log.ordered_by,
+            filtered_on="all rows, including validation and test targets",
+            counts=counts,
+            dropped=dropped,
+            files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
+        )
+        manifest.write(folder)
 
 
 def _load(
@@ -92,22 +93,23 @@ def _load(
     return source, None
 
 
-def _warn_of_empty_parts(manifest: Manifest, config: DataConfig) -> None:
+def _warn_of_empty_parts(log: InteractionLog, config: DataConfig, counts: dict[str, int]) -> None:
     """Warn of a split that leaves no validation or no test targets, and say what helps."""
-    counts = manifest.counts
     names = {"valid": "validation", "test": "test"}
-    empty = [name for part, name in names.items() if not counts[part]]
+    empty = [f"no {name}" for part, name in names.items() if not counts[part]]
     if not empty:
         return
-    users, rows = counts["users"], counts["interactions"]
+    remedy = "hold out other interactions with data.split"
+    if isinstance(config.split, LeaveLastOut | LeaveLastBasketOut):
+        remedy = "hold out the latest interactions of all users: --set data.split=global_time"
     logger.warning(
-        "%s: split %s leaves no %s targets: %s users have %s interactions; is %r the column of the "
-        "user? If it is, hold out the latest interactions of all users: --set "
-        "data.split=global_time",
-        manifest.origin,
+        "%s: the split %s leaves %s targets: %s users have %s interactions; is %r the column of "
+        "the user? If it is, %s",
+        log.origin,
         config.split,
-        " and no ".join(empty),
-        f"{users:,}",
-        f"{rows:,}",
-        manifest.columns.user_id,
+        " and ".join(empty),
+        f"{counts['users']:,}",
+        f"{counts['interactions']:,}",
+        log.columns.user_id,
+        remedy,
     )

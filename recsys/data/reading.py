@@ -1,4 +1,4 @@
-"""How a source becomes a log: columns are found, rows are dropped and counted, values are checked."""
+"""How a source becomes a log: columns are found, rows dropped and counted, values checked."""
 
 from __future__ import annotations
 

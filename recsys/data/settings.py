@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from recsys.config import Columns, DataConfig, Split, with_changes
+from recsys.config import Columns, DataConfig, Section, Split, with_changes
 from recsys.errors import InputError
 
 
@@ -67,11 +67,10 @@ def refuse_clashes(config: DataConfig, words: LogWords) -> None:
     for word, value in words.items():
         if value is None:
             continue
-        before, after, field = config, changed, _FIELDS.get(word, word)
-        if word in _COLUMNS:
-            if config.columns is None or changed.columns is None:
-                continue
-            before, after, field = config.columns, changed.columns, _COLUMNS[word]
-        old, new = getattr(before, field), getattr(after, field)
-        if field in before.model_fields_set and old != new:
+        before: Section | None = config.columns if word in _COLUMNS else config
+        after = changed.columns if word in _COLUMNS else changed
+        field = _COLUMNS.get(word) or _FIELDS.get(word, word)
+        if before is None or field not in before.model_fields_set:
+            continue
+        if (old := getattr(before, field)) != getattr(after, field):
             raise InputError(f"{word}={value!r}: config says {field}={old!r}: give one of them")

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.errors import InputError
 
@@ -98,7 +98,7 @@ def _parts(folder: Path) -> tuple[SourceFile, ...]:
     below = (path for path in sorted(folder.rglob("*")) if path.is_file())
     visible = [
         path
-        for path in visible
+        for path in below
         if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
     ]
     known = [file for path in visible if (file := _file(path)) is not None]

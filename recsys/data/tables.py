@@ -36,7 +36,7 @@ class OpenTable:
     origin: str
     """The name of the table in messages."""
     kind: str
-    """The format in messages."""
+    """The format of a file in messages; empty for a frame."""
     texts: tuple[TextTable, ...] = ()
     """The text files that the rows come from, if they do."""
 
@@ -53,14 +53,11 @@ class OpenTable:
         chosen = chosen if rows is None else chosen.head(rows)
         try:
             table = chosen.collect("polars").to_polars()
-        except _UNREADABLE as error:
+        except (*_UNREADABLE, NarwhalsError, TypeError, ValueError) as error:
             for text in self.texts:
                 _refuse_broken(text, error)
-            raise InputError(
-                f"{self.origin}: cannot be read as {self.kind}: {_first_line(error)}"
-            ) from error
-        except (NarwhalsError, TypeError, ValueError) as error:
-            raise InputError(f"{self.origin}: cannot be read: {_first_line(error)}") from error
+            kind = f" as {self.kind}" if self.kind else ""
+            raise InputError(f"{self.origin}: cannot be read{kind}: {_first_line(error)}") from error
         return typed(table) if self.texts else table
 
     def _present(self, columns: Sequence[str]) -> list[str]:
@@ -150,7 +147,7 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
     if unnamed := [name for name in names if not isinstance(name, str)]:
         raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")
-    return OpenTable(lazy, tuple(names), origin, "a frame")
+    return OpenTable(lazy, tuple(names), origin, "")
 
 
 def _narwhals_knows(frame: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import product
 
 import polars as pl
 
 from recsys.data.log_columns import numbers_in
-from recsys.errors import InputError
+from recsys.data.missing import without_missing_words
+from recsys.errors import InputError, did_you_mean
 
 _KIND_COLUMNS = {
     *("event", "eventtype", "eventname", "action", "actiontype", "interaction", "interactiontype"),
@@ -23,6 +25,10 @@ _VIEWS = {
     *("productview", "itemview", "seen", "cart", "addtocart"),
 }
 _FEW_KINDS = 20
+_LITERAL = re.compile(
+    r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
+)
+"""Text in single quotes, text or a name in double quotes, a decimal number, or & and |."""
 
 
 def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
@@ -69,7 +75,9 @@ def keep_where(
     try:
         holds = _evaluated(table, expression, used)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(f"{_named(where)}: {_first_line(error)} ({_kinds(table, used)})") from error
+        raise InputError(
+            f"{_named(where)}: {_first_line(error)} ({_kinds(table, used)})"
+        ) from error
     if holds.dtype != pl.Boolean or len(holds) != len(table):
         raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
     kept = table.filter(holds)
@@ -93,15 +101,17 @@ def kind_columns(names: Sequence[str]) -> list[str]:
 def purchases_hint(values: pl.Series) -> str | None:
     """Return a line on the kinds of events in a column, if purchases are among other kinds.
 
-    >>> purchases_hint(pl.Series("event", ["view", "buy", "view"]))
-    'column \\'event\\' has view (2), buy (1); to keep purchases alone: --where "event == \\'buy\\'"'
+    >>> print(purchases_hint(pl.Series("event", ["view", "buy", "view"])))
+    column 'event' has view (2), buy (1); to keep purchases alone: --where "event == 'buy'"
     """
     if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
         return None
     counts = values.cast(pl.String).drop_nulls().value_counts(sort=True).rows()
     bought = [value for value, _ in counts if _plain(value) in _PURCHASES]
-    if len(counts) > _FEW_KINDS or len(bought) != 1 or not any(
-        _plain(value) in _VIEWS for value, _ in counts
+    if (
+        len(counts) > _FEW_KINDS
+        or len(bought) != 1
+        or not any(_plain(value) in _VIEWS for value, _ in counts)
     ):
         return None
     kinds = ", ".join(f"{value} ({count:,})" for value, count in counts)
@@ -114,10 +124,15 @@ def purchases_hint(values: pl.Series) -> str | None:
 def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
     """Parse a condition, and check the names of its columns."""
 
-    def unquoted(match: re.Match[str]) -> str:
-        return match[0] if match[1] in names or match[1] is None else f"'{match[1]}'"
+    def rewritten(match: re.Match[str]) -> str:
+        quoted, decimal = match["quoted"], match["decimal"]
+        if match["mark"] is not None:  # bits of numbers in SQL
+            raise InputError(f"{_named(where)}: write and, or and not in place of {match['mark']}")
+        if decimal is not None:  # polars would compare a decimal with text, as text
+            return f"cast({decimal} as double)"
+        return match[0] if quoted is None or quoted in names else f"'{quoted}'"
 
-    text = re.sub(r"""'(?:[^']|'')*'|"([^"']*)\"""", unquoted, where)
+    text = _LITERAL.sub(rewritten, where)
     known = f"the columns of {origin} are {', '.join(names)}"
     try:
         expression = pl.sql_expr(text)
@@ -128,24 +143,33 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
         ) from error
     for name in expression.meta.root_names():
         if name not in names:
-            raise InputError(
-                f"{_named(where)}: no column {name!r} (text stands in quotes: '{name}'); {known}"
-            )
+            hint = did_you_mean(name, names) or f"; text stands in quotes: '{name}'"
+            raise InputError(f"{_named(where)}: no column {name!r}{hint}; {known}")
     return expression
 
 
 def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) -> pl.Series:
-    try:
-        return table.select(expression).to_series()
-    except pl.exceptions.ComputeError:  # text is compared with numbers
-        texts = [name for name in used if table[name].dtype == pl.String]
-        numeric = {name: numbers_in(table[name].str.strip_chars()) for name in texts}
-        numbers = [
-            numeric[name].alias(name)
-            for name in texts
-            if numeric[name].null_count() == table[name].null_count()
-        ]
-        return table.with_columns(numbers).select(expression).to_series()
+    """Evaluate a condition; columns of text that holds numbers are numbers where that is possible.
+
+    Raises:
+        PolarsError: it compares text with numbers in any case.
+    """
+    choices = [_as_numbers_or_text(table[name]) for name in used]
+    for columns in product(*choices):
+        try:
+            return table.with_columns(columns).select(expression).to_series()
+        except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
+            refused = error
+    raise refused
+
+
+def _as_numbers_or_text(values: pl.Series) -> list[pl.Series]:
+    """Return a column as numbers, if it is text that holds nothing else, and as it is."""
+    if values.dtype != pl.String:
+        return [values]
+    text = without_missing_words(values)
+    numbers = numbers_in(text)
+    return [values] if numbers.null_count() > text.null_count() else [numbers, values]
 
 
 def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
