@@ -38,21 +38,18 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     "item_id": (
         (
             "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
-            "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid courseid "
-            "postid podcastid goodsid materialid itemcode productcode articlecode itemnumber "
-            "productnumber itemno ean gtin upc placeid poiid venueid"
+            "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid "
+            "courseid postid podcastid goodsid materialid itemcode productcode articlecode "
+            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid"
         ),
-        (
-            "item product movie track article song book video film game app recipe show course "
-            "goods"
-        ),
+        "item product movie track article song book video film game app recipe show course goods",
         "parentasin",
     ),
     "timestamp": (
         (
             "timestamp ts eventtime eventtimestamp datetime unixtime unixtimestamp createdat "
-            "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat clickedat "
-            "occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
+            "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat "
+            "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
             "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
             "timestampms timestampus timestampns epoch"
         ),

@@ -57,7 +57,9 @@ class OpenTable:
             for text in self.texts:
                 _refuse_broken(text, error)
             kind = f" as {self.kind}" if self.kind else ""
-            raise InputError(f"{self.origin}: cannot be read{kind}: {_first_line(error)}") from error
+            raise InputError(
+                f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
+            ) from error
         return typed(table) if self.texts else table
 
     def _present(self, columns: Sequence[str]) -> list[str]:
@@ -141,13 +143,24 @@ def _scan(files: Sequence[SourceFile]) -> pl.LazyFrame:
 
 def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     try:
-        lazy = nw.from_native(_narwhals_knows(frame)).lazy()
+        lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
         names = lazy.collect_schema().names()
     except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
     if unnamed := [name for name in names if not isinstance(name, str)]:
         raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")
     return OpenTable(lazy, tuple(names), origin, "")
+
+
+def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
+    """Convert times of pandas with a zone to UTC, since Arrow's own conversion is deprecated."""
+    types = lazy.collect_schema().items()
+    zoned = [name for name, kind in types if isinstance(kind, nw.Datetime) and kind.time_zone]
+    if not zoned or not lazy.implementation.is_pandas():
+        return lazy
+    return lazy.with_columns(
+        nw.col(*zoned).dt.convert_time_zone("UTC").dt.replace_time_zone(None),
+    )
 
 
 def _narwhals_knows(frame: Any) -> Any:
