@@ -82,7 +82,7 @@ def _columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
     unset = {"user_id", "item_id", "timestamp"} - known
     if unset <= set(table.names) and given is not None and not unset:
         return GuessedColumns(given, {})
-    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.header_hint)
+    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.hint)
 
 
 def _chosen_rows(

@@ -445,6 +445,10 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         frame(LOG.with_columns(sku=pl.Series([1.5, 2, 3, 4, 5, 6]))),
         ["which column is the item (sku has neither integers nor text: 1.5)"],
     ),
+    "pandas with the time as index": (
+        frame(lambda: LOG.to_pandas().set_index("bought_at")),
+        ["which column is the time;", "'bought_at' is the index: reset_index() makes it a column"],
+    ),
     "pandas without names": (
         frame(pd.DataFrame(list(ROWS))),
         ["the frame: names of columns must be text, not 0"],
