@@ -16,7 +16,7 @@ from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
 from recsys.data.source_files import SourceFile, find_files
-from recsys.data.text_tables import NO_HEADER_HINT, TextTable, open_text, typed
+from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text, typed
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
@@ -79,6 +79,8 @@ class OpenTable:
         """What a message on a missing column adds: that the names may be elsewhere; else empty."""
         if any(text.header_looks_like_data for text in self.texts):
             return NO_HEADER_HINT
+        if self.texts and len(self.names) == 1:
+            return ONE_COLUMN_HINT
         names = ", ".join(repr(name) for name in self.index)
         return f"; {names} is the index: reset_index() makes it a column" if names else ""
 

@@ -19,6 +19,14 @@ _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 _DELIMITERS = (",", "\t", ";", "|")
 _DOUBLE_COLON = "::"
+_OTHER_KINDS = {
+    "PAR1": "a Parquet file: name it .parquet",
+    "PK\x03\x04": "a zip archive or Excel workbook: extract or export it",
+    "\x1f\ufffd": "compressed: name it .csv.gz",
+    "BZh": "compressed: name it .csv.bz2",
+    "(\ufffd/\ufffd": "compressed: name it .csv.zst",
+}
+"""How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
 _SAMPLE = 1 << 16
 _SAMPLED_LINES = 20
 _SAMPLED_ROWS = 1_000
@@ -87,6 +95,8 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         OSError: it cannot be read or decompressed.
     """
     source, sample = _utf8(file)
+    if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
+        raise InputError(f"{origin}: is {kind}")
     if not sample.strip():
         raise InputError(f"{origin}: the file is empty")
     delimiter = _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
@@ -102,6 +112,9 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
     return table
 
+
+ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
+"""What messages add if a text file has a single column."""
 
 NO_HEADER_HINT = "; the first line looks like data: if it is no header, give --no-header"
 """What messages add if the names of columns look like values."""
@@ -157,7 +170,7 @@ def _decoded(start: bytes) -> str:
 
 
 def _encoding_of(start: bytes) -> str | None:
-    """Return the encoding of UTF-16 text, every other byte of which is mostly 0; None for others."""
+    """Return the encoding of UTF-16 text, every other byte of which is mostly 0; else None."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}
