@@ -14,7 +14,7 @@ from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.where import keep_where, kind_columns, purchases_hint, where_columns
+from recsys.data.where import holds_nowhere, keep_where, kind_columns, purchases_hint, where_columns
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     table = open_table(source, origin, header=config.header)
     found = _columns_of(table, config.columns)
     if found.guessed:
-        logger.info("%s: guessed the columns by name: %s", table.origin, found)
+        logger.info("%s: guessed the columns: %s", table.origin, found)
     columns = found.columns
     roles = [name for name in columns.model_dump().values() if name is not None]
     tested = [] if config.where is None else where_columns(config.where, table.names, table.origin)
@@ -78,9 +78,7 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
-    known = set() if given is None else given.model_fields_set
-    unset = {"user_id", "item_id", "timestamp"} - known
-    if unset <= set(table.names) and given is not None and not unset:
+    if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
     return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.hint)
 
@@ -97,6 +95,9 @@ def _chosen_rows(
     if config.drop:
         rows, dropped = drop_rows(rows, config.drop, table.origin)
     if config.where is not None:
-        rows, without = keep_where(rows, config.where, table.origin, table.names)
+        given = rows
+        rows, without = keep_where(given, config.where, table.origin, table.names)
+        if without and rows.is_empty():
+            raise holds_nowhere(given, config.where, table.origin)
         dropped["where"] = dropped.get("where", 0) + without
     return rows, dropped

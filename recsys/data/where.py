@@ -64,8 +64,8 @@ def keep_where(
         names: the names of all columns, in messages; those of the table if empty.
 
     Raises:
-        InputError: the condition is no SQL, names an unknown column, compares text with numbers, is
-            neither true nor false for each row, or holds for no row.
+        InputError: the condition is no SQL, names an unknown column, compares text with numbers, or
+            is neither true nor false for each row.
 
     >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
     >>> keep_where(log, "event == 'purchase' and price > 9.9", "log")[0].rows()
@@ -83,12 +83,16 @@ def keep_where(
     if holds.dtype != pl.Boolean or len(holds) != len(table):
         raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
     kept = table.filter(holds)
-    if kept.is_empty() and len(table):
-        raise InputError(
-            f"{_named(where)}: holds for none of the {len(table):,} rows of {origin} "
-            f"({_kinds(table, used)})"
-        )
     return kept, len(table) - len(kept)
+
+
+def holds_nowhere(table: pl.DataFrame, where: str, origin: str) -> InputError:
+    """Return the error that a condition holds for no row of a table, with values of its columns."""
+    used = where_columns(where, table.columns, origin)
+    return InputError(
+        f"{_named(where)}: holds for none of the {len(table):,} rows of {origin} "
+        f"({_kinds(table, used)})"
+    )
 
 
 def kind_columns(names: Sequence[str]) -> list[str]:
