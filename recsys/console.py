@@ -42,9 +42,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
         for name, value in shown[0].items():
             table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
     else:
-        for name, value in shown[0].items():
+        for column, (name, value) in enumerate(shown[0].items()):
             number = isinstance(value, int | float)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left")
+            table.add_column(
+                name.replace("_", " "),
+                justify="right" if number else "left",
+                overflow="fold",
+                no_wrap=column == 0,  # it names the row, and is often copied
+            )
         for row in shown:
             table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
     Console().print(table)

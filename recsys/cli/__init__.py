@@ -12,6 +12,8 @@ from rich.logging import RichHandler
 
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
+    configs,
+    demonstration,
     experiments,
     profiling,
     retrieval,

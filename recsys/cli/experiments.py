@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from recsys.cli.options import (
     Bundle,
@@ -281,20 +280,3 @@ def compare_runs(
         show_segments(comparison, by, as_json)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
-
-
-@app.command("demo")
-def run_demo(
-    config: Annotated[
-        Path, typer.Argument(help="Config of an experiment on the simulated shop.")
-    ] = Path("configs/shop.yaml"),
-    overrides: Set = None,
-    uri: Uri = None,
-) -> None:
-    """Train on the simulated shop and show metrics, explanations and recovered rules.
-
-    Takes about five minutes.
-    """
-    from recsys.demo import demo
-
-    demo(read_experiment(config, overrides, uri), Console())

@@ -39,7 +39,9 @@ Uri = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store or server; overrides the config."),
 ]
-Config = Annotated[Path, typer.Argument(help="Config of an experiment, e.g. configs/shop.yaml.")]
+Config = Annotated[
+    str, typer.Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
+]
 Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME/bundle.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
 BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
@@ -51,7 +53,7 @@ Out = Annotated[Path | None, typer.Option(help="File to write: .parquet or .csv.
 
 
 def read_experiment(
-    config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
+    config: str | None, overrides: Sequence[str] | None, uri: str | None = None
 ) -> Experiment:
     """Read the experiment of a config, or the defaults if None, and apply the overrides."""
     changes = [*(overrides or [])]
@@ -96,7 +98,7 @@ def read_preparation(
 ) -> Experiment:
     """Read the experiment of a config, or make one with default settings for a log."""
     if Path(log).suffix in (".yaml", ".yml"):
-        experiment = read_experiment(Path(log), overrides)
+        experiment = read_experiment(log, overrides)
     else:
         experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
     data = experiment.data
