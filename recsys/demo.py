@@ -18,7 +18,7 @@ from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttentio
 from recsys.console import comparison_table
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.experiments.baseline import baselines_of, fit_baseline
+from recsys.experiments.baseline import baselines_of, fit_baselines
 from recsys.experiments.fit import fit
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import Shop, make_shop
@@ -51,7 +51,7 @@ def demo(experiment: Experiment, console: Console) -> None:
             "model": model.model_copy(update={"head": DotProduct()}),
         }
     )
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines]
+    runs = fit_baselines(baselines, experiment, dataset)
     dot_product = fit(ablation, dataset)
     attention = fit(experiment, dataset)
 

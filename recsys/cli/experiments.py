@@ -39,6 +39,7 @@ from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
+from recsys.progress import shown, stage
 
 logger = logging.getLogger(__name__)
 
@@ -168,16 +169,17 @@ def run_experiment(
     If training is interrupted, the same command resumes it.
     """
     from recsys.comparison.compare import compare
-    from recsys.experiments.baseline import baselines_of, fit_baseline
+    from recsys.experiments.baseline import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.training import processes
 
     experiment = read_experiment(config, overrides, uri)
     with processes.rank_zero_first():
         dataset = find_dataset(experiment, None)
-    model = fit(experiment, dataset, fresh=fresh).run_id  # first, because it may refuse the config
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment, dataset)]
-    show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
+    with shown() as view:
+        run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
+        runs = fit_baselines(baselines_of(experiment, dataset), experiment, dataset, view)
+    show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
 
 
 @app.command("evaluate")
@@ -204,6 +206,7 @@ def evaluate_bundle(
     from recsys.evaluation.metrics.ranks import metric_names
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables.rank import evaluate
+    from recsys.inference.scorer import ReportingScorer
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
@@ -213,7 +216,9 @@ def evaluate_bundle(
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
-    table = evaluate(loaded.scorer, holdout, part, config.seen, candidates=among)
+    with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
+        scorer = ReportingScorer(loaded.scorer, line.advance)
+        table = evaluate(scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset, holdout)
     if is_sampled(table.protocol.candidates):
         logger.warning(SAMPLED_WARNING)
