@@ -42,7 +42,7 @@ Uri = Annotated[
 Config = Annotated[
     str, typer.Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
 ]
-Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME/bundle.")]
+Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
 BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
 HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-out targets.")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.results import Results
+from recsys.experiments.run_folder import check_out
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.progress import shown, stage
@@ -116,7 +116,7 @@ def fit(
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
-    _check_out(out)
+    check_out(out)
     if fresh:
         file.remove()
     family, settings = experiment.family, flatten(experiment)
@@ -278,19 +278,3 @@ def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
             f"the lists that {experiment.data.split} is evaluated with"
         )
-
-
-def _check_out(out: Path) -> None:
-    """Check, before hours of training, that the results can be written."""
-    if out.exists():
-        there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-        if foreign := there - artifacts.RUN_FILES:
-            raise InputError(
-                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
-            )
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from error

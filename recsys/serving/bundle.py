@@ -18,7 +18,7 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import FolderManifest
+from recsys.data.manifest import MANIFEST, FolderManifest
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
@@ -33,6 +33,8 @@ from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_u
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE = "count_ensemble.safetensors"
+_OF_RUN = "bundle"
+"""The name of the bundle in the folder of a run."""
 
 
 class ServingProtocol(Section):
@@ -140,13 +142,15 @@ class ModelBundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelBundle:
-        """Open a folder that `write` wrote.
+        """Open a folder that `write` wrote, or the folder of a run that contains it.
 
         Raises:
             InputError: the folder is no bundle or has another format version, a file is not as it
                 was written, or the weights do not fit the config.
         """
         path = Path(path)
+        if not (path / MANIFEST).exists() and (path / _OF_RUN / MANIFEST).is_file():
+            path /= _OF_RUN
         manifest = BundleManifest.read(path)
         manifest.verify(path)
         if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):

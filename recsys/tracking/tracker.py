@@ -7,8 +7,6 @@ import json
 import logging
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,15 +21,15 @@ from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.files import file_sha256
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError, Terminated
+from recsys.errors import Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
 from recsys.tracking.runs import store_lock
+from recsys.tracking.store import refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
-_CONTACT_SECONDS = 10
 _FINGERPRINT = "config_fingerprint"
 """The tag that is equal for runs that would give the same results."""
 
@@ -235,8 +233,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location = None
-    check_server(config.uri)
-    try:
+    with refuse_broken_store(config.uri):
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
             location = (config.database.parent / "mlartifacts").as_uri()
@@ -246,19 +243,3 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             if known is not None:
                 return client, known.experiment_id
             return client, client.create_experiment(config.experiment, artifact_location=location)
-    except (MlflowException, OSError) as error:
-        raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
-
-
-def check_server(uri: str) -> None:
-    """Refuse a server that does not answer; MLflow itself would retry for minutes."""
-    if not uri.startswith(("http://", "https://")):
-        return
-    try:
-        # The scheme was checked above: this opens no file.
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
-            pass
-    except urllib.error.HTTPError:
-        pass  # a server that answers, with an error
-    except OSError as error:
-        raise InputError(f"tracking.uri {uri}: no server answers: {error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
@@ -198,6 +200,34 @@ def test_an_unreachable_server_is_reported_at_once(
     with pytest.raises(InputError, match=r"tracking\.uri http://127\.0\.0\.1:9: no server answers"):
         fit(experiment.model_copy(update={"tracking": tracking}), dataset, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("uri", ["postgresql://nohost.invalid/db", "mysql://127.0.0.1:9/db"])
+def test_a_database_that_cannot_be_reached_is_one_line(uri: str) -> None:
+    with pytest.raises(InputError, match="no server answers") as caught:
+        find_runs([], TrackingConfig(uri=uri), "test")
+    assert str(caught.value).startswith(f"tracking.uri {uri}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_driver_of_a_database_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tracking = TrackingConfig(uri=f"postgresql://127.0.0.1:{server.getsockname()[1]}/db")
+        with pytest.raises(InputError, match="needs the Python package psycopg2?, which is not"):
+            find_runs([], tracking, "test")
+
+
+def test_a_run_that_replaces_one_of_its_name_says_so(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    fit(experiment, dataset, tmp_path / "out")
+    assert "is replaced" not in caplog.text
+    fit(experiment, dataset, tmp_path / "out")
+    assert re.search(rf"{tmp_path}/out of 20\d\d-.* is replaced when this run ends", caplog.text)
 
 
 def test_files_of_the_user_are_not_replaced(
