@@ -13,6 +13,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     backtests,
     configs,
     demonstration,
+    evaluation,
     experiments,
     profiling,
     retrieval,

@@ -12,12 +12,9 @@ from typing import Annotated, Literal
 import typer
 
 from recsys.cli.options import (
-    Bundle,
-    BundleData,
     Config,
     Data,
     Fresh,
-    HeldOutPart,
     Item,
     Json,
     Keep,
@@ -29,17 +26,17 @@ from recsys.cli.options import (
     app,
     count_warnings,
     find_dataset,
-    open_beside,
     read_experiment,
     read_preparation,
 )
-from recsys.config import DataConfig, GivenItems, TrackingConfig
+from recsys.comparison.formats import title
+from recsys.config import DataConfig, TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
-from recsys.progress import shown, stage
+from recsys.progress import shown
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +137,8 @@ def train_model(
     torchrun --nproc-per-node 2 -m recsys train ...
     """
     from recsys.experiments.fit import fit
+    from recsys.experiments.headline import simplest_baselines
+    from recsys.tracking.links import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
     experiment = read_experiment(config, overrides, uri)
@@ -152,8 +151,23 @@ def train_model(
     if data is not None:  # it takes the place of the config's data section
         experiment = experiment.model_copy(update={"data": dataset.config})
     run = fit(experiment, dataset, fresh=fresh)
+    baselines = simplest_baselines(experiment, dataset)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
-    show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
+    if as_json:
+        means = {name: figure.mean for name, figure in run.test.items()}
+        show_rows([row | means | {"baselines": baselines}], as_json)
+        return
+    show_rows([row], as_json)
+    tested = {experiment.name: run.headline} | baselines
+    print("\nTest metrics beside counts without settings, one protocol (all metrics: --json):")
+    show_rows(
+        [
+            {"name": name} | {title(metric): metrics.get(metric) for metric in run.headline}
+            for name, metrics in tested.items()
+        ],
+        as_json,
+    )
+    print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
 
 
 @app.command("run")
@@ -171,6 +185,7 @@ def run_experiment(
     from recsys.comparison.compare import compare
     from recsys.experiments.baseline import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
+    from recsys.tracking.links import mlflow_link
     from recsys.training import processes
 
     experiment = read_experiment(config, overrides, uri)
@@ -180,54 +195,8 @@ def run_experiment(
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         runs = fit_baselines(baselines_of(experiment, dataset), experiment, dataset, view)
     show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
-
-
-@app.command("evaluate")
-def evaluate_bundle(
-    bundle: Bundle,
-    data: BundleData,
-    part: HeldOutPart = "test",
-    candidates: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of user_id and item_id: the items to rank for each user, the targets "
-            "included; overrides the config."
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the rank table: .parquet.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
-
-    Ranks are exact and over the full catalogue, unless the config names candidates.
-    """
-    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
-    from recsys.evaluation.held_out import find_holdout
-    from recsys.evaluation.metrics.ranks import metric_names
-    from recsys.evaluation.segments import with_segments
-    from recsys.evaluation.tables.rank import evaluate
-    from recsys.inference.scorer import ReportingScorer
-
-    if out is not None and out.suffix != ".parquet":
-        raise InputError(f"{out}: a rank table is a .parquet file")
-    loaded, dataset = open_beside(bundle, data, part)
-    config = loaded.experiment.evaluation
-    if candidates is not None:
-        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
-    holdout = find_holdout(dataset, part, config.request_time)
-    among = choose_candidates(config, dataset, part, holdout)
-    with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
-        scorer = ReportingScorer(loaded.scorer, line.advance)
-        table = evaluate(scorer, holdout, part, config.seen, candidates=among)
-    table = with_segments(table, dataset, holdout)
-    if is_sampled(table.protocol.candidates):
-        logger.warning(SAMPLED_WARNING)
-    if out is not None:
-        table.save(out)
-    figures = table.summary(metric_names(config.cutoffs))
-    show_rows(
-        [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
-    )
+    if not as_json:
+        print(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
 
 
 @app.command("compare")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +67,8 @@ class Run:
     `recsys.evaluation.next_lists.list_summary`)."""
     seconds: float
     """Seconds of training, validation and refit."""
+    headline: dict[str, float] = field(default_factory=dict)
+    """The five test metrics that come first; see `headline_metrics`."""
 
 
 def fit(
@@ -201,6 +203,7 @@ def _evaluate_and_write(
         valid=results.valid_metrics,
         test=results.test_metrics,
         seconds=seconds,
+        headline=results.headline,
     )
 
 

@@ -19,6 +19,26 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker
 
 
+def headline_metrics(
+    ranks: RankTable, cutoffs: Sequence[int], catalogue: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the five metrics that a run is judged by first.
+
+    They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
+    largest cut-off.
+
+    Args:
+        ranks: the ranks of the test targets.
+        cutoffs: the k of the metrics.
+        catalogue: the metrics of the best items, by name; without coverage if it has none.
+    """
+    k = min(cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
+    names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{max(cutoffs, default=k)}"]
+    metrics = {name: interval.mean for name, interval in ranks.summary(names).items()}
+    coverage = (catalogue or {}).get(f"coverage_at_{k}")
+    return metrics if coverage is None else metrics | {f"coverage_at_{k}": coverage}
+
+
 @dataclass(frozen=True)
 class Results:
     """The tables of a trained model or a baseline."""
@@ -38,6 +58,11 @@ class Results:
         """The metrics of the test ranks and of the lists, with intervals."""
         ranks = self.test.ranks.summary(metric_names(self.cutoffs))
         return ranks | list_summary(self.lists)
+
+    @cached_property
+    def headline(self) -> dict[str, float]:
+        """The five test metrics that come first."""
+        return headline_metrics(self.test.ranks, self.cutoffs, self.test.metrics)
 
     @cached_property
     def valid_metrics(self) -> dict[str, Interval]:
@@ -64,6 +89,7 @@ class Results:
             folder: the folder that `save` wrote to; its other files are logged too.
             costs: numbers by name.
         """
+        tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
             tracker.log_path(path)
         if self.valid is not None:

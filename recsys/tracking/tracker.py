@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
@@ -25,6 +26,7 @@ from recsys.errors import Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
+from recsys.tracking.links import EXPERIMENT_KIND
 from recsys.tracking.runs import store_lock
 from recsys.tracking.store import refuse_broken_store
 
@@ -79,6 +81,16 @@ class Tracker:
             flat[f"{prefix}/{name}_low"] = interval.low
             flat[f"{prefix}/{name}_high"] = interval.high
         self.log_metrics(flat)
+
+    def log_dataset(self, dataset: PreparedDataset) -> None:
+        """Log which dataset the run reads: MLflow shows its name, digest, source and counts."""
+        source = json.dumps({"uri": str(dataset.path.absolute())})
+        counts = json.dumps(dataset.manifest.counts)
+        name, digest = Path(dataset.manifest.origin).stem, dataset.fingerprint[:16]
+        entity = Dataset(name, digest, "local", source, profile=counts)
+        context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
+        with self.log_store_errors():
+            self.client.log_inputs(self.run_id, [DatasetInput(entity, [context])])
 
     def log_audit(self, findings: Sequence[Finding]) -> None:
         """Log the findings of the audit of the dataset, as the artifact audit.json."""
@@ -149,6 +161,7 @@ def track(
     try:
         if known is None:
             client.log_batch(tracker.run_id, params=_params(settings))
+            tracker.log_dataset(dataset)
             tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
@@ -242,4 +255,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             known = client.get_experiment_by_name(config.experiment)
             if known is not None:
                 return client, known.experiment_id
-            return client, client.create_experiment(config.experiment, artifact_location=location)
+            experiment_id = client.create_experiment(
+                config.experiment, artifact_location=location, tags=EXPERIMENT_KIND
+            )
+            return client, experiment_id
