@@ -118,8 +118,15 @@ def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
     scores = pl.read_parquet("scores.parquet")["score"].to_list()
     assert scores == pytest.approx([row["score"] for row in best], abs=1e-5)
 
-    _, _, _ = terminal("train", "small.yaml", "--data", "data/mine", "--set", "name=other",
-                       "--set", "model.head={kind: dot_product}")  # fmt: skip
+    assert {*trained["baselines"]} == {"markov", "popularity"}
+    _, out, _ = terminal("train", "small.yaml", "--data", "data/mine", "--set", "name=other",
+                         "--set", "model.head={kind: dot_product}")  # fmt: skip
+    table = [line.split()[:2] for line in out.splitlines()]
+    heads = next(words for words in table if words[:1] == ["name"])
+    assert heads == ["name", "ndcg@10"]
+    measured = f"{trained['baselines']['markov']['ndcg_at_10']:.4f}"
+    assert ["markov", measured] in table
+    assert [words[0] for words in table if words][-1].startswith("http://127.0.0.1:5000/#/exp")
     compared = terminal.json("compare", "small", "other")
     assert [row["model"] for row in compared] == ["target_attention", "dot_product"]
     assert compared[0]["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
