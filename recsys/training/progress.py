@@ -12,6 +12,9 @@ from recsys.progress import new_progress
 from recsys.training.callbacks import EpochRecorder
 from recsys.training.state import MONITOR, Curve
 
+_ENDLESS = 10_000
+"""Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
+
 
 class Pace:
     """Measures steps and validations, and estimates the time that the rest of both will take.
@@ -132,7 +135,8 @@ class ProgressLine(pl.Callback):
             self._steps, recorder.validations_done * self._validated + self._ranked
         )
         epoch = min(len(curve.epochs) + (not self._ranked), recorder.last_epoch)
-        status = f"epoch {epoch}/{recorder.last_epoch}"
+        planned = recorder.last_epoch < _ENDLESS
+        status = f"epoch {epoch}" + (f"/{recorder.last_epoch}" if planned else "")
         if self._ranked:
             status += f", validating {self._ranked / self._validated:.0%}"
         elif curve.best >= 0:
@@ -142,9 +146,9 @@ class ProgressLine(pl.Callback):
         self._progress.update(
             self._task,
             completed=done,
-            total=done + left,
+            total=done + left if planned else None,
             status=status,
-            ends=self._progress.get_time() + left,
+            ends=self._progress.get_time() + left if planned else None,
             at_least=not known,
         )
 

@@ -15,7 +15,9 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baseline import fit_baselines
 from recsys.experiments.fit import fit
+from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress, progress_line, stage
+from recsys.training.loop import train
 from recsys.training.progress import Pace
 
 LONG = "training online-retail-ii-next-basket refit"
@@ -151,6 +153,23 @@ def test_the_time_left_is_not_zero_while_a_validation_is_under_way(
     fit(experiment, tiny_dataset, progress=view)
     assert left
     assert min(left) > 0
+
+
+def test_a_training_that_its_caller_will_end_shows_no_time_left(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    terminal = Recorded(80)
+    train(
+        experiment,
+        Catalogue.of(experiment.model, tiny_dataset),
+        tiny_dataset.histories("valid"),
+        tiny_dataset.holdout("valid"),
+        100_000,
+        lambda epoch, _: epoch == 2,
+        terminal.view(),
+    )
+    assert any(" so far epoch 2, best ." in line for line in terminal.pictures)
+    assert not any(" left" in line or "100000" in line for line in terminal.pictures)
 
 
 def test_without_a_terminal_each_epoch_is_one_line(

@@ -1,0 +1,219 @@
+"""The whole automatic run: facts, baselines, race, refit, test, and the record of it all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import Progress
+
+from recsys.automatic.budget import Budget
+from recsys.automatic.candidates import Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.contender import Contender
+from recsys.automatic.facts import LogFacts, Machine
+from recsys.automatic.finish import Finished, finish
+from recsys.automatic.journal import Journal
+from recsys.automatic.race import race
+from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
+from recsys.baselines.popularity import Popularity
+from recsys.config import EvaluationConfig, Experiment, TrackingConfig, dump_experiment, flatten
+from recsys.data.files import new_file
+from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.evaluation.tables.rank import evaluate
+from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
+from recsys.experiments.fit import evaluate_and_write
+from recsys.experiments.results import Run, check_out
+from recsys.report.run_page import Choice
+from recsys.tracking import artifacts
+from recsys.tracking.tracker import track
+
+logger = logging.getLogger(__name__)
+
+RACE_TARGETS = 5_000
+"""Validation targets that choices are made on at most: a random sample of them."""
+_RACE_SHARE = 0.45
+"""Share of the training time for the race; the winner takes the rest."""
+_COUNT_TRIALS, _MODEL_TESTS = 40, 6
+"""Rankings of a target to weight the counts on validation, and to test a model, each in units of a
+ranking by popularity."""
+_OTHER_SECONDS = 8.0
+"""Seconds for the tables, the tracking store and the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticRun:
+    """What an automatic run tried, and what it chose."""
+
+    run: Run
+    """The answer: the model, or the baseline that no model beats."""
+    baseline_runs: list[str]
+    """Ids of the MLflow runs of the other baselines, best on validation first."""
+    choices: list[Choice]
+    """The settings that follow from the log, with their reasons."""
+    baselines: list[MeasuredBaseline]
+    """Best first."""
+    contenders: list[Contender]
+    """The models of the race, best first."""
+    answer: str
+    """One sentence on what was chosen, and why."""
+    answer_is_model: bool
+    """Whether a model is the answer, and not a baseline."""
+    seconds: float
+
+    @property
+    def winner(self) -> Contender | None:
+        """The contender that is the answer; None if a baseline is."""
+        return self.contenders[0] if self.answer_is_model else None
+
+
+def run_automatically(
+    dataset: PreparedDataset,
+    budget: Budget,
+    *,
+    name: str,
+    preset: Preset = "balanced",
+    seed: int = 0,
+    tracking: TrackingConfig | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> AutomaticRun:
+    """Choose settings for a log on its validation part, train, test once, and log everything.
+
+    Ctrl-C ends the race, and the best model so far is tested and kept. A run that was killed
+    resumes from its journal, ``OUT.race``, when it is started again, with the time that was left.
+
+    Args:
+        dataset: the prepared dataset.
+        budget: the time limit; it is kept but for the last epoch.
+        name: of the MLflow run; those of the baselines are called NAME-BASELINE.
+        preset: how many kinds of model are raced.
+        seed: of the weights, the batches and the samples.
+        tracking: the MLflow store; the default one if None.
+        out: folder of the results; ``runs/NAME`` if None.
+        progress: a progress display that is shown already; a new one for each training if None.
+        announce: called with one line about what is tried next.
+
+    Raises:
+        InputError: nothing is held out to choose or to test on, there is nothing to train on, or
+            ``out`` or the store cannot be used.
+    """
+    out, tracking = out or Path("runs") / name, tracking or TrackingConfig()
+    check_out(out)
+    decisive = {"dataset": dataset.fingerprint, "preset": preset, "seed": seed}
+    journal = Journal(out.with_name(f"{out.name}.race"), decisive)
+    budget.before = journal.seconds_spent()
+    facts = LogFacts.of(dataset)
+    choices = [choose_seen(facts), *choose_sizes(facts)]
+    logger.info("machine: %s", Machine.here())
+    for choice in choices:
+        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
+    evaluation = EvaluationConfig.model_validate({"seen": choices[0].value})
+    held_out = HeldOutParts.find(dataset, evaluation.request_time)
+    held_out = held_out._replace(valid=held_out.valid.sample(RACE_TARGETS, seed))
+    candidates = propose(facts, dataset.config, preset, name=name, seed=seed, tracking=tracking)
+    protocol = candidates[0].experiment
+    baselines = tune_baselines(protocol, dataset, held_out.valid, budget, announce)
+    reserve = _evaluation_seconds(dataset, held_out, baselines, evaluation)
+    logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, budget.limit)
+    started = time.monotonic()
+    contenders = [
+        Contender.ready(each, dataset, held_out.valid, lambda: time.monotonic() - started, progress)
+        for each in candidates
+    ]
+    journal.restore(contenders)
+    for one in contenders:
+        one.saved = lambda contender: journal.save(contender, contenders, lambda: budget.spent)
+    ranked = race(contenders, (budget.left - reserve) * _RACE_SHARE, announce)
+    announce(f"training {ranked[0].candidate.name}")
+    finished = finish(ranked[0], lambda: budget.left - reserve)
+    announce("testing")
+    seconds = time.monotonic() - started
+    model = _write_model(finished, ranked[0], held_out, seconds, out)
+    run, chosen, answer = _answer(
+        model, finished, ranked[0].candidate.name, baselines, protocol, dataset, out
+    )
+    logger.info("%s", answer)
+    with new_file(out / artifacts.SETTINGS) as file:
+        file.write_text(f"# {answer}\n{dump_experiment(chosen)}", encoding="utf-8")
+    others = [one for one in baselines if one.name != chosen.baseline]
+    runs = []
+    for number, other in enumerate(others, 1):
+        announce(f"testing baseline {number} of {len(others)}: {other.name}")
+        runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned))
+    journal.remove()
+    return AutomaticRun(
+        run, runs, choices, baselines, ranked, answer, chosen.baseline is None, budget.spent
+    )
+
+
+def _answer(
+    model: Run,
+    finished: Finished,
+    name: str,
+    baselines: list[MeasuredBaseline],
+    protocol: Experiment,
+    dataset: PreparedDataset,
+    out: Path,
+) -> tuple[Run, Experiment, str]:
+    """Choose between the model and the best baseline on validation; the bundle is the answer.
+
+    Returns:
+        The run, its settings, and a sentence on the choice.
+    """
+    quality = model.valid["ndcg_at_10"].mean
+    found = f"validation NDCG@10 {quality:.4f}"
+    if not baselines:
+        return model, finished.experiment, f"The answer is {name}: {found}."
+    best = baselines[0]
+    theirs = f"{best.ndcg_at_10:.4f}"
+    if best.ndcg_at_10 < quality:
+        sentence = f"The answer is {name}: {found}, and {theirs} of the best baseline, {best.name}."
+        return model, finished.experiment, sentence
+    chosen = _baseline_experiment(best.name, protocol)
+    run = fit_baseline_bundle(chosen, dataset, out, tuned=best.tuned)
+    sentence = (
+        f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {quality:.4f} of "
+        f"the best model, {name}."
+    )
+    return run, chosen, sentence
+
+
+def _baseline_experiment(name: str, protocol: Experiment) -> Experiment:
+    """Return the settings of a baseline under the protocol of a model."""
+    kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
+    return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})
+
+
+def _write_model(
+    finished: Finished, winner: Contender, held_out: HeldOutParts, seconds: float, out: Path
+) -> Run:
+    experiment, dataset = finished.experiment, winner.dataset
+    with track(experiment, dataset, experiment.family, flatten(experiment)) as tracker:
+        for number, metrics in enumerate(finished.fitted.curve.epochs, 1):
+            tracker.log_epoch(number, metrics)
+        return evaluate_and_write(
+            experiment, dataset, held_out, finished.fitted, None, seconds, out, tracker
+        )
+
+
+def _evaluation_seconds(
+    dataset: PreparedDataset,
+    held_out: HeldOutParts,
+    baselines: list[MeasuredBaseline],
+    evaluation: EvaluationConfig,
+) -> float:
+    """Estimate the seconds that the weights of the counts, the tests and the refits will take."""
+    sample = held_out.valid.sample(500, 0)
+    popularity = Popularity.fit(dataset.histories("valid"), dataset.num_items)
+    started = time.monotonic()
+    evaluate(popularity, sample, "valid", evaluation.seen)
+    per_target = (time.monotonic() - started) / max(len(sample.targets), 1)
+    tests, valid = len(held_out.test.targets), len(held_out.valid.targets)
+    rankings = _COUNT_TRIALS * valid + (_MODEL_TESTS + 2 * len(baselines)) * tests
+    fits = sum(one.tuned.seconds / 3 for one in baselines)
+    return _OTHER_SECONDS + per_target * rankings + fits
