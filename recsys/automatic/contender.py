@@ -255,7 +255,7 @@ class Contender:
         every = experiment.training.validate_every * self.rarely
         usual = {"patience": _FOREVER, "validate_every": every}
         training = experiment.training.model_copy(update=usual | changes)
-        return experiment.model_copy(update={"training": training})
+        return experiment.model_copy(update={"name": self.candidate.name, "training": training})
 
     def _affordable_validations(self) -> int:
         """Return `rarely`, such that validations take their share of the time at most."""
