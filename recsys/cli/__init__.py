@@ -15,8 +15,10 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     demonstration,
     evaluation,
     experiments,
+    logs,
     profiling,
     retrieval,
+    run,
     scoring,
     suites,
 )

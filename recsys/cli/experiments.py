@@ -1,11 +1,8 @@
-"""Commands that prepare, train, evaluate and compare."""
+"""Commands that train, evaluate and compare."""
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,111 +12,19 @@ from recsys.cli.options import (
     Config,
     Data,
     Fresh,
-    Item,
     Json,
-    Keep,
-    Log,
     Set,
-    Time,
     Uri,
-    User,
     app,
-    count_warnings,
     find_dataset,
     read_experiment,
-    read_preparation,
 )
 from recsys.comparison.formats import title
-from recsys.config import DataConfig, TrackingConfig
+from recsys.config import TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
-from recsys.data.audit import audit
-from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sources import DATASETS
 from recsys.errors import InputError
-from recsys.progress import shown
 
 logger = logging.getLogger(__name__)
-
-
-@app.command("data")
-def list_data(as_json: Json = False) -> None:
-    """List the datasets that have a name.
-
-    Their files are read from the folder that the variable RECSYS_MIRROR names.
-    """
-    rows = [
-        {
-            "name": dataset.name,
-            "interactions": dataset.interactions,
-            "users": dataset.users,
-            "items": dataset.items,
-            "description": dataset.description,
-            "homepage": dataset.homepage,
-            "licence": dataset.licence,
-        }
-        for dataset in DATASETS
-    ]
-    show_rows(rows, as_json, hidden=("homepage", "licence"))
-
-
-@app.command("prepare")
-def prepare_data(
-    source: Log,
-    out: Annotated[Path, typer.Option(help="Folder of the prepared dataset.")],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    items: Annotated[
-        Path | None,
-        typer.Option(help="Table of item features: item_id and a column per feature."),
-    ] = None,
-    users: Annotated[
-        Path | None,
-        typer.Option(help="Table of user features: user_id and a column per feature."),
-    ] = None,
-    keep: Keep = None,
-    overrides: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Check, sort, split and encode a log.
-
-    All settings of data can be set, e.g. --set data.k_core=true.
-    """
-    columns = {"user_id": user, "item_id": item, "timestamp": time}
-    changes = [*(overrides or []), *([f"data.keep={json.dumps(keep)}"] if keep else [])]
-    experiment = read_preparation(source, columns, changes)
-    dataset = prepare(experiment.data.source, experiment.data, out, items, users)
-    warnings = count_warnings(dataset, experiment)
-    show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
-
-
-@app.command("audit")
-def audit_data(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A log, a dataset's name, a config, or the folder of a prepared dataset."
-        ),
-    ],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    overrides: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Look for leaks between the parts of a split, and say how large and how serious they are."""
-    columns = {"user_id": user, "item_id": item, "timestamp": time}
-    is_prepared = Path(source).is_dir()
-    experiment = read_preparation(source, columns, overrides)
-    if is_prepared and experiment.data != DataConfig(source=source):
-        raise InputError(f"{source}: a prepared dataset has its own settings: prepare it again")
-    with tempfile.TemporaryDirectory() as folder:
-        if is_prepared:
-            dataset = PreparedDataset.open(source)
-        else:
-            dataset = prepare(experiment.data.source, experiment.data, Path(folder, "audited"))
-        findings = audit(dataset, experiment.evaluation.seen)
-    show_rows([asdict(finding) for finding in findings], as_json)
 
 
 @app.command("train")
@@ -168,35 +73,6 @@ def train_model(
         as_json,
     )
     print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
-
-
-@app.command("run")
-def run_experiment(
-    config: Config,
-    overrides: Set = None,
-    fresh: Fresh = False,
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
-    """Prepare the data, train, evaluate, fit the baselines and compare, in one command.
-
-    If training is interrupted, the same command resumes it.
-    """
-    from recsys.comparison.compare import compare
-    from recsys.experiments.baseline import baselines_of, fit_baselines
-    from recsys.experiments.fit import fit
-    from recsys.tracking.links import mlflow_link
-    from recsys.training import processes
-
-    experiment = read_experiment(config, overrides, uri)
-    with processes.rank_zero_first():
-        dataset = find_dataset(experiment, None)
-    with shown() as view:
-        run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
-        runs = fit_baselines(baselines_of(experiment, dataset), experiment, dataset, view)
-    show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
-    if not as_json:
-        print(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
 
 
 @app.command("compare")

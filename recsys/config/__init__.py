@@ -23,7 +23,13 @@ from recsys.config.features import (
     NumberFeature,
     TextFeature,
 )
-from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
+from recsys.config.files import (
+    dump_experiment,
+    flatten,
+    load_experiment,
+    parse_experiment,
+    with_changes,
+)
 from recsys.config.loss import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -125,4 +131,5 @@ __all__ = [
     "preset_by_part",
     "presets",
     "time_value",
+    "with_changes",
 ]
