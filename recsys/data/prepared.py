@@ -18,9 +18,9 @@ from recsys.data.features.table import Features
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
-from recsys.data.log import InteractionLog, filter_log
+from recsys.data.log import InteractionLog
 from recsys.data.manifest import MANIFEST, Manifest
-from recsys.data.sessions import split_sessions
+from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
 from recsys.data.targets import TargetPositions, find_targets, target_policy
@@ -272,8 +272,7 @@ def prepare(
     if items is not None:
         item_table = read_table(items, origin="the item table")
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
-    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
-    filtered = filter_log(sessions, config)
+    filtered = select_interactions(log, config)
     arrays, tables = build_arrays(filtered, item_table, user_table, config)
     fingerprint = dataset_fingerprint(settings, arrays, tables)
     if previous is None or previous.fingerprint != fingerprint:

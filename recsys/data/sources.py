@@ -8,7 +8,7 @@ import os
 import tempfile
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -18,9 +18,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from recsys.config import Columns, DataConfig
 from recsys.data import readers
 from recsys.data.files import file_sha256
-from recsys.data.log import InteractionLog, read_log
-from recsys.data.row_filters import drop_rows
-from recsys.data.tables import TableSource, read_table
+from recsys.data.log import InteractionLog
+from recsys.data.row_rules import read_interactions
+from recsys.data.tables import TableSource
 from recsys.errors import InputError, did_you_mean
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
@@ -71,23 +71,11 @@ def load_source(
     config = config or DataConfig()
     dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return _read(source, config), None
+        return read_interactions(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
     named = config.model_copy(update={"columns": config.columns or dataset.columns})
-    return _read(log, named, dataset.name), items
-
-
-def _read(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
-    """Read a log without the rows that a rule drops."""
-    columns, rules, keep = config.columns or Columns(), config.drop, config.keep
-    if not rules:
-        return read_log(source, columns, origin, keep)
-    origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    roles = [name for name in columns.model_dump().values() if name is not None]
-    table = read_table(source, [*roles, *keep, *(rule.column for rule in rules)], origin)
-    table, dropped = drop_rows(table, rules, origin)
-    return replace(read_log(table, columns, origin, keep), dropped=dropped)
+    return read_interactions(log, named, dataset.name), items
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
