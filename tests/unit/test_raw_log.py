@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def kept_times(log: pl.DataFrame, data: DataConfig) -> dict[Any, list[int]]:
 def newest_session(times: list[int], gap: int | None) -> str:
     if gap is None:
         return ""
-    later = sum(b - a > gap for a, b in zip(times, times[1:], strict=False))
+    later = sum(b - a > gap for a, b in pairwise(times))
     return f"#{1 + later}"
 
 
