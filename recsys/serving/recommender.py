@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
+from recsys.config import Columns
+from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, frame_like
+from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
@@ -24,7 +24,9 @@ from recsys.inference.two_stages import TwoStages
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.candidates import Candidates, RawCandidates
 from recsys.serving.explain import explain
+from recsys.serving.fallback import PopularityFallback, answer_table
 from recsys.serving.generate import generate
 from recsys.serving.ids import RequestTime, known_tokens
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories
@@ -79,14 +81,16 @@ class Recommender:
                 list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
                 features of interactions or users needs a log with their columns.
             users: ids of users, looked up in the dataset: their full history there, the test
-                target included.
+                target included. If neither is given, all users of the dataset.
 
         Raises:
-            InputError: both arguments are given or neither is; the histories cannot be read; a user
-                is unknown.
+            InputError: both arguments are given; or neither is, and no dataset was loaded; the
+                histories cannot be read; a user is unknown.
         """
+        if histories is None and users is None and self.dataset is not None:
+            users = self.dataset.user_ids
         if (histories is None) == (users is None):
-            raise InputError("give either histories or users")
+            raise InputError("give either histories or users, or load a dataset")
         if isinstance(histories, UserHistories):
             return histories
         if histories is not None:
@@ -133,42 +137,50 @@ class Recommender:
         tokens, scores = top_k(scorer, queries.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
         items = self.bundle.vocabulary.decode(tokens[rows, columns])
-        answer = _answer(queries, rows, items, scores[rows, columns])
+        answer = answer_table(queries, rows, items, scores[rows, columns])
         rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
         return frame_like(answer.insert_column(3, rank), histories)
 
     def score(
         self,
         histories: RawHistories | UserHistories | None = None,
-        candidates: TableSource | Sequence[Any] = (),
+        candidates: Candidates = (),
         *,
         users: Iterable[Any] | None = None,
         at: RequestTime | None = None,
+        strict: bool = False,
     ) -> Frame:
         """Score candidate items; no other item is scored.
 
         Args:
             histories: see `read_histories`.
-            candidates: user_id and item_id (a frame, or the path of a file); or a list of item ids
-                for all users.
-            users: see `read_histories`.
+            candidates: user_id and item_id (a frame, or the path of a file), by these names or
+                those of the training log; or item ids for all users, as a list or as a table of
+                this one column; or a list of item ids for each user, by user id or in the order of
+                the histories.
+            users: see `read_histories`. If neither is given, the users of the candidates.
             at: see `recommend`.
+            strict: refuse a candidate that is not in the catalogue, or whose user is not among the
+                histories. Else it is left out, and a warning counts and names such candidates.
 
         Returns:
             user_id, item_id, score and source as in `recommend`, in the order of the candidates.
 
         Raises:
-            InputError: a candidate is not in the catalogue, or its user not among the histories;
-                the model reads times and gets none; see `read_histories`.
+            InputError: no candidate is known, or with ``strict`` one is not; the model reads times
+                and gets none; see `read_histories`.
         """
+        raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
+        if histories is None and users is None and raw.users is not None:
+            users = self._known_users(raw.users)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
-        pairs = UserItemPairs.from_raw(candidates, queries.user_ids, self.bundle.vocabulary)
+        pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
         scores = np.empty(len(pairs.items), dtype=np.float32)
         for batch in pairs.batches():
             found = self._scorer.score(queries.histories.take(batch.users), batch.candidates)
             scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
         items = self.bundle.vocabulary.decode(pairs.items)
-        answer = _answer(queries, pairs.users, items, scores)
+        answer = answer_table(queries, pairs.users, items, scores)
         return frame_like(answer, histories, candidates)
 
     def generate(
@@ -216,10 +228,32 @@ class Recommender:
         return frame_like(answer, histories)
 
     def explain(
-        self, history: OneHistory, item: Any, *, at: RequestTime | None = None
-    ) -> pl.DataFrame:
-        """Show what each purchase of a history adds to the score of an item: see `explain`."""
-        return explain(self.bundle, history, item, at=at)
+        self,
+        history: OneHistory | None = None,
+        item: Any = None,
+        *,
+        user: Any = None,
+        at: RequestTime | None = None,
+    ) -> Frame:
+        """Show what each purchase of a history adds to the score of an item: see `explain`.
+
+        Args:
+            history: see `explain`.
+            item: the id of the item to explain.
+            user: in place of a history, the id of a user of the dataset.
+            at: see `recommend`.
+
+        Returns:
+            As `explain`, the largest contribution first; equal ones by position.
+        """
+        if item is None:
+            raise InputError("item: say which item's score to explain")
+        if (history is None) == (user is None):
+            raise InputError("give either a history or a user")
+        given = self.read_histories(users=[user]) if history is None else history
+        parts = explain(self.bundle, given, item, at=at)
+        best = parts.sort("contribution", descending=True, maintain_order=True)
+        return frame_like(best, history)
 
     def inspect(
         self,
@@ -231,6 +265,14 @@ class Recommender:
     ) -> list[AttentionMap]:
         """Return the attention weights of each block and head for a history: see `inspect`."""
         return inspect(self.bundle, history, items=items, n=n, at=at)
+
+    def _known_users(self, users: pl.Series) -> pl.Series:
+        """Return those of the users that the dataset has; all if it has none of them."""
+        distinct = users.unique(maintain_order=True)
+        if self.dataset is None:
+            return distinct
+        known = Vocabulary(self.dataset.user_ids).encode(distinct) != PAD
+        return distinct.filter(known) if known.any() else distinct
 
     def _seen(self, seen: Seen | None) -> Seen:
         """Return the given policy, or that of training."""
@@ -257,44 +299,3 @@ class Recommender:
     def _with_fallback(self, scorer: Scorer) -> PopularityFallback:
         counts = torch.from_numpy(self.bundle.popularity)
         return PopularityFallback(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PopularityFallback:
-    """Scores of a model, and of popularity for empty histories. A `Scorer`."""
-
-    model: Scorer
-    popularity: Tensor
-    """Shape [I + 1]: the score of each item token; -inf for PAD."""
-
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return self.model.num_items
-
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; the scores are on the CPU."""
-        rows = np.flatnonzero(histories.lengths)
-        if candidates is None:
-            scores = self.popularity.repeat(len(histories), 1)
-        else:
-            scores = self.popularity[torch.from_numpy(candidates.astype(np.int64))]
-        if len(rows):
-            own = None if candidates is None else candidates[rows]
-            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
-        return scores
-
-
-def _answer(
-    queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
-) -> pl.DataFrame:
-    """One line per pair [N] of a user, given by row, and an item."""
-    sources = np.where(queries.histories.lengths == 0, "popularity", "model")
-    return pl.DataFrame(
-        {
-            "user_id": queries.user_ids.gather(rows),
-            "item_id": items,
-            "score": scores,
-            "source": pl.Series(sources, dtype=pl.String).gather(rows),
-        }
-    )
