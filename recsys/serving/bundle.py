@@ -137,7 +137,7 @@ class ModelBundle:
                     trained_on=trained_on,
                 ),
                 git_commit=git_commit,
-                trained_until=None if log.times is None else int(log.times.max(initial=0)),
+                trained_until=None if log.times is None else int(log.times.max()),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             ).write(folder)
         return cls.open(path)

@@ -44,7 +44,7 @@ class PopularityFallback:
 def answer_table(
     queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
 ) -> pl.DataFrame:
-    """Return one line per pair [N] of a user, given by row, and an item; who scored it is source."""
+    """Return one line per pair [N] of a user, given by row, and an item, with its source."""
     sources = np.where(queries.histories.lengths == 0, "popularity", "model")
     return pl.DataFrame(
         {

@@ -246,10 +246,8 @@ class Recommender:
         Returns:
             As `explain`, the largest contribution first; equal ones by position.
         """
-        if item is None:
-            raise InputError("item: say which item's score to explain")
-        if (history is None) == (user is None):
-            raise InputError("give either a history or a user")
+        if item is None or (history is None) == (user is None):
+            raise InputError("give either a history or a user, and the item to explain")
         given = self.read_histories(users=[user]) if history is None else history
         parts = explain(self.bundle, given, item, at=at)
         best = parts.sort("contribution", descending=True, maintain_order=True)

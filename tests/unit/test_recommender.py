@@ -366,11 +366,14 @@ def test_a_user_of_the_dataset_is_explained(recommender: Recommender) -> None:
     assert_frame_equal(parts, recommender.explain(history, "socks"))
     log = pl.DataFrame({"user_id": 1, "item_id": history, "timestamp": range(4)})
     assert isinstance(recommender.explain(log.to_pandas(), "socks"), pd.DataFrame)
-    for wrong in ({"item": "socks"}, {"history": history, "user": "bob", "item": "hat"}):
-        with pytest.raises(InputError, match="give either a history or a user"):
-            recommender.explain(**wrong)
-    with pytest.raises(InputError, match="say which item"):
-        recommender.explain(history)
+    wrong: list[dict[str, Any]] = [
+        {"item": "socks"},
+        {"history": history, "user": "bob", "item": "hat"},
+        {"history": history},
+    ]
+    for arguments in wrong:
+        with pytest.raises(InputError, match="give either a history or a user, and the item"):
+            recommender.explain(**arguments)
 
 
 def test_users_need_a_dataset(tiny_bundle: ModelBundle) -> None:
