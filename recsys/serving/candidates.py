@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import narwhals as nw
 import numpy as np
 import polars as pl
+from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 
 from recsys.config import Columns
@@ -18,7 +19,7 @@ from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.serving.ids import id_series
 
-Candidates = TableSource | Sequence[Any] | Mapping[Any, Iterable[Any]]
+Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
 item ids for all users; or a list of item ids for each user, by user id or in the order of the
 histories."""
@@ -75,7 +76,7 @@ class RawCandidates:
         series: object = nw.from_native(source, pass_through=True, allow_series=True)
         if isinstance(series, nw.Series):
             return cls(id_series(series.to_list(), "candidate items"))
-        return cls._from_table(source, columns)
+        return cls._from_table(cast("TableSource", source), columns)
 
     @classmethod
     def _from_table(cls, source: TableSource, columns: Columns) -> RawCandidates:
