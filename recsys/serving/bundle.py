@@ -1,4 +1,7 @@
-"""The model bundle: a folder with everything that scoring needs, and no pickle."""
+"""The model bundle: a folder with everything that scoring needs, and no pickle.
+
+It holds a trained model, or a baseline that no model beats.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
@@ -32,7 +37,7 @@ from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_COUNT_ENSEMBLE = "count_ensemble.safetensors"
+_COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
 
 
 class ServingProtocol(Section):
@@ -69,13 +74,13 @@ class BundleManifest(FolderManifest):
 
 @dataclass(frozen=True, eq=False)
 class ModelBundle:
-    """A trained model over a catalogue of I items, with its config, item table and protocol."""
+    """A trained model, or a baseline, over a catalogue of I items, with config and protocol."""
 
     path: Path
     manifest: BundleManifest
     experiment: Experiment
-    model: Model
-    """On the CPU, in evaluation mode."""
+    trained: Model | None
+    """The trained model, on the CPU, in evaluation mode; None if there is a baseline."""
     item_table: pl.DataFrame
     """I rows: item_id, the features of the items, and count, the number of interactions of the item
     in training; row i is item token i + 1."""
@@ -83,12 +88,14 @@ class ModelBundle:
     """The count ensemble whose scores are added to the model's; None if there is none."""
     encoders: Encoders = NO_ENCODERS
     """The encoders of the features that the model reads."""
+    baseline: Scorer | None = None
+    """The baseline, if there is no trained model."""
 
     @classmethod
     def write(
         cls,
         path: str | os.PathLike[str],
-        model: Model,
+        answer: Model | FittedBaseline,
         experiment: Experiment,
         dataset: PreparedDataset,
         trained_on: TrainedOn,
@@ -102,7 +109,7 @@ class ModelBundle:
 
         Args:
             path: the folder.
-            model: the trained model; it is not changed.
+            answer: the trained model, which is not changed, or the baseline.
             experiment: all settings.
             dataset: the training data; an item feature named count is overwritten.
             trained_on: the parts of the split that the weights were trained on.
@@ -118,11 +125,10 @@ class ModelBundle:
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
         with new_folder(path) as folder:
-            weights = {
-                name: weight.detach().cpu().contiguous()
-                for name, weight in model.state_dict().items()
-            }
-            save_file(weights, folder / _WEIGHTS)
+            if isinstance(answer, FittedBaseline):
+                save_baseline(answer, folder / _BASELINE)
+            else:
+                save_file(_weights(answer), folder / _WEIGHTS)
             if count_ensemble is not None:
                 count_ensemble.save(folder / _COUNT_ENSEMBLE)
             encoders.save(folder)
@@ -153,15 +159,20 @@ class ModelBundle:
         path = Path(path)
         manifest = BundleManifest.read(path)
         manifest.verify(path)
-        if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):
+        experiment = load_experiment(path / _CONFIG) if _CONFIG in manifest.files else None
+        answer = _WEIGHTS if experiment is None or experiment.baseline is None else _BASELINE
+        if unlisted := {answer, _CONFIG, _ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
-        experiment = load_experiment(path / _CONFIG)
+        assert experiment is not None  # noqa: S101 - it is listed
         item_table = pl.read_parquet(path / _ITEMS)
         if len(item_table) != manifest.num_items:
             raise InputError(
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
                 "manifest"
             )
+        if experiment.baseline is not None:
+            baseline = load_baseline(path / _BASELINE, experiment.baseline, manifest.num_items)
+            return cls(path, manifest, experiment, None, item_table, baseline=baseline)
         encoders = Encoders.load(path, experiment.model)
         model = empty_model(experiment, item_table, manifest.num_items, encoders)
         _load_weights(model, path / _WEIGHTS)
@@ -173,8 +184,24 @@ class ModelBundle:
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders)
 
     @property
+    def model(self) -> Model:
+        """The trained model.
+
+        Raises:
+            InputError: the bundle holds a baseline.
+        """
+        if self.trained is None:
+            raise InputError(
+                f"{self.path}: holds the baseline {self.experiment.baseline}, which recommends and "
+                "scores, but has no attention, contributions or decoder"
+            )
+        return self.trained
+
+    @property
     def scorer(self) -> Scorer:
-        """The model plus its count ensemble, on the device of the model."""
+        """The model plus its count ensemble, on the device of the model; or the baseline."""
+        if self.baseline is not None:
+            return self.baseline
         return model_scorer(self.model, self.experiment, self.count_ensemble)
 
     @property
@@ -199,7 +226,7 @@ class ModelBundle:
     @property
     def times(self) -> TimesRead:
         """Which times the model reads."""
-        return self.model.times
+        return "none" if self.trained is None else self.trained.times
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
         """Read histories in raw ids: see `UserHistories.from_raw`."""
@@ -245,6 +272,10 @@ def model_scorer(
     """Return the scorer of a model, with another head or a count ensemble if given."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
+
+
+def _weights(model: Model) -> dict[str, Tensor]:
+    return {name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()}
 
 
 def _load_weights(model: Model, path: Path) -> None:
