@@ -77,7 +77,8 @@ def open_beside(
 
     loaded = ModelBundle.open(bundle)
     dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
-    loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if loaded.trained is not None:
+        loaded.trained.to("cuda" if torch.cuda.is_available() else "cpu")
     return loaded, dataset
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, DropRows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference import scorer as scorer_module
@@ -404,3 +404,25 @@ def test_scores_of_many_batches_are_those_of_each_user(
         answer = recommender.score(histories, table)
         assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
         assert_frame_equal(answer.select("user_id", "item_id"), table)
+
+
+def test_a_raw_log_and_its_purchases_get_the_same_recommendations(tiny_bundle: ModelBundle) -> None:
+    rule = DropRows(reason="views", column="event", matches="view")
+    data = DataConfig(drop=(rule,), duplicates="last", session_gap=10)
+    experiment = tiny_bundle.experiment.model_copy(update={"data": data})
+    recommender = Recommender(replace(tiny_bundle, experiment=experiment))
+    raw = pl.DataFrame(
+        [
+            ("ann", "jacket", 1, "buy"),
+            ("ann", "hat", 20, "buy"),
+            ("ann", "socks", 21, "view"),
+            ("ann", "boots", 22, "buy"),
+            ("ann", "hat", 23, "buy"),
+            ("ann", "gloves", 24, "view"),
+            ("bob", "gloves", 25, "view"),
+        ],
+        schema=["user_id", "item_id", "timestamp", "event"],
+        orient="row",
+    )
+    expected = Recommender(tiny_bundle).recommend({"ann": ["boots", "hat"], "bob": []}, k=4)
+    assert_frame_equal(recommender.recommend(raw, k=4), expected)
