@@ -7,16 +7,16 @@ trained on.
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from collections.abc import Sequence
 
 import polars as pl
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
-from recsys.data.log import InteractionLog, filter_log, read_log
+from recsys.data.log import InteractionLog, filter_log
+from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
-from recsys.data.tables import TableSource, read_table
+from recsys.data.where import keep_where, where_columns
 
 _OF_THE_DATASET = {
     "min_user_interactions": 1,
@@ -33,55 +33,55 @@ def for_scoring(config: DataConfig) -> DataConfig:
     return config.model_copy(update=_OF_THE_DATASET)
 
 
-def rule_columns(config: DataConfig) -> dict[str, str]:
+def rule_columns(config: DataConfig, names: Sequence[str], origin: str) -> dict[str, str]:
     """Return the columns that row rules read, each with the name of a rule that needs it.
+
+    Args:
+        config: the rules.
+        names: the columns of the log.
+        origin: its name in messages.
+
+    Raises:
+        InputError: ``where`` is no SQL, or names an unknown column.
 
     >>> from recsys.config import DropRows
     >>> rule = DropRows(reason="views", column="event", matches="view")
-    >>> rule_columns(DataConfig(drop=(rule,)))
-    {'event': "data.drop 'views'"}
+    >>> rule_columns(DataConfig(drop=(rule,), where="price > 5"), ["event", "price"], "log")
+    {'event': "data.drop 'views'", 'price': 'data.where'}
     """
-    return {rule.column: f"data.drop {rule.reason!r}" for rule in config.drop}
+    ruled = {rule.column: f"data.drop {rule.reason!r}" for rule in config.drop}
+    tested = [] if config.where is None else where_columns(config.where, names, origin)
+    return ruled | dict.fromkeys(tested, "data.where")
 
 
 def keep_interactions(
-    table: pl.DataFrame, config: DataConfig, origin: str
+    rows: pl.DataFrame, config: DataConfig, columns: Columns, origin: str
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Drop the rows of a raw log that are not interactions.
+    """Drop the rows of a raw log that are not interactions: by ``drop`` first, then by ``where``.
 
     Args:
-        table: the rows, with the columns of the rules.
+        rows: the rows, with the columns of the rules.
         config: the rules.
+        columns: the names of the columns.
         origin: the name of the log in messages.
 
     Returns:
         The other rows, in their order, and the number of dropped rows for each reason.
 
     Raises:
-        InputError: a column of a rule has values that the rule does not apply to.
+        InputError: a rule does not apply to the values of its column; see `keep_where`.
     """
-    return drop_rows(table, config.drop, origin)
-
-
-def read_interactions(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
-    """Read a log without the rows that a rule drops.
-
-    Args:
-        source: a file or a frame.
-        config: the columns to read, those to keep and the rules.
-        origin: its name in messages; the name of the file if not given.
-
-    Raises:
-        InputError: a column of a rule is missing; see `keep_interactions` and `read_log`.
-    """
-    columns, keep = config.columns or Columns(), config.keep
-    if not rule_columns(config):
-        return read_log(source, columns, origin, keep)
-    origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    roles = [name for name in columns.model_dump().values() if name is not None]
-    table = read_table(source, [*roles, *keep, *rule_columns(config)], origin)
-    table, dropped = keep_interactions(table, config, origin)
-    return replace(read_log(table, columns, origin, keep), dropped=dropped)
+    dropped: dict[str, int] = {}
+    if config.drop or config.where is not None:
+        # Words such as NULL are missing ids, which a rule or condition may ask for.
+        ids = (columns.user_id, columns.item_id)
+        rows = rows.with_columns(without_missing_words(rows[name]) for name in ids)
+    if config.drop:
+        rows, dropped = drop_rows(rows, config.drop, origin)
+    if config.where is not None:
+        rows, without = keep_where(rows, config.where, origin)
+        dropped["where"] = dropped.get("where", 0) + without
+    return rows, dropped
 
 
 def select_interactions(log: InteractionLog, config: DataConfig) -> InteractionLog:

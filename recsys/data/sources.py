@@ -19,7 +19,8 @@ from recsys.config import Columns, DataConfig
 from recsys.data import readers
 from recsys.data.files import file_sha256
 from recsys.data.log import InteractionLog
-from recsys.data.row_rules import read_interactions
+from recsys.data.reading import read_source
+from recsys.data.source_files import is_pattern
 from recsys.data.tables import TableSource
 from recsys.errors import InputError, did_you_mean
 
@@ -59,7 +60,8 @@ def load_source(
 
     Args:
         source: "ml-1m" and the like, a path, or a frame.
-        config: its columns, those to keep, its mirror and the rows to drop.
+        config: its columns, those to keep, its mirror and the rows to drop; columns that are not
+            given are guessed (`read_source`).
         cache: folder for downloaded files.
 
     Returns:
@@ -71,15 +73,15 @@ def load_source(
     config = config or DataConfig()
     dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return read_interactions(source, config), None
+        return read_source(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
     named = config.model_copy(update={"columns": config.columns or dataset.columns})
-    return read_interactions(log, named, dataset.name), items
+    return read_source(log, named, dataset.name), items
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
-    """Return the dataset of that name; None if it is the path of a file.
+    """Return the dataset of that name; None if it is a path or a pattern.
 
     Raises:
         InputError: the source is neither a dataset nor a file.
@@ -87,8 +89,10 @@ def find_named_dataset(source: str) -> NamedDataset | None:
     names = [dataset.name for dataset in DATASETS]
     if source in names:
         return DATASETS[names.index(source)]
-    if Path(source).exists():
+    if Path(source).exists() or is_pattern(source):
         return None
+    if os.sep in source:
+        raise InputError(f"{source}: no such file or folder")
     hint = did_you_mean(source, names) or f"; the datasets are {', '.join(names)}"
     raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 

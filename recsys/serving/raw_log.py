@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig
-from recsys.data.log import KEPT, read_log
+from recsys.data.log import KEPT, ROW, check_log
+from recsys.data.missing import without_missing_words
 from recsys.data.row_rules import (
     for_scoring,
     keep_interactions,
@@ -22,7 +22,7 @@ from recsys.data.row_rules import (
     select_interactions,
 )
 from recsys.data.sessions import user_of_session
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource, open_table
 from recsys.errors import InputError
 from recsys.serving.ids import id_series
 
@@ -99,15 +99,18 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
-    kept, dropped = keep_interactions(table, data, origin)
+    kept, dropped = keep_interactions(table, data, columns, origin)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
         schema |= {KEPT + name: pl.String for name in features}
         rows = all_rows = pl.DataFrame(schema=schema)
     else:
-        log = read_log(kept, columns, origin, features)
+        log = check_log(kept, columns, origin, features)
         integers = log.frame.collect_schema()["user_id"].is_integer()
-        frame = select_interactions(log, for_scoring(data)).frame
+        try:
+            frame = select_interactions(log, for_scoring(data)).frame
+        except InputError:  # no user is left: all rows are before data.since
+            frame, dropped = log.frame.head(0), {**dropped, "since": log.rows}
         rows = all_rows = frame.collect("polars").to_polars()
         if data.session_gap is not None:
             all_rows = _with_users_of_sessions(all_rows, integers)
@@ -116,7 +119,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     if without := len(users) - rows["user_id"].n_unique():
         logger.warning(
             "%s: %d of %d users have no row left by %s: they get the most popular items",
-            *(origin, without, len(users), ", ".join(dropped)),
+            *(origin, without, len(users), ", ".join(dropped) or "since"),
         )
     return RawLog(origin, users, rows.cast({"user_id": users.dtype}), all_rows)
 
@@ -135,11 +138,10 @@ def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
 
 def _users(ids: pl.Series, origin: str) -> pl.Series:
     """Return the distinct ids of a column, ascending."""
-    distinct = ids.drop_nulls().unique()
+    distinct = without_missing_words(ids).drop_nulls().unique()
     if distinct.dtype.is_integer():
         return distinct.cast(pl.Int64).sort().alias("user_id")
-    users = id_series(distinct, f"{origin}: column {ids.name!r}")
-    return users.filter(users != "").sort().alias("user_id")
+    return id_series(distinct, f"{origin}: column {ids.name!r}").sort().alias("user_id")
 
 
 def _read_columns(
@@ -150,14 +152,17 @@ def _read_columns(
     Raises:
         InputError: it is no frame, or a column is missing.
     """
-    if isinstance(source, str | os.PathLike):
-        source = read_table(source)
     try:
-        names = nw.from_native(source).lazy().collect_schema().names()
-    except TypeError as error:
+        opened = open_table(source, origin)
+        if not data.header and not {*Columns().model_dump().values()} <= {*opened.names, None}:
+            opened = open_table(source, origin, header=False)
+    except InputError as error:
+        if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
+            raise
         raise InputError(
             f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
         ) from error
+    names = opened.names
     trained = data.columns or Columns()
     standard = Columns(position=trained.position)
     fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
@@ -167,12 +172,17 @@ def _read_columns(
         for role, name in trained.model_dump().items()
         if name is not None
     }
-    for column, rule in rule_columns(data).items():
-        if roles.get(column, column) not in names:
+    known = {name: own for own, name in roles.items()}
+    ours = [known.get(name, name) for name in names]
+    ruled = rule_columns(data, ours, origin)
+    for column, rule in ruled.items():
+        if column not in ours:
             raise InputError(
                 f"{origin}: no column {column!r}, which {rule} of the model's dataset reads: give "
                 "the raw log, or lists of item ids, which no rule applies to"
             )
-    needed = list(dict.fromkeys([*roles, *rule_columns(data), *features]))
-    table = read_table(source, [roles.get(name, name) for name in needed], origin)
-    return table.select(pl.col(roles.get(name, name)).alias(name) for name in needed), trained
+    needed = list(dict.fromkeys([*roles, *ruled, *features]))
+    table = opened.read([roles.get(name, name) for name in needed]).with_row_index(ROW, offset=1)
+    return table.select(
+        ROW, *(pl.col(roles.get(name, name)).alias(name) for name in needed)
+    ).filter(~pl.all_horizontal(pl.exclude(ROW).is_null())), trained

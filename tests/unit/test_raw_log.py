@@ -23,6 +23,7 @@ from recsys.serving.inputs import UserHistories
 VIEWS = DropRows(reason="views", column="event", matches="^view$")
 NO_EVENT = DropRows(reason="no event", column="event", missing=True)
 RETURNS = DropRows(reason="returns", column="quantity", below=1)
+BOUGHT, SOLD = "event = 'buy'", "quantity > 0 or event is null"
 RENAMED = Columns(user_id="who", item_id="what", timestamp="at")
 SPLITS = ["leave_last_out", "leave_last_basket_out", "user_holdout", "global_time"]
 
@@ -31,6 +32,8 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
         [None, RENAMED, Columns(position="line"), RENAMED.model_copy(update={"position": "line"})]
     ),
     "drop": st.sets(st.sampled_from([VIEWS, NO_EVENT, RETURNS])).map(tuple),
+    "where": st.sampled_from([None, BOUGHT, SOLD]),
+    "since": st.none() | st.integers(0, 20),
     "keep": st.sampled_from([(), ("quantity",)]),
     "session_gap": st.none() | st.integers(1, 8),
     "duplicates": st.sampled_from(["keep", "drop_exact", "first", "last"]),
@@ -39,8 +42,8 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "k_core": st.booleans(),
     "split": st.sampled_from(SPLITS),
 }
-NOT_OF_A_HISTORY = {"source", "mirror"}
-"""Settings that say where the log is."""
+NOT_OF_A_HISTORY = {"source", "mirror", "header"}
+"""Settings that say where the log is, and how it is written."""
 
 
 def rows(size: int = 25) -> st.SearchStrategy[list[tuple[Any, ...]]]:
@@ -82,6 +85,8 @@ def kept_times(log: pl.DataFrame, data: DataConfig) -> dict[Any, list[int]]:
             (VIEWS in data.drop and row["event"] == "view")
             or (NO_EVENT in data.drop and row["event"] is None)
             or (RETURNS in data.drop and row["quantity"] < 1)
+            or (data.where == BOUGHT and row["event"] != "buy")
+            or (data.where == SOLD and not (row["quantity"] > 0 or row["event"] is None))
         )
         if not dropped:
             times.setdefault(row["user_id"], []).append(time)
@@ -166,6 +171,19 @@ def test_views_are_no_purchases(caplog: pytest.LogCaptureFixture) -> None:
     nobody = read(log.filter(event="view"), drop=(VIEWS,))
     assert nobody.user_ids.to_list() == [5, 7]
     assert nobody.histories.lengths.tolist() == [0, 0]
+
+
+def test_conditions_and_early_rows_leave_users_without_history() -> None:
+    log = pl.DataFrame(
+        {"user_id": [7, 7, 5], "item_id": ["a", "b", "c"], "timestamp": [1, 2, 3], "event": "buy"}
+    )
+    late = read(log, since=2)
+    assert late.user_ids.to_list() == [5, 7]
+    assert late.histories.items.tolist() == [3, 2]
+    for nothing in ({"since": 9}, {"where": "event = 'view'"}):
+        found = read(log, **nothing)
+        assert found.user_ids.to_list() == [5, 7]
+        assert found.histories.lengths.tolist() == [0, 0]
 
 
 def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:

@@ -1,0 +1,86 @@
+"""How a source becomes a log: columns are found, rows dropped and counted, values checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import polars as pl
+
+from recsys.config import Columns, DataConfig
+from recsys.data.guess import GuessedColumns, guess_columns
+from recsys.data.log import BLANK, ROW, InteractionLog, check_log
+from recsys.data.row_rules import keep_interactions, rule_columns
+from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.where import kind_columns, purchases_hint, refuse_none
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_ROWS = 1_000
+"""The number of first rows whose values help to guess columns."""
+
+
+def find_columns(source: TableSource, config: DataConfig | None = None) -> GuessedColumns:
+    """Find the user, item and time column of a source without reading all of it.
+
+    Args:
+        source: a file, a folder, a pattern or a frame; not the name of a dataset.
+        config: the columns that are known, and whether a text file has a header.
+
+    Raises:
+        InputError: the source cannot be read, or a column is missing or in doubt; see
+            `guess_columns`.
+    """
+    config = config or DataConfig()
+    return _columns_of(open_table(source, header=config.header), config.columns)
+
+
+def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
+    """Read a log without the rows that the settings drop.
+
+    Rows are dropped by ``config.drop`` first, then by ``config.where``. Guessed columns are logged,
+    and so is a hint if the log has purchases among other events.
+
+    Raises:
+        InputError: the source cannot be read, a column is missing or in doubt, a rule or condition
+            does not fit, or a value breaks its column's rule.
+    """
+    table = open_table(source, origin, header=config.header)
+    found = _columns_of(table, config.columns)
+    if found.guessed:
+        logger.info("%s: guessed the columns by name: %s", table.origin, found)
+    columns = found.columns
+    roles = [name for name in columns.model_dump().values() if name is not None]
+    ruled = rule_columns(config, table.names, table.origin)
+    kinds = [] if config.where or config.drop else kind_columns(table.names)
+    rows = table.read([*roles, *config.keep, *ruled, *kinds])
+    rows = rows.with_row_index(ROW, offset=1)
+    blank = rows.select(pl.all_horizontal(pl.exclude(ROW).is_null())).to_series()
+    for hint in filter(None, (purchases_hint(rows[name]) for name in kinds)):
+        logger.info("%s: %s", table.origin, hint)
+    rows = rows.filter(~blank)
+    kept, dropped = keep_interactions(rows, config, columns, table.origin)
+    if config.where is not None and dropped["where"] == len(rows) > 0:
+        refuse_none(rows, config.where, table.origin)
+    blanks = {BLANK: int(blank.sum())} if blank.any() else {}
+    log = check_log(kept, columns, table.origin, config.keep)
+    return replace(log, dropped=sum_counts(blanks, dropped, log.dropped))
+
+
+def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
+    """Add up counts by their names.
+
+    >>> sum_counts({"where": 2, "since": 1}, {"since": 3})
+    {'where': 2, 'since': 4}
+    """
+    names = dict.fromkeys(name for given in counts for name in given)
+    return {name: sum(given.get(name, 0) for given in counts) for name in names}
+
+
+def _columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
+    known = set() if given is None else given.model_fields_set
+    unset = {"user_id", "item_id", "timestamp"} - known
+    if unset <= set(table.names) and given is not None and not unset:
+        return GuessedColumns(given, {})
+    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.header_hint)
