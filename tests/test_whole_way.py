@@ -290,7 +290,7 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
             ["demo", "small.yaml", "--set", "model={kind: sequence_to_sequence}"],
             "the demo needs a model with target attention, not sequence_to_sequence",
         ),
-        (["prepare", "purchases.csv", "--out", "out"], "no column 'user_id'"),
+        (["prepare", "purchases.csv", "--user", "buyer", "--out", "out"], "no column 'buyer'"),
         (
             ["train", "small.yaml", "--data", "x", "--set", "data.k_core=true"],
             "the dataset of --data has its own settings",

@@ -144,7 +144,7 @@ def _scan(files: Sequence[SourceFile]) -> pl.LazyFrame:
 def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     try:
         lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
-        names = lazy.collect_schema().names()
+        names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
     except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
     if unnamed := [name for name in names if not isinstance(name, str)]:
