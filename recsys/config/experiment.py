@@ -173,7 +173,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _has_one_answer(self) -> Experiment:
-        if self.baseline is not None and self.model_fields_set & {"model", "count_ensemble"}:
+        has_model = self.model != NextItemConfig() or self.count_ensemble is not None
+        if self.baseline is not None and has_model:
             raise ValueError("baseline: has no model and no count_ensemble: leave them out")
         return self
 
