@@ -15,9 +15,11 @@ from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 
 from recsys.config import Columns
+from recsys.data.histories import PAD
 from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.serving.ids import id_series
+from recsys.serving.ids import id_series, report_unknown
 
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
@@ -98,3 +100,35 @@ def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
     ids = table[name]
     typed = ids.dtype.is_integer() or ids.dtype == pl.String
     return ids if typed and not ids.null_count() else id_series(ids, f"{origin}: column {name!r}")
+
+
+def allowed_items(
+    allow: Candidates | None, deny: Candidates | None, columns: Columns, catalogue: Vocabulary
+) -> NDArray[np.bool_] | None:
+    """Return whether each item token may be recommended [I + 1]; None if all may.
+
+    Args:
+        allow: the only items to recommend, if any are given.
+        deny: items that are not recommended; those outside the catalogue never are.
+        columns: see `RawCandidates.read`.
+        catalogue: the items that can be recommended.
+
+    Raises:
+        InputError: the items cannot be read, or none of ``allow`` is in the catalogue.
+
+    >>> hats = Vocabulary(pl.Series(["beret", "bowler", "cap"]))
+    >>> allowed_items(None, ["cap"], Columns(), hats).tolist()
+    [False, True, True, False]
+    """
+    if allow is None and deny is None:
+        return None
+    allowed = np.full(len(catalogue) + 1, allow is None)
+    if allow is not None:
+        items = RawCandidates.read(allow, columns).items
+        tokens, place = catalogue.encode(items), "catalogue"
+        report_unknown(tokens, items, catalogue, "allowed item", place, strict=False)
+        allowed[tokens] = True
+    if deny is not None:
+        allowed[catalogue.encode(RawCandidates.read(deny, columns).items)] = False
+    allowed[PAD] = False
+    return allowed

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import Histories
+from recsys.inference.allowed_items import AllowedItems
+from recsys.inference.ranking import Seen
 from recsys.inference.scorer import Scorer
+from recsys.inference.two_stages import TwoStages
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.inputs import UserHistories
 
 
@@ -22,6 +26,11 @@ class PopularityFallback:
     model: Scorer
     popularity: Tensor
     """Shape [I + 1]: the score of each item token; -inf for PAD."""
+
+    @classmethod
+    def of(cls, scorer: Scorer, counts: NDArray[np.float32]) -> PopularityFallback:
+        """Add the popularity of a bundle's items [I] to its scorer."""
+        return cls(scorer, torch.cat([torch.tensor([-torch.inf]), torch.from_numpy(counts)]))
 
     @property
     def num_items(self) -> int:
@@ -39,6 +48,32 @@ class PopularityFallback:
             own = None if candidates is None else candidates[rows]
             scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
         return scores
+
+
+def scorer_of(
+    bundle: ModelBundle,
+    seen: Seen = "allow",
+    retrieve: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Scorer:
+    """Return the scorer of a bundle, with popularity for empty histories.
+
+    Args:
+        bundle: the model, or the baseline.
+        seen: for two stages: with "filter", no item of the history is retrieved.
+        retrieve: how many items target attention ranks; all if None.
+        allowed: whether each item token may be recommended [I + 1]; if None, all may.
+
+    Raises:
+        InputError: ``retrieve`` is given, and the model has no target attention.
+    """
+    scorer = bundle.scorer
+    if retrieve is not None:
+        first = bundle.retriever
+        first = first if allowed is None else AllowedItems(first, allowed)
+        scorer = TwoStages(first, scorer, retrieve, seen)
+    scorer = PopularityFallback.of(scorer, bundle.popularity)
+    return scorer if allowed is None else AllowedItems(scorer, allowed)
 
 
 def answer_table(

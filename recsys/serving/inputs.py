@@ -138,6 +138,16 @@ class UserHistories:
         return replace(self, histories=replace(self.histories, request_times=request_times))
 
 
+def users_of(candidates: pl.Series, dataset: PreparedDataset) -> pl.Series:
+    """Return the distinct users of candidates [N] that a dataset has; all if it has none of them.
+
+    The caller reports the others with their candidates.
+    """
+    distinct = candidates.unique(maintain_order=True)
+    known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
+    return distinct.filter(known) if known.any() else distinct
+
+
 OneHistory = Iterable[Any] | TableSource | UserHistories
 """Item ids of one user, oldest first; a log of one user; or the `UserHistories` of one user."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,13 +14,7 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.scorer import user_batches
 from recsys.serving.candidates import RawCandidates
-from recsys.serving.ids import known_tokens
-
-logger = logging.getLogger(__name__)
-
-
-_SHOWN = 3
-"""How many unknown ids a warning names."""
+from recsys.serving.ids import report_unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +62,7 @@ class UserItemPairs:
         items = candidates.items
         tokens = catalogue.encode(items)
         place = "catalogue"
-        known = _report_unknown(tokens, items, catalogue, "candidate item", place, strict=strict)
+        known = report_unknown(tokens, items, catalogue, "candidate item", place, strict=strict)
         if candidates.offsets is not None:
             if len(candidates.offsets) - 1 != len(user_ids):
                 raise InputError(
@@ -84,7 +76,7 @@ class UserItemPairs:
             return cls(np.repeat(users, len(tokens)), np.tile(tokens, len(users)))
         given, vocabulary = candidates.users, Vocabulary(user_ids)
         rows = vocabulary.encode(given).astype(np.int64)
-        known &= _report_unknown(rows, given, vocabulary, "user", "histories", strict=strict)
+        known &= report_unknown(rows, given, vocabulary, "user", "histories", strict=strict)
         return cls(rows[known] - 1, tokens[known])
 
     def batches(self) -> Iterator[PairBatch]:
@@ -112,25 +104,3 @@ class UserItemPairs:
                 candidates = np.full((len(batch), width), PAD, dtype=np.int32)
                 candidates[row, column] = self.items[pairs]
                 yield PairBatch(users[batch], candidates, pairs)
-
-
-def _report_unknown(
-    tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
-) -> NDArray[np.bool_]:
-    """Return which tokens [N] are known, and warn of the others.
-
-    Raises:
-        InputError: none is known, or with ``strict`` one is not.
-    """
-    found: NDArray[np.bool_] = tokens != PAD
-    if found.all():
-        return found
-    if strict or not found.any():
-        known_tokens(ids, known, noun, place)  # raises
-    unknown = ids.filter(~found).unique(maintain_order=True)
-    names = ", ".join(map(repr, unknown.head(_SHOWN))) + (", …" if len(unknown) > _SHOWN else "")
-    logger.warning(
-        "%d of %d candidates are left out: %s %s is not in the %s",
-        *(len(ids) - found.sum(), len(ids), noun, names, place),
-    )
-    return found

@@ -6,32 +6,29 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import torch
 
 from recsys.config import Columns
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, frame_like
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
-from recsys.inference.two_stages import TwoStages
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.candidates import Candidates, RawCandidates
+from recsys.serving.candidates import Candidates, RawCandidates, allowed_items
 from recsys.serving.explain import explain
-from recsys.serving.fallback import PopularityFallback, answer_table
+from recsys.serving.fallback import answer_table, scorer_of
 from recsys.serving.generate import generate
 from recsys.serving.ids import RequestTime, known_tokens
-from recsys.serving.inputs import OneHistory, RawHistories, UserHistories
+from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.new_items import with_new_items
 from recsys.serving.pairs import UserItemPairs
+from recsys.serving.similar import item_embeddings, similar_items
 
 Frame = Any
 """A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
@@ -108,6 +105,8 @@ class Recommender:
         seen: Seen | None = None,
         at: RequestTime | None = None,
         retrieve: int | None = None,
+        allow: Candidates | None = None,
+        deny: Candidates | None = None,
     ) -> Frame:
         """Recommend the k best items to each user.
 
@@ -121,18 +120,24 @@ class Recommender:
             retrieve: how many items per user target attention ranks, the best by the dot product
                 (plus the count ensemble, if any): faster for a large catalogue, but good items
                 outside them are missed. All items if None.
+            allow: ids of the only items to recommend; a warning counts unknown ones. If None, all.
+            deny: ids of items that are not recommended.
 
         Returns:
             user_id, item_id, score, rank (from 1) and source, best item first. The source is
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; ``retrieve`` is below k,
+            InputError: k is not between 1 and the size of the catalogue; no item of ``allow`` is in
+                it; ``retrieve`` is below k,
                 or the model has no target attention; the model reads times and gets none; see
                 `read_histories`.
         """
         seen = self._seen(seen)
-        scorer = self._scorer if retrieve is None else self._two_stages(retrieve, k, seen)
+        allowed = allowed_items(allow, deny, self._columns, self.bundle.vocabulary)
+        if retrieve is not None and retrieve < k:
+            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
+        scorer = scorer_of(self.bundle, seen, retrieve, allowed)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
         tokens, scores = top_k(scorer, queries.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
@@ -170,14 +175,15 @@ class Recommender:
             InputError: no candidate is known, or with ``strict`` one is not; the model reads times
                 and gets none; see `read_histories`.
         """
-        raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
-        if histories is None and users is None and raw.users is not None:
-            users = self._known_users(raw.users)
+        raw = RawCandidates.read(candidates, self._columns)
+        if histories is None and users is None and self.dataset is not None:
+            users = None if raw.users is None else users_of(raw.users, self.dataset)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
+        scorer = scorer_of(self.bundle)
         scores = np.empty(len(pairs.items), dtype=np.float32)
         for batch in pairs.batches():
-            found = self._scorer.score(queries.histories.take(batch.users), batch.candidates)
+            found = scorer.score(queries.histories.take(batch.users), batch.candidates)
             scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
         items = self.bundle.vocabulary.decode(pairs.items)
         answer = answer_table(queries, pairs.users, items, scores)
@@ -227,6 +233,16 @@ class Recommender:
         )
         return frame_like(answer, histories)
 
+    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
+        """Find the items with the most similar embeddings: see `similar_items`."""
+        return similar_items(self.bundle, item, k)
+
+    def embeddings(self, of: Literal["items"] = "items") -> pl.DataFrame:
+        """Return item_id and embedding, an array of D float32: see `item_embeddings`."""
+        if of != "items":
+            raise InputError(f"embeddings: of 'items', not {of!r}")
+        return item_embeddings(self.bundle)
+
     def explain(
         self,
         history: OneHistory | None = None,
@@ -264,14 +280,6 @@ class Recommender:
         """Return the attention weights of each block and head for a history: see `inspect`."""
         return inspect(self.bundle, history, items=items, n=n, at=at)
 
-    def _known_users(self, users: pl.Series) -> pl.Series:
-        """Return those of the users that the dataset has; all if it has none of them."""
-        distinct = users.unique(maintain_order=True)
-        if self.dataset is None:
-            return distinct
-        known = Vocabulary(self.dataset.user_ids).encode(distinct) != PAD
-        return distinct.filter(known) if known.any() else distinct
-
     def _seen(self, seen: Seen | None) -> Seen:
         """Return the given policy, or that of training."""
         seen = seen or self.bundle.manifest.protocol.seen
@@ -279,21 +287,12 @@ class Recommender:
             raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
         return seen
 
+    @property
+    def _columns(self) -> Columns:
+        """The names of the columns of the training log."""
+        return self.bundle.experiment.data.columns or Columns()
+
     @cached_property
     def _encoded_dataset(self) -> PreparedDataset | None:
         """The dataset with the features that the model reads."""
         return None if self.dataset is None else self.bundle.encoders.read(self.dataset)
-
-    @cached_property
-    def _scorer(self) -> PopularityFallback:
-        return self._with_fallback(self.bundle.scorer)
-
-    def _two_stages(self, retrieve: int, k: int, seen: Seen) -> PopularityFallback:
-        if retrieve < k:
-            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
-        bundle = self.bundle
-        return self._with_fallback(TwoStages(bundle.retriever, bundle.scorer, retrieve, seen))
-
-    def _with_fallback(self, scorer: Scorer) -> PopularityFallback:
-        counts = torch.from_numpy(self.bundle.popularity)
-        return PopularityFallback(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))

@@ -426,3 +426,47 @@ def test_a_raw_log_and_its_purchases_get_the_same_recommendations(tiny_bundle: M
     )
     expected = Recommender(tiny_bundle).recommend({"ann": ["boots", "hat"], "bob": []}, k=4)
     assert_frame_equal(recommender.recommend(raw, k=4), expected)
+
+
+@pytest.mark.parametrize("retrieve", [None, 3])
+def test_only_allowed_items_are_recommended(recommender: Recommender, retrieve: int | None) -> None:
+    histories: dict[str, list[str]] = {"ann": ["hat"], "new": []}
+    everything = recommender.recommend(histories, k=5, seen="allow")
+    for arguments, allowed in (
+        ({"allow": ["boots"]}, ["boots"]),
+        ({"allow": pl.Series(["boots", "hat", "socks"])}, ["boots", "hat", "socks"]),
+        ({"allow": ["boots", "hat", "socks"], "deny": ["hat", "tie"]}, ["boots", "socks"]),
+        ({"deny": pl.DataFrame({"item_id": ["hat", "gloves"]})}, ["boots", "jacket", "socks"]),
+    ):
+        answer = recommender.recommend(
+            histories,
+            k=3,
+            seen="allow",
+            retrieve=retrieve,
+            **arguments,
+        )
+        expected = everything.filter(pl.col("item_id").is_in(allowed))
+        assert_frame_equal(answer.drop("rank"), expected.drop("rank"), abs_tol=1e-5)
+        assert answer["rank"].to_list() == list(range(1, len(allowed) + 1)) * 2
+    assert len(recommender.recommend({"ann": ["hat"]}, k=3, allow=["hat"])) == 0  # seen
+    with pytest.raises(InputError, match="allowed item 'scarf' is not in the catalogue"):
+        recommender.recommend(histories, k=3, allow=["scarf"])
+
+
+def test_similar_items_have_the_largest_cosine(recommender: Recommender) -> None:
+    table = recommender.embeddings()
+    assert table["item_id"].to_list() == ITEMS
+    weights = recommender.bundle.model.items.weight[1:].detach().numpy()
+    np.testing.assert_array_equal(table["embedding"].to_numpy(), weights)
+    lengths = np.linalg.norm(weights, axis=1)
+    cosines = weights @ weights[1] / (lengths * lengths[1])
+    best = [item for item in np.argsort(-cosines) if item != 1]
+    similar = recommender.similar_items("gloves", k=3)
+    assert similar.columns == ["item_id", "name", "similarity", "rank"]
+    assert similar["item_id"].to_list() == [ITEMS[item] for item in best[:3]]
+    assert similar["similarity"].to_list() == pytest.approx(cosines[best[:3]].tolist(), abs=1e-6)
+    assert len(recommender.similar_items("gloves")) == 4
+    with pytest.raises(InputError, match="k=0: must be at least 1"):
+        recommender.similar_items("gloves", k=0)
+    with pytest.raises(InputError, match="item 'glove' is not in the catalogue; .* 'gloves'"):
+        recommender.similar_items("glove")
