@@ -13,7 +13,7 @@ from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.where import kind_columns, purchases_hint, refuse_none
+from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     table = open_table(source, origin, header=config.header)
     found = _columns_of(table, config.columns)
     if found.guessed:
-        logger.info("%s: guessed the columns by name: %s", table.origin, found)
+        logger.info("%s: guessed the columns: %s", table.origin, found)
     columns = found.columns
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
@@ -61,8 +61,8 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
         logger.info("%s: %s", table.origin, hint)
     rows = rows.filter(~blank)
     kept, dropped = keep_interactions(rows, config, columns, table.origin)
-    if config.where is not None and dropped["where"] == len(rows) > 0:
-        refuse_none(rows, config.where, table.origin)
+    if config.where is not None and dropped["where"] and kept.is_empty():
+        raise holds_nowhere(rows, config.where, table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)
     return replace(log, dropped=sum_counts(blanks, dropped, log.dropped))
@@ -79,8 +79,6 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
-    known = set() if given is None else given.model_fields_set
-    unset = {"user_id", "item_id", "timestamp"} - known
-    if unset <= set(table.names) and given is not None and not unset:
+    if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
-    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.header_hint)
+    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.hint)

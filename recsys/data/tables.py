@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import narwhals as nw
@@ -15,7 +16,7 @@ from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
 from recsys.data.source_files import SourceFile, find_files
-from recsys.data.text_tables import NO_HEADER_HINT, TextTable, open_text, typed
+from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text, typed
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
@@ -39,6 +40,8 @@ class OpenTable:
     """The format of a file in messages; empty for a frame."""
     texts: tuple[TextTable, ...] = ()
     """The text files that the rows come from, if they do."""
+    index: tuple[str, ...] = ()
+    """The names of the index of a pandas frame, which are no columns."""
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
         """Read columns, all if none are given, of the first rows, all if None.
@@ -66,15 +69,20 @@ class OpenTable:
         """Return the given columns, each once, or all if none are given."""
         for name in columns:
             if name not in self.names:
-                hint = self.header_hint or did_you_mean(name, self.names)
+                hint = self.hint or did_you_mean(name, self.names)
                 known = ", ".join(self.names)
                 raise InputError(f"{self.origin}: no column {name!r} among {known}{hint}")
         return list(dict.fromkeys(columns) or self.names)
 
     @property
-    def header_hint(self) -> str:
-        """A hint at --no-header if the header of a text file looks like data, else empty."""
-        return NO_HEADER_HINT if any(t.header_looks_like_data for t in self.texts) else ""
+    def hint(self) -> str:
+        """What a message on a missing column adds: that the names may be elsewhere; else empty."""
+        if any(text.header_looks_like_data for text in self.texts):
+            return NO_HEADER_HINT
+        if self.texts and len(self.names) == 1:
+            return ONE_COLUMN_HINT
+        names = ", ".join(repr(name) for name in self.index)
+        return f"; {names} is the index: reset_index() makes it a column" if names else ""
 
 
 def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "") -> pl.DataFrame:
@@ -107,7 +115,7 @@ def open_table(source: TableSource, origin: str = "", *, header: bool = True) ->
         raise InputError(f"{origin}: the file is empty")
     try:
         if kind in ("Parquet", "JSON lines"):
-            lazy = _scan(files)
+            lazy = _scan(files, hive=not Path(source).is_file())
             return OpenTable(nw.from_native(lazy), tuple(lazy.collect_schema()), origin, kind)
         names = [origin if len(files) == 1 else str(file.path) for file in files]
         texts = [open_text(file, header, name) for file, name in zip(files, names, strict=True)]
@@ -133,12 +141,12 @@ def frame_like(answer: pl.DataFrame, *given: object) -> Any:
     return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
-def _scan(files: Sequence[SourceFile]) -> pl.LazyFrame:
-    """Scan Parquet or JSON lines; folders such as day=2024-01-05 are columns of Parquet parts."""
+def _scan(files: Sequence[SourceFile], hive: bool) -> pl.LazyFrame:
+    """Scan Parquet or JSON lines; if hive, the day of folders day=2024-01-05 is a column."""
     sources = [file.path if file.compression is None else BytesIO(file.content()) for file in files]
     if files[0].kind == "JSON lines":
         return pl.scan_ndjson(sources, infer_schema_length=None)  # type: ignore[arg-type]
-    return pl.scan_parquet(sources, glob=False, hive_partitioning=len(files) > 1)  # type: ignore[arg-type]
+    return pl.scan_parquet(sources, glob=False, hive_partitioning=hive)  # type: ignore[arg-type]
 
 
 def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
@@ -149,7 +157,9 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
     if unnamed := [name for name in names if not isinstance(name, str)]:
         raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")
-    return OpenTable(lazy, tuple(names), origin, "")
+    index = getattr(getattr(frame, "index", None), "names", ())
+    labels = tuple(str(name) for name in index if name is not None)
+    return OpenTable(lazy, tuple(names), origin, "", index=labels)
 
 
 def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:

@@ -19,8 +19,17 @@ _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 _DELIMITERS = (",", "\t", ";", "|")
 _DOUBLE_COLON = "::"
+_OTHER_KINDS = {
+    "PAR1": "a Parquet file: name it .parquet",
+    "PK\x03\x04": "a zip archive or Excel workbook: extract or export it",
+    "\x1f\ufffd": "compressed: name it .csv.gz",
+    "BZh": "compressed: name it .csv.bz2",
+    "(\ufffd/\ufffd": "compressed: name it .csv.zst",
+}
+"""How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
 _SAMPLE = 1 << 16
 _SAMPLED_LINES = 20
+_SAMPLED_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         OSError: it cannot be read or decompressed.
     """
     source, sample = _utf8(file)
+    if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
+        raise InputError(f"{origin}: is {kind}")
     if not sample.strip():
         raise InputError(f"{origin}: the file is empty")
     delimiter = _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
@@ -102,6 +113,9 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
     return table
 
 
+ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
+"""What messages add if a text file has a single column."""
+
 NO_HEADER_HINT = "; the first line looks like data: if it is no header, give --no-header"
 """What messages add if the names of columns look like values."""
 
@@ -114,15 +128,22 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     >>> typed(pl.DataFrame({"a": ["1", " 2 "], "b": ["007", "8"], "c": ["3", "NULL"]})).rows()
     [(1, '007', 3), (2, '8', None)]
     """
-    words = pl.Series(MISSING_WORDS, dtype=pl.String).implode()
-    stripped = table.select(pl.all().str.strip_chars())
-    integer = stripped.select(
-        (pl.all().str.contains(_INTEGER) | pl.all().is_in(words)).all()
-        & pl.all().str.contains(_INTEGER).any()
-    )
-    return stripped.with_columns(
-        pl.col(name).cast(pl.Int64, strict=False) for name in table.columns if integer[name].item()
-    )
+    table = table.select(pl.all().str.strip_chars())
+    # Most columns of text show it in their first rows.
+    likely = [name for name in table.columns if _is_integer(table[name].head(_SAMPLED_ROWS))]
+    integer = [name for name in likely if _is_integer(table[name]) and _has_any(table[name])]
+    return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
+
+
+def _is_integer(values: pl.Series) -> bool:
+    """Return whether text has nothing but plain integers and words for missing values."""
+    others = values.filter(~values.str.contains(_INTEGER)).unique()
+    return others.is_in(list(MISSING_WORDS)).all()
+
+
+def _has_any(values: pl.Series) -> bool:
+    """Return whether text has a plain integer."""
+    return values.str.contains(_INTEGER).any()
 
 
 def _utf8(file: SourceFile) -> tuple[Path | bytes, str]:
@@ -149,12 +170,11 @@ def _decoded(start: bytes) -> str:
 
 
 def _encoding_of(start: bytes) -> str | None:
-    """Return the encoding of UTF-16 text, which has zeros; None for other text."""
+    """Return the encoding of UTF-16 text, every other byte of which is mostly 0; else None."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
-    if b"\x00" not in start:
-        return None
-    return "utf-16-le" if start[1:2] == b"\x00" else "utf-16-be"
+    zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}
+    return zeros.get(b"\x00")
 
 
 def _delimiter_of(sample: str, default: str) -> str:

@@ -8,7 +8,7 @@ from itertools import product
 
 import polars as pl
 
-from recsys.data.log_columns import numbers_in
+from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import without_missing_words
 from recsys.errors import InputError, did_you_mean
 
@@ -53,8 +53,9 @@ def keep_where(
 
     The condition is an expression of SQL as polars reads it, e.g. ``event_type = 'purchase' and
     price > 5``. ``==`` is taken for ``=``, and text may stand in double quotes too, as long as no
-    column has its name. Text that holds numbers is compared as numbers if the condition compares it
-    with numbers. The condition does not hold where it is unknown because a value is missing.
+    column has its name. Dates are written as ``date '2024-01-31'``. Text that holds numbers or
+    dates is compared as such if the condition compares it with numbers or dates. The condition does
+    not hold where it is unknown because a value is missing.
 
     Args:
         table: a table with at least the columns of the condition.
@@ -75,25 +76,20 @@ def keep_where(
     try:
         holds = _evaluated(table, expression, used)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(
-            f"{_named(where)}: {_first_line(error)} ({_kinds(table, used)})"
-        ) from error
+        hint = "; a date is written as date '2024-01-31'"
+        dated = any(table[name].dtype.is_temporal() for name in used)
+        reason = f"{_first_line(error)} ({_kinds(table, used)}){hint if dated else ''}"
+        raise InputError(f"{_named(where)}: {reason}") from error
     if holds.dtype != pl.Boolean or len(holds) != len(table):
         raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
     kept = table.filter(holds)
     return kept, len(table) - len(kept)
 
 
-def refuse_none(table: pl.DataFrame, where: str, origin: str) -> None:
-    """Raise an `InputError` that shows the values of the columns: the condition holds for no row.
-
-    Args:
-        table: the rows that it does not hold for.
-        where: the condition.
-        origin: the name of the table in messages.
-    """
-    used = list(dict.fromkeys(_parsed(where, table.columns, origin).meta.root_names()))
-    raise InputError(
+def holds_nowhere(table: pl.DataFrame, where: str, origin: str) -> InputError:
+    """Return the error that a condition holds for no row of a table, with values of its columns."""
+    used = where_columns(where, table.columns, origin)
+    return InputError(
         f"{_named(where)}: holds for none of the {len(table):,} rows of {origin} "
         f"({_kinds(table, used)})"
     )
@@ -159,7 +155,9 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
 
 
 def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) -> pl.Series:
-    """Evaluate a condition; columns of text that holds numbers are numbers where that is possible.
+    """Evaluate a condition; columns of text that holds numbers are numbers if that is possible.
+
+    Columns of text that holds dates are dates if they are compared with dates.
 
     Raises:
         PolarsError: it compares text with numbers in any case.
@@ -174,12 +172,15 @@ def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) ->
 
 
 def _as_numbers_or_text(values: pl.Series) -> list[pl.Series]:
-    """Return a column as numbers, if it is text that holds nothing else, and as it is."""
+    """Return a column as it is, as numbers before that and as dates after it, if it holds them."""
     if values.dtype != pl.String:
         return [values]
     text = without_missing_words(values)
     numbers = numbers_in(text)
-    return [values] if numbers.null_count() > text.null_count() else [numbers, values]
+    if numbers.null_count() == text.null_count():
+        return [numbers, values]
+    dates = dates_in(text)
+    return [values, dates] if dates.null_count() == text.null_count() else [values]
 
 
 def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
@@ -187,7 +188,8 @@ def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
     parts = []
     for name in used:
         values = table[name].drop_nulls().unique(maintain_order=True).head(5).to_list()
-        parts.append(f"column {name!r} of {table[name].dtype} has {', '.join(map(repr, values))}")
+        shown = (str(v) if table[name].dtype.is_temporal() else repr(v) for v in values)
+        parts.append(f"column {name!r} of {table[name].dtype} has {', '.join(shown)}")
     return "; ".join(parts)
 
 

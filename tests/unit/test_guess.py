@@ -152,7 +152,7 @@ def test_a_source_tells_its_columns_and_a_preparation_logs_them(
     assert found.guessed == {"user": "CustomerID", "item": "StockCode", "time": "InvoiceDate"}
     with caplog.at_level(logging.INFO, "recsys"):
         dataset = prepare(str(path), out=tmp_path / "out")
-    line = "log.csv: guessed the columns by name: user 'CustomerID', item 'StockCode', time 'Inv"
+    line = "log.csv: guessed the columns: user 'CustomerID', item 'StockCode', time 'InvoiceDate'"
     assert line in caplog.text
     assert dataset.config.columns == found.columns
     caplog.clear()

@@ -424,6 +424,16 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         content(f"{BASE}C03,Käse,5\n".encode("latin-1")),
         ["neither UTF-8 nor UTF-16", "convert it to UTF-8"],
     ),
+    "gzip, named as text": (content(gzip.compress(BASE.encode())), ["name it .csv.gz"]),
+    "bzip2, named as text": (content(bz2.compress(BASE.encode())), ["name it .csv.bz2"]),
+    "zstandard, named as text": (content(zstandard(BASE.encode())), ["name it .csv.zst"]),
+    "Parquet, named as text": (content(b"PAR1\x15\x04"), ["is a Parquet file: name it .parquet"]),
+    "a workbook, named as text": (content(b"PK\x03\x04\x14"), ["zip archive or Excel workbook"]),
+    "text, named as gzip": (content(BASE.encode(), "log.csv.gz"), ["cannot be read as CSV: "]),
+    "blanks as delimiters": (
+        lines(BASE.replace(",", " ")),
+        ["fields are divided by comma, tab, semicolon, bar or ::"],
+    ),
     "an archive": (lines(BASE, "log.zip"), ["unknown extension '.zip'", ".csv", ".gz"]),
     "a prepared dataset": (
         prepared_folder,
@@ -444,6 +454,10 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     "fractions as ids": (
         frame(LOG.with_columns(sku=pl.Series([1.5, 2, 3, 4, 5, 6]))),
         ["which column is the item (sku has neither integers nor text: 1.5)"],
+    ),
+    "pandas with the time as index": (
+        frame(lambda: LOG.to_pandas().set_index("bought_at")),
+        ["which column is the time;", "'bought_at' is the index: reset_index() makes it a column"],
     ),
     "pandas without names": (
         frame(pd.DataFrame(list(ROWS))),

@@ -26,6 +26,8 @@ EVENTS = pl.DataFrame(
         "price": ["9.5", "20", "NULL", "100", "3", "4"],
         "sku": ["7", "8", "7", "7", "9", "8"],
         "stars": [1, 2, 3, 4, 5, 5],
+        "day": [f"2024-01-0{day}" for day in range(1, 7)],
+        "moment": [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 7)],
     }
 )
 
@@ -48,6 +50,9 @@ EVENTS = pl.DataFrame(
         ("sku == '7' and price > 9.1", [0, 3]),
         ("sku == 7", [0, 2, 3]),
         ("stars between 1.5 and 3", [1, 2]),
+        ("day >= date '2024-01-03'", [2, 3, 4, 5]),
+        ("day >= '2024-01-03'", [2, 3, 4, 5]),
+        ("moment < date '2024-01-03'", [0, 1]),
         ("event_type like 'pur%'", [1, 3]),
     ],
 )
@@ -60,6 +65,11 @@ def test_conditions(where: str, kept: list[int] | None) -> None:
     rows, dropped = keep_where(table, where, "the log")
     assert rows["row"].to_list() == kept
     assert dropped == len(EVENTS) - len(kept)
+
+
+def test_a_date_compared_as_text_is_refused_with_the_form_of_dates() -> None:
+    with pytest.raises(InputError, match="a date is written as date '2024-01-31'"):
+        keep_where(EVENTS, "moment >= '2024-01-03'", "the log")
 
 
 def test_text_in_double_quotes_is_a_column_if_there_is_one() -> None:
