@@ -13,6 +13,7 @@ from recsys.console import ids_like, show_frame, show_rows
 from recsys.data.manifest import library_version
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.progress import stage
 
 if TYPE_CHECKING:
     from recsys.serving.recommender import Recommender
@@ -68,7 +69,8 @@ def recommend_items(
     recommender, users = _open(bundle, data, user)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
+    with stage("recommending"):
+        answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
     _show(answer, recommender, out, as_json)
 
 
@@ -115,7 +117,8 @@ def score_items(
     candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    answer = recommender.score(histories, candidates, users=users, at=_time(at), strict=strict)
+    with stage("scoring"):
+        answer = recommender.score(histories, candidates, users=users, at=_time(at), strict=strict)
     _show(answer, recommender, out, as_json)
 
 
@@ -190,15 +193,16 @@ def generate_items(
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = _open(bundle, data, user)
-    answer = recommender.generate(
-        histories,
-        users=users,
-        n=n,
-        strategy=strategy,
-        candidates=allowed,
-        seen=seen,
-        repeats=repeats,
-    )
+    with stage("generating"):
+        answer = recommender.generate(
+            histories,
+            users=users,
+            n=n,
+            strategy=strategy,
+            candidates=allowed,
+            seen=seen,
+            repeats=repeats,
+        )
     _show(answer, recommender, out, as_json)
 
 
@@ -269,11 +273,8 @@ def _show(answer: pl.DataFrame, recommender: Recommender, out: Path | None, as_j
     """Print an answer, on a terminal with the names of the items; or write it to a file."""
     names = recommender.bundle.name_columns
     if names and out is None and not as_json:
-        named = recommender.bundle.item_table.select("item_id", *names)
-        found = answer.select("item_id").join(
-            named, on="item_id", how="left", maintain_order="left"
-        )
-        at = answer.columns.index("item_id") + 1
+        table, at = recommender.bundle.item_table, answer.columns.index("item_id") + 1
+        found = answer.join(table, on="item_id", how="left", maintain_order="left")
         for place, name in enumerate(names, at):
             answer.insert_column(place, found[name].fill_null(""))
     show_frame(answer, out, as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -12,7 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from recsys.config.experiment import Experiment
+from recsys.config.presets import find_config, no_config
 from recsys.config.section import Section
+from recsys.config.yaml_text import parse_yaml
 from recsys.errors import InputError, did_you_mean
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -20,6 +21,10 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
+
+    Args:
+        path: the YAML file, or the name of a preset.
+        overrides: the fields to change.
 
     Raises:
         InputError: the file cannot be read, or fields are unknown or wrong; the message names all
@@ -29,7 +34,7 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
 
 
 def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
-    """Read a section from a YAML file of its own.
+    """Read a section from a YAML file, or a preset, of its own.
 
     Raises:
         InputError: as `load_experiment`.
@@ -38,8 +43,11 @@ def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySec
 
 
 def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
+    file = find_config(path) or Path(path)
+    if not file.is_file():
+        raise no_config(path)
     try:
-        tree = _parse_yaml(Path(path).read_text(encoding="utf-8"))
+        tree = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot read the config: {error}") from error
     except yaml.YAMLError as error:
@@ -71,8 +79,8 @@ def parse_experiment(
                 raise InputError(
                     f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
                 )
-        section[leaf] = _parse_yaml(value)
-    return _check(tree, Experiment, origin)
+        section[leaf] = parse_yaml(value)
+    return _check(tree, Experiment, origin, overrides)
 
 
 def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> AnySection:
@@ -85,11 +93,27 @@ def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> A
     return _check(given | changes, type(section), origin)
 
 
-def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySection:
+def _check(
+    tree: dict[str, Any], kind: type[AnySection], origin: str, overrides: Sequence[str] = ()
+) -> AnySection:
+    """Validate a tree; each complaint names the override that caused it, or else the origin."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise InputError(f"{origin}: " + "; ".join(_complaints(error, kind))) from error
+        complaints: dict[str, list[str]] = {}
+        for path, complaint in _complaints(error, kind):
+            cause = next((o for o in overrides[::-1] if _concerns(o, path)), None)
+            source = origin if cause is None else f"--set {cause}"
+            complaints.setdefault(source, []).append(f"{path or 'config'}: {complaint}")
+        raise InputError(
+            "; ".join(f"{source}: {'; '.join(found)}" for source, found in complaints.items())
+        ) from error
+
+
+def _concerns(override: str, path: str) -> bool:
+    """Did an override set the field of a path, a section that has it, or a field below it?"""
+    key = override.partition("=")[0]
+    return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -110,39 +134,31 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
     return dict(walk("", experiment.model_dump(mode="json")))
 
 
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does, and not as text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    letter: list(resolvers) for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
-def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
-    """Yield a line per wrong field: its full path, the rule, the value, and the nearest name."""
+def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the full path of each wrong field; and the rule, the value, and the nearest name."""
     for problem in error.errors():
         path, section = _locate([str(part) for part in problem["loc"]], root)
         if problem["type"] == "extra_forbidden":
             known = list(section.model_fields) if section else []
             wrong = path.rpartition(".")[2]
             hint = did_you_mean(wrong, known) or f"; known here: {', '.join(known)}"
-            yield f"{path}: unknown key{hint}"
+            yield path, f"unknown key{hint}"
         elif problem["type"] == "union_tag_invalid":
             context = problem["ctx"]
-            yield f"{path}: the kind must be {context['expected_tags']}, not {context['tag']!r}"
+            yield path, f"the kind must be {context['expected_tags']}, not {context['tag']!r}"
+        elif problem["type"] == "union_tag_not_found":
+            kinds = ", ".join(map(repr, _kinds_of(path, section)))
+            yield path, f"needs a kind, one of {kinds}; not {problem['input']!r}"
         else:
             rule = problem["msg"].lower().removeprefix("value error, ")
-            yield f"{path or 'config'}: {rule}, not {problem['input']!r}"
+            yield path, f"{rule}, not {problem['input']!r}"
+
+
+def _kinds_of(path: str, section: type[Section] | None) -> Iterator[str]:
+    """Yield the kinds of section that a field of a section may contain."""
+    field = section.model_fields.get(path.rpartition(".")[2]) if section else None
+    for option in _sections(field.annotation) if field else ():
+        yield from _kinds(option)
 
 
 def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:

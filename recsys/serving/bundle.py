@@ -23,7 +23,7 @@ from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import FolderManifest
+from recsys.data.manifest import MANIFEST, FolderManifest
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
@@ -150,13 +150,15 @@ class ModelBundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelBundle:
-        """Open a folder that `write` wrote.
+        """Open a folder that `write` wrote, or the folder of a run that contains it.
 
         Raises:
             InputError: the folder is no bundle or has another format version, a file is not as it
                 was written, or the weights do not fit the config.
         """
         path = Path(path)
+        if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
+            path /= "bundle"  # of a run's folder
         manifest = BundleManifest.read(path)
         manifest.verify(path)
         experiment = load_experiment(path / _CONFIG) if _CONFIG in manifest.files else None
