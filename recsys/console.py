@@ -21,6 +21,9 @@ from recsys.errors import InputError
 if TYPE_CHECKING:
     from recsys.comparison.table import Comparison
 
+MOST_ROWS = 20
+"""Rows of a table that a person reads on a terminal."""
+
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
     """Print rows of equal keys; hidden keys appear in the JSON only."""
@@ -53,11 +56,18 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
 def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     """Print a frame, or write it atomically to a Parquet or CSV file.
 
+    A table is cut after `MOST_ROWS` rows, or after those of the first user if they are more.
+
     Raises:
         InputError: the file has another extension, or cannot be written.
     """
     if out is None:
-        show_rows(frame.to_dicts(), as_json)
+        most = MOST_ROWS
+        if "user_id" in frame.columns and len(frame):
+            most = max(most, int(frame["user_id"].rle_id().eq(0).sum()))
+        show_rows((frame if as_json else frame.head(most)).to_dicts(), as_json)
+        if len(frame) > most and not as_json:
+            print(f"… {len(frame) - most:,} more rows: --out FILE")
         return
     if out.suffix not in (".parquet", ".csv"):
         raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no extension'}")

@@ -123,7 +123,7 @@ def _show_customer(customer: str, shop: Shop, recommender: Recommender, console:
         table.add_column(head)
     best = recommender.recommend({customer: history}, k=5)
     for item, rank in best.select("item_id", "rank").iter_rows():
-        reasons = recommender.explain(history, item).sort("contribution", descending=True).head(2)
+        reasons = recommender.explain(history, item).head(2)
         because = ", ".join(
             f"{name} ({share:+.0%})" for name, share in reasons.select("name", "share").iter_rows()
         )

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.baselines.counts import CountScorer, weighted_histories
+from recsys.baselines.counts import CountScorer, user_values, weighted_histories
 from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.data.histories import Histories
 from recsys.errors import InputError
@@ -129,10 +129,13 @@ class RepeatCounts(CountScorer):
     num_items: int = field()  # without field(), the property of the mixin would be its default
     """Size of the catalogue, I."""
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         ones = np.ones(len(histories.items))
-        return np.log1p(weighted_histories(histories, ones, self.num_items).toarray())  # type: ignore[no-any-return]
+        own = user_values(weighted_histories(histories, ones, self.num_items), candidates)
+        return np.log1p(own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import CountScorer, item_counts, user_items
+from recsys.baselines.counts import (
+    CountScorer,
+    are_few,
+    by_popularity_if_empty,
+    item_counts,
+    item_values,
+    pick_candidates,
+    user_items,
+)
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 
@@ -69,10 +77,20 @@ class EASE(CountScorer):
         np.fill_diagonal(weights, 0)
         return cls(weights, item_counts(histories, num_items))
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         # In float32 like the weights, which scipy would otherwise convert for each batch of users.
         has = user_items(histories, self.num_items).astype(np.float32)
-        scores = (has @ self.weights).astype(np.float64)
-        scores[histories.lengths == 0] = self.counts
-        return scores
+        if candidates is None:
+            scores = (has @ self.weights).astype(np.float64)
+        elif are_few(candidates, self.num_items):
+            scores = np.empty(candidates.shape)
+            for user, items in enumerate(np.split(has.indices, has.indptr[1:-1])):
+                scores[user] = self.weights[np.ix_(items, candidates[user])].sum(axis=0)
+        else:
+            scores = pick_candidates(
+                lambda users: has[users] @ self.weights, candidates, self.num_items
+            )
+        return by_popularity_if_empty(scores, histories, item_values(self.counts, candidates))

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import CountScorer, item_counts, weighted_histories
+from recsys.baselines.counts import (
+    CountScorer,
+    item_counts,
+    item_values,
+    user_values,
+    weighted_histories,
+)
 from recsys.data.histories import Histories
 
 
@@ -29,10 +35,12 @@ class PersonalFrequency(CountScorer):
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         ones = np.ones(len(histories.items))
-        own = weighted_histories(histories, ones, self.num_items).toarray()
+        own = user_values(weighted_histories(histories, ones, self.num_items), candidates)
         # Popularity adds at most 1/2: less than one purchase, even after rounding to float32.
-        scores: NDArray[np.float64] = own + self.counts / (2 * max(self.counts.max(), 1))
-        return scores
+        popularity = self.counts / (2 * max(self.counts.max(), 1))
+        return own + item_values(popularity, candidates)

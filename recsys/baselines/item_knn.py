@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from recsys.baselines.counts import CountScorer, ages, item_counts, user_items, weighted_histories
+from recsys.baselines.counts import (
+    CountScorer,
+    ages,
+    by_popularity_if_empty,
+    item_counts,
+    item_values,
+    summed_votes,
+    user_items,
+)
 from recsys.data.histories import Histories
 
 _WORKING_MEMORY_MIB = 64
@@ -58,13 +66,13 @@ class ItemKNN(CountScorer):
         similarities = _similarities(histories, num_items, settings.neighbours)
         return cls(similarities, item_counts(histories, num_items), settings)
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
-        read = weighted_histories(histories, weights, self.num_items)
-        scores: NDArray[np.float64] = (read @ self.similarities).toarray()
-        scores[histories.lengths == 0] = self.counts
-        return scores
+        scores = summed_votes(histories, weights, self.similarities, candidates)
+        return by_popularity_if_empty(scores, histories, item_values(self.counts, candidates))
 
 
 def _similarities(histories: Histories, num_items: int, neighbours: int) -> csr_array:

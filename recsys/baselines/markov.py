@@ -10,10 +10,11 @@ from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
     CountScorer,
-    ages,
+    by_popularity_if_empty,
     item_counts,
+    item_values,
+    summed_votes,
     transitions,
-    weighted_histories,
 )
 from recsys.data.histories import Histories
 
@@ -37,10 +38,10 @@ class MarkovChain(CountScorer):
         followers = transitions(histories, num_items, np.ones(1))
         return cls(followers, item_counts(histories, num_items))
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
-        is_last = (ages(histories) == 0).astype(np.float64)
-        last = weighted_histories(histories, is_last, self.num_items)
-        scores: NDArray[np.float64] = (last @ self.followers).toarray()
-        scores[histories.lengths == 0] = self.counts
-        return scores
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
+        last = histories.latest(1)
+        scores = summed_votes(last, np.ones(len(last.items)), self.followers, candidates)
+        return by_popularity_if_empty(scores, last, item_values(self.counts, candidates))

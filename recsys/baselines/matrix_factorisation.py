@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import CountScorer, ages, item_counts, weighted_histories
+from recsys.baselines.counts import (
+    CountScorer,
+    ages,
+    are_few,
+    by_popularity_if_empty,
+    item_counts,
+    item_values,
+    pick_candidates,
+    weighted_histories,
+)
 from recsys.data.histories import Histories
 
 
@@ -69,13 +78,24 @@ class MatrixFactorisation(CountScorer):
         vectors = _item_vectors(histories, num_items, settings)
         return cls(vectors, item_counts(histories, num_items), settings)
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
-        scores: NDArray[np.float64] = users @ self.item_vectors.T
-        scores[histories.lengths == 0] = self.counts
-        return scores
+        vectors = self.item_vectors
+        if candidates is None:
+            scores: NDArray[np.float64] = users @ vectors.T
+        elif are_few(candidates, self.num_items):
+            scores = np.empty(candidates.shape)
+            for user, own in enumerate(candidates):
+                scores[user] = vectors[own] @ users[user]
+        else:
+            scores = pick_candidates(
+                lambda batch: users[batch] @ vectors.T, candidates, self.num_items
+            )
+        return by_popularity_if_empty(scores, histories, item_values(self.counts, candidates))
 
 
 def _item_vectors(

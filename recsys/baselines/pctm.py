@@ -15,9 +15,11 @@ from scipy.sparse import csr_array
 from recsys.baselines.counts import (
     CountScorer,
     ages,
+    by_popularity_if_empty,
     item_counts,
+    item_values,
+    summed_votes,
     transitions,
-    weighted_histories,
 )
 from recsys.data.histories import Histories
 
@@ -114,14 +116,15 @@ class PCTM(CountScorer):
         added[len(items) - len(read.items) :] = self._weights(read) * votes
         return added
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         read = histories.latest(self.settings.history_length)
-        votes = weighted_histories(read, self._weights(read), self.num_items)
-        scores: NDArray[np.float64] = (votes @ self.log_counts).toarray()
-        scores += self.settings.popularity * self.log_popularity
-        scores[read.lengths == 0] = self.log_popularity
-        return scores
+        scores = summed_votes(read, self._weights(read), self.log_counts, candidates)
+        popularity = item_values(self.log_popularity, candidates)
+        scores += self.settings.popularity * popularity
+        return by_popularity_if_empty(scores, read, popularity)
 
     def _weights(self, histories: Histories) -> NDArray[np.float64]:
         """Return the weight of each entry of the histories [N]; they sum to 1 over a history."""

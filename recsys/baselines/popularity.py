@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import CountScorer, item_counts
+from recsys.baselines.counts import CountScorer, item_counts, item_values
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 
@@ -24,9 +24,16 @@ class Popularity(CountScorer):
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1], the same for every history."""
-        return np.tile(self.counts, (len(histories), 1))
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C].
+
+        They are the same for every history.
+        """
+        if candidates is None:
+            return np.tile(self.counts, (len(histories), 1))
+        return item_values(self.counts, candidates)
 
 
 def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Histories:

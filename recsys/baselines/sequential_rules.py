@@ -17,10 +17,12 @@ from scipy.sparse import csr_array
 from recsys.baselines.counts import (
     CountScorer,
     ages,
+    by_popularity_if_empty,
     item_counts,
+    item_values,
+    summed_votes,
     transitions,
     user_items,
-    weighted_histories,
 )
 from recsys.data.histories import Histories
 
@@ -91,14 +93,14 @@ class SequentialRules(CountScorer):
             rules = _strongest(rules, settings.best)
         return cls(rules, item_counts(histories, num_items), settings)
 
-    def scores_of(self, histories: Histories) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1]."""
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         read = histories.latest(self.settings.history_length)
         weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
-        votes = weighted_histories(read, weights, self.num_items)
-        scores: NDArray[np.float64] = (votes @ self.rules).toarray()
-        scores[read.lengths == 0] = self.counts
-        return scores
+        scores = summed_votes(read, weights, self.rules, candidates)
+        return by_popularity_if_empty(scores, read, item_values(self.counts, candidates))
 
 
 def _strongest(rules: csr_array, best: int) -> csr_array:

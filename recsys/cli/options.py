@@ -69,18 +69,21 @@ def open_beside(
 ) -> tuple[ModelBundle, PreparedDataset]:
     """Open a bundle, on the GPU if there is one, and the dataset to evaluate it on.
 
+    The dataset has the item tokens of the model: see `for_evaluation`.
+
     Raises:
         InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
     """
     import torch
 
     from recsys.serving.bundle import ModelBundle
+    from recsys.serving.held_out import for_evaluation
 
     loaded = ModelBundle.open(bundle)
-    dataset = PreparedDataset.open(data)
-    loaded.refuse_held_out(dataset, part)
-    loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return loaded, loaded.encoders.read(dataset)
+    dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
+    if loaded.trained is not None:
+        loaded.trained.to("cuda" if torch.cuda.is_available() else "cpu")
+    return loaded, dataset
 
 
 Log = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import polars as pl
 import typer
 
 from recsys.cli.options import Bundle, Data, Json, Out, app
@@ -61,38 +62,64 @@ def recommend_items(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Recommend the k best items for each history, or for users of a prepared dataset."""
+    """Recommend the k best items for each history, or for users of a prepared dataset.
+
+    With --data and neither --user nor histories, all users of the dataset are answered.
+    """
     recommender, users = _open(bundle, data, user)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
     with stage("recommending"):
         answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
-    show_frame(answer, out, as_json)
+    _show(answer, recommender, out, as_json)
 
 
 @app.command("score")
 def score_items(
     bundle: Bundle,
-    histories: Annotated[
-        Path, typer.Argument(help="Log of the users' histories, as for recommend.")
-    ],
-    candidates: Annotated[
-        Path, typer.Argument(help="Table of user_id and item_id: the pairs to score.")
-    ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[HISTORIES] [CANDIDATES]",
+            help="Log of the users' histories, as for recommend (not with --data); and table of "
+            "the candidates: user_id and item_id, or item_id alone for all users (not with "
+            "--item). Columns may have their names in the training log.",
+        ),
+    ] = None,
+    user: Users = None,
+    data: Data = None,
+    item: Annotated[
+        list[str] | None,
+        typer.Option("--item", help="A candidate for all users; repeatable."),
+    ] = None,
     new_items: NewItems = None,
     at: At = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse unknown candidates. Default: leave them out, and say so."
+        ),
+    ] = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Score given items for given users; other items are not scored."""
-    from recsys.serving.recommender import Recommender
+    """Score given items for given users; other items are not scored.
 
-    recommender = Recommender.load(bundle)
+    With --data and no --user, the users are those of the candidates.
+    """
+    recommender, users = _open(bundle, data, user)
+    needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
+    given = files or []
+    if len(given) != len(needed):
+        wanted = " and ".join(needed) or "no file"
+        raise InputError(f"score: give {wanted} here, not {len(given)} files (see score --help)")
+    histories = given[0] if data is None else None
+    candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
     with stage("scoring"):
-        answer = recommender.score(histories, candidates, at=_time(at))
-    show_frame(answer, out, as_json)
+        answer = recommender.score(histories, candidates, users=users, at=_time(at), strict=strict)
+    _show(answer, recommender, out, as_json)
 
 
 @app.command("generate")
@@ -176,7 +203,7 @@ def generate_items(
             seen=seen,
             repeats=repeats,
         )
-    show_frame(answer, out, as_json)
+    _show(answer, recommender, out, as_json)
 
 
 @app.command("explain")
@@ -186,13 +213,14 @@ def explain_item(
     item: Annotated[str, typer.Option(help="The item whose score to explain.")],
     data: Annotated[Path, typer.Option(help="The prepared dataset.")],
     at: At = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each purchase of a user adds to the score of an item."""
+    """Show what each purchase of a user adds to the score of an item, the largest part first."""
     recommender, users = _open(bundle, data, [user])
-    queries = recommender.read_histories(users=users)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
-    show_frame(recommender.explain(queries, item_id, at=_time(at)), None, as_json)
+    (user_id,) = users or [user]
+    show_frame(recommender.explain(user=user_id, item=item_id, at=_time(at)), out, as_json)
 
 
 @app.command("inspect")
@@ -239,6 +267,17 @@ def inspect_attention(
     page = write_attention_report(out, [one.latest(latest) for one in maps], about)
     pictures = sum(len(one.heads) for one in maps)
     show_rows([{"page": str(page), "pictures": pictures}], as_json)
+
+
+def _show(answer: pl.DataFrame, recommender: Recommender, out: Path | None, as_json: bool) -> None:
+    """Print an answer, on a terminal with the names of the items; or write it to a file."""
+    names = recommender.bundle.name_columns
+    if names and out is None and not as_json:
+        table, at = recommender.bundle.item_table, answer.columns.index("item_id") + 1
+        found = answer.join(table, on="item_id", how="left", maintain_order="left")
+        for place, name in enumerate(names, at):
+            answer.insert_column(place, found[name].fill_null(""))
+    show_frame(answer, out, as_json)
 
 
 def _time(at: str | None) -> str | int | None:

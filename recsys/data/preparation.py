@@ -11,9 +11,9 @@ import polars as pl
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.log import InteractionLog, filter_log
+from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
-from recsys.data.sessions import split_sessions
+from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
@@ -41,8 +41,7 @@ def write_dataset(
     log, item_table = _load(source, config)
     if items is not None:
         item_table = read_table(items, origin="the item table")
-    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
-    filtered = filter_log(sessions, config)
+    filtered = select_interactions(log, config)
     arrays, tables = build_arrays(filtered, item_table, user_table, config)
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}

@@ -11,10 +11,9 @@ import polars as pl
 from recsys.config import Columns, DataConfig
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
-from recsys.data.missing import without_missing_words
-from recsys.data.row_filters import drop_rows
+from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.where import holds_nowhere, keep_where, kind_columns, purchases_hint, where_columns
+from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
 
 logger = logging.getLogger(__name__)
 
@@ -53,15 +52,17 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
         logger.info("%s: guessed the columns: %s", table.origin, found)
     columns = found.columns
     roles = [name for name in columns.model_dump().values() if name is not None]
-    tested = [] if config.where is None else where_columns(config.where, table.names, table.origin)
+    ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else kind_columns(table.names)
-    ruled = [rule.column for rule in config.drop]
-    rows = table.read([*roles, *config.keep, *ruled, *tested, *kinds])
+    rows = table.read([*roles, *config.keep, *ruled, *kinds])
     rows = rows.with_row_index(ROW, offset=1)
     blank = rows.select(pl.all_horizontal(pl.exclude(ROW).is_null())).to_series()
     for hint in filter(None, (purchases_hint(rows[name]) for name in kinds)):
         logger.info("%s: %s", table.origin, hint)
-    kept, dropped = _chosen_rows(rows.filter(~blank), config, columns, table)
+    rows = rows.filter(~blank)
+    kept, dropped = keep_interactions(rows, config, columns, table.origin)
+    if config.where is not None and dropped["where"] and kept.is_empty():
+        raise holds_nowhere(rows, config.where, table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)
     return replace(log, dropped=sum_counts(blanks, dropped, log.dropped))
@@ -81,23 +82,3 @@ def _columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
     if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
     return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.hint)
-
-
-def _chosen_rows(
-    rows: pl.DataFrame, config: DataConfig, columns: Columns, table: OpenTable
-) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Drop rows by rules and by the condition, and count them by their reasons."""
-    dropped: dict[str, int] = {}
-    if config.drop or config.where is not None:
-        # Words such as NULL are missing ids, which a rule or condition may ask for.
-        ids = (columns.user_id, columns.item_id)
-        rows = rows.with_columns(without_missing_words(rows[name]) for name in ids)
-    if config.drop:
-        rows, dropped = drop_rows(rows, config.drop, table.origin)
-    if config.where is not None:
-        given = rows
-        rows, without = keep_where(given, config.where, table.origin, table.names)
-        if without and rows.is_empty():
-            raise holds_nowhere(given, config.where, table.origin)
-        dropped["where"] = dropped.get("where", 0) + without
-    return rows, dropped

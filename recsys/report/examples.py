@@ -15,6 +15,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.held_out import for_evaluation
 from recsys.serving.inputs import UserHistories
 from recsys.serving.recommender import Recommender
 
@@ -87,16 +88,15 @@ def examples_of(
 
     Args:
         recommender: the model.
-        dataset: the dataset that it was trained on.
+        dataset: the dataset that it was trained on, or that of a later log.
         users: how many users; fewer if fewer have a test target.
         seed: of the draw.
 
     Raises:
-        InputError: the model was trained on another dataset.
+        InputError: there is no test target; see `for_evaluation`.
     """
     bundle = recommender.bundle
-    bundle.refuse_held_out(dataset, "test")
-    encoded = bundle.encoders.read(dataset)
+    encoded = for_evaluation(bundle, dataset, "test")
     holdout = find_holdout(encoded, "test", bundle.experiment.evaluation.request_time)
     _, firsts = np.unique(holdout.users, return_index=True)
     generator = np.random.default_rng(seed)

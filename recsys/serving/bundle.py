@@ -24,7 +24,7 @@ from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import MANIFEST, FolderManifest
-from recsys.data.prepared import Part, PreparedDataset, TrainedOn
+from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -67,6 +67,9 @@ class BundleManifest(FolderManifest):
     protocol: ServingProtocol
     git_commit: str | None
     """The commit of the code that trained the model; None if unknown."""
+    trained_until: int | None = None
+    """The time of the newest interaction that the weights were trained on, on the scale of the log;
+    None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +143,7 @@ class ModelBundle:
                     trained_on=trained_on,
                 ),
                 git_commit=git_commit,
+                trained_until=None if log.times is None else int(log.times.max()),
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             ).write(folder)
         return cls.open(path)
@@ -244,23 +248,6 @@ class ModelBundle:
         if len(history.user_ids) != 1:
             raise InputError(f"history: of one user, not of {len(history.user_ids)}")
         return history.with_request_time(self.times, at)
-
-    def refuse_held_out(self, dataset: PreparedDataset, part: Part) -> None:
-        """Refuse to evaluate on targets that the model has seen or cannot read.
-
-        Raises:
-            InputError: the model was trained on the targets, or on another dataset.
-        """
-        if part == "valid" and "valid" in self.manifest.protocol.trained_on:
-            raise InputError(
-                f"{self.path}: the model was trained on the validation targets too (a refit)"
-            )
-        if dataset.fingerprint != self.manifest.dataset_fingerprint:
-            raise InputError(
-                f"{dataset.path}: fingerprint {dataset.fingerprint[:12]} is not that of the "
-                f"bundle's dataset, {self.manifest.dataset_fingerprint[:12]}: item tokens would "
-                "not match"
-            )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,11 @@ from recsys.config import time_value
 from recsys.data.histories import PAD
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 3
+"""How many unknown ids a warning names."""
 
 RequestTime = float | str | datetime
 """The time a recommendation is requested for: a number on the scale of the training log or, if the
@@ -60,6 +66,36 @@ def known_tokens(
         hint = did_you_mean(str(unknown), vocabulary.ids) if text else ""
         raise InputError(f"{noun} {unknown!r} is not in the {place}{hint}")
     return tokens
+
+
+def report_unknown(
+    tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
+) -> NDArray[np.bool_]:
+    """Return which tokens [N] are known, and warn of the others.
+
+    Args:
+        tokens: the tokens of the ids, PAD if unknown.
+        ids: the ids [N].
+        known: the vocabulary that they are looked up in.
+        noun: what an id is, in messages.
+        place: what the vocabulary is, in messages.
+        strict: refuse an unknown id.
+
+    Raises:
+        InputError: none is known, or with ``strict`` one is not.
+    """
+    found: NDArray[np.bool_] = tokens != PAD
+    if found.all():
+        return found
+    if strict or not found.any():
+        known_tokens(ids, known, noun, place)  # raises
+    unknown = ids.filter(~found).unique(maintain_order=True)
+    names = ", ".join(map(repr, unknown.head(_SHOWN))) + (", …" if len(unknown) > _SHOWN else "")
+    logger.warning(
+        "%d of %d candidates are left out: %s %s is not in the %s",
+        *(len(ids) - found.sum(), len(ids), noun, names, place),
+    )
+    return found
 
 
 def request_time_value(at: RequestTime) -> int:

@@ -14,16 +14,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig
+from recsys.config import DataConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.histories import PAD, Histories, span_indices
-from recsys.data.log import KEPT, filter_log, read_log
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.model.model_inputs import TimesRead
 from recsys.serving.ids import RequestTime, id_series, known_tokens, request_time_value
+from recsys.serving.raw_log import read_raw_log
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +55,8 @@ class UserHistories:
     ) -> UserHistories:
         """Read histories in raw ids.
 
-        A log is sorted and its duplicates are removed as when a dataset is prepared with these
-        settings; minimum numbers of interactions do not apply. Its columns have the names of the
-        training log, or user_id, item_id, timestamp. Users of a log come in ascending order, other
-        users as given. Lists are read as they are.
+        A log is read as the raw log of the dataset was: see `read_raw_log`. Its users come in
+        ascending order, other users as given. Lists are read as they are.
 
         Features of interactions and users are columns of the log. A user's feature has one value in
         all of the user's rows, or is missing in some.
@@ -140,6 +138,16 @@ class UserHistories:
         return replace(self, histories=replace(self.histories, request_times=request_times))
 
 
+def users_of(candidates: pl.Series, dataset: PreparedDataset) -> pl.Series:
+    """Return the distinct users of candidates [N] that a dataset has; all if it has none of them.
+
+    The caller reports the others with their candidates.
+    """
+    distinct = candidates.unique(maintain_order=True)
+    known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
+    return distinct.filter(known) if known.any() else distinct
+
+
 OneHistory = Iterable[Any] | TableSource | UserHistories
 """Item ids of one user, oldest first; a log of one user; or the `UserHistories` of one user."""
 
@@ -158,54 +166,17 @@ def _is_log(history: object) -> TypeGuard[TableSource]:
 def _from_log(
     source: TableSource, data: DataConfig, vocabulary: Vocabulary, encoders: Encoders
 ) -> UserHistories:
-    origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
-    if isinstance(source, str | os.PathLike):
-        source = read_table(source)
-    try:
-        names = nw.from_native(source).lazy().collect_schema().names()
-    except TypeError as error:
-        raise InputError(
-            f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
-        ) from error
-    trained = data.columns or Columns()
-    standard = Columns(position=trained.position)
-    fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
-    columns = standard if fits == [False, True] else trained
-    policy = DataConfig(duplicates=data.duplicates)
-    frame = filter_log(read_log(source, columns, origin, encoders.input_columns), policy).frame
-    rows = frame.collect("polars").to_polars()
-    kept = [pl.col(KEPT + name).alias(name) for name in encoders.input_columns]
-    log = rows.select("user_id", "item_id", *kept)
-    users = rows["user_id"].rle().struct.unnest()
+    log = read_raw_log(source, data, encoders.input_columns)
     given = Histories(
-        vocabulary.encode(log["item_id"]),
-        np.concatenate([[0], np.cumsum(users["len"].to_numpy(), dtype=np.int64)]),
-        rows["timestamp"].to_numpy(),
-        interaction_features=encoders.read_interactions(log),
+        vocabulary.encode(log.rows["item_id"]),
+        log.offsets,
+        log.rows["timestamp"].to_numpy(),
+        interaction_features=encoders.read_interactions(log.interactions),
     )
     if encoders.users is not None:
-        user_features = encoders.read_users(_user_table(log, encoders.users.columns, origin))
+        user_features = encoders.read_users(log.user_table(encoders.users.columns))
         given = replace(given, user_features=user_features)
-    return _without_unknown_items(users["value"].rename("user_id"), given)
-
-
-def _user_table(log: pl.DataFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
-    """Return user_id and the users' columns.
-
-    Raises:
-        InputError: the rows of a user have different values.
-    """
-    rows = log.group_by("user_id", maintain_order=True)
-    for name in columns:
-        several = rows.agg(pl.col(name).drop_nulls()).filter(pl.col(name).list.n_unique() > 1)
-        if len(several):
-            user, values = several.row(0)
-            other = next(value for value in values if value != values[0])
-            raise InputError(
-                f"{origin}: column {name!r} is a user feature, but user {user!r} has both "
-                f"{values[0]!r} and {other!r}"
-            )
-    return rows.agg(pl.col(columns).drop_nulls().first())
+    return _without_unknown_items(log.user_ids, given)
 
 
 def _from_lists(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD
-from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
 from recsys.inference.scorer import user_batches
-from recsys.serving.ids import known_tokens
+from recsys.serving.candidates import RawCandidates
+from recsys.serving.ids import report_unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,28 +40,44 @@ class UserItemPairs:
 
     @classmethod
     def from_raw(
-        cls, candidates: TableSource | Sequence[Any], user_ids: pl.Series, catalogue: Vocabulary
+        cls,
+        candidates: RawCandidates,
+        user_ids: pl.Series,
+        catalogue: Vocabulary,
+        *,
+        strict: bool = False,
     ) -> UserItemPairs:
-        """Read pairs in raw ids.
+        """Turn candidates in raw ids into pairs.
 
         Args:
-            candidates: a table of user_id and item_id; or a list of item ids for all users.
+            candidates: the items, for each user or for all.
             user_ids: the users of the histories.
             catalogue: the items that can be scored.
+            strict: refuse an unknown item or user. Else those are left out, and a warning counts
+                and names the first few; candidates of which none is known are refused anyway.
 
         Raises:
-            InputError: the table cannot be read, an item is not in the catalogue, or a user is not
-                among the histories.
+            InputError: an item or a user is unknown; or there is not one list for each history.
         """
-        if isinstance(candidates, Sequence) and not isinstance(candidates, str):
-            items = known_tokens(candidates, catalogue, "candidate item", "catalogue")
-            users = np.arange(len(user_ids))
-            return cls(np.repeat(users, len(items)), np.tile(items, len(users)))
-        origin = str(candidates) if isinstance(candidates, str | os.PathLike) else "candidates"
-        table = read_table(candidates, ["user_id", "item_id"], origin)
-        items = known_tokens(table["item_id"], catalogue, "candidate item", "catalogue")
-        tokens = known_tokens(table["user_id"], Vocabulary(user_ids), "user", "histories")
-        return cls(tokens.astype(np.int64) - 1, items)
+        items = candidates.items
+        tokens = catalogue.encode(items)
+        place = "catalogue"
+        known = report_unknown(tokens, items, catalogue, "candidate item", place, strict=strict)
+        if candidates.offsets is not None:
+            if len(candidates.offsets) - 1 != len(user_ids):
+                raise InputError(
+                    f"candidates: {len(candidates.offsets) - 1} lists for {len(user_ids)} users: "
+                    "give one list of items for all users, or one list for each"
+                )
+            rows = np.repeat(np.arange(len(user_ids)), np.diff(candidates.offsets))
+            return cls(rows[known], tokens[known])
+        if candidates.users is None:
+            tokens, users = tokens[known], np.arange(len(user_ids))
+            return cls(np.repeat(users, len(tokens)), np.tile(tokens, len(users)))
+        given, vocabulary = candidates.users, Vocabulary(user_ids)
+        rows = vocabulary.encode(given).astype(np.int64)
+        known &= report_unknown(rows, given, vocabulary, "user", "histories", strict=strict)
+        return cls(rows[known] - 1, tokens[known])
 
     def batches(self) -> Iterator[PairBatch]:
         """Group the pairs by user, and users with similar numbers of candidates into batches.

@@ -6,30 +6,29 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
+from recsys.config import Columns
+from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, frame_like
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
-from recsys.inference.two_stages import TwoStages
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.candidates import Candidates, RawCandidates, allowed_items
 from recsys.serving.explain import explain
+from recsys.serving.fallback import answer_table, scorer_of
 from recsys.serving.generate import generate
 from recsys.serving.ids import RequestTime, known_tokens
-from recsys.serving.inputs import OneHistory, RawHistories, UserHistories
+from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.new_items import with_new_items
 from recsys.serving.pairs import UserItemPairs
+from recsys.serving.similar import item_embeddings, similar_items
 
 Frame = Any
 """A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
@@ -79,14 +78,16 @@ class Recommender:
                 list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
                 features of interactions or users needs a log with their columns.
             users: ids of users, looked up in the dataset: their full history there, the test
-                target included.
+                target included. If neither is given, all users of the dataset.
 
         Raises:
-            InputError: both arguments are given or neither is; the histories cannot be read; a user
-                is unknown.
+            InputError: both arguments are given; or neither is, and no dataset was loaded; the
+                histories cannot be read; a user is unknown.
         """
+        if histories is None and users is None and self.dataset is not None:
+            users = self.dataset.user_ids
         if (histories is None) == (users is None):
-            raise InputError("give either histories or users")
+            raise InputError("give either histories or users, or load a dataset")
         if isinstance(histories, UserHistories):
             return histories
         if histories is not None:
@@ -104,6 +105,8 @@ class Recommender:
         seen: Seen | None = None,
         at: RequestTime | None = None,
         retrieve: int | None = None,
+        allow: Candidates | None = None,
+        deny: Candidates | None = None,
     ) -> Frame:
         """Recommend the k best items to each user.
 
@@ -117,58 +120,73 @@ class Recommender:
             retrieve: how many items per user target attention ranks, the best by the dot product
                 (plus the count ensemble, if any): faster for a large catalogue, but good items
                 outside them are missed. All items if None.
+            allow: ids of the only items to recommend; a warning counts unknown ones. If None, all.
+            deny: ids of items that are not recommended.
 
         Returns:
             user_id, item_id, score, rank (from 1) and source, best item first. The source is
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; ``retrieve`` is below k,
+            InputError: k is not between 1 and the size of the catalogue; no item of ``allow`` is in
+                it; ``retrieve`` is below k,
                 or the model has no target attention; the model reads times and gets none; see
                 `read_histories`.
         """
         seen = self._seen(seen)
-        scorer = self._scorer if retrieve is None else self._two_stages(retrieve, k, seen)
+        allowed = allowed_items(allow, deny, self._columns, self.bundle.vocabulary)
+        if retrieve is not None and retrieve < k:
+            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
+        scorer = scorer_of(self.bundle, seen, retrieve, allowed)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
         tokens, scores = top_k(scorer, queries.histories, k, seen)
         rows, columns = np.nonzero(tokens != PAD)
         items = self.bundle.vocabulary.decode(tokens[rows, columns])
-        answer = _answer(queries, rows, items, scores[rows, columns])
+        answer = answer_table(queries, rows, items, scores[rows, columns])
         rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
         return frame_like(answer.insert_column(3, rank), histories)
 
     def score(
         self,
         histories: RawHistories | UserHistories | None = None,
-        candidates: TableSource | Sequence[Any] = (),
+        candidates: Candidates = (),
         *,
         users: Iterable[Any] | None = None,
         at: RequestTime | None = None,
+        strict: bool = False,
     ) -> Frame:
         """Score candidate items; no other item is scored.
 
         Args:
             histories: see `read_histories`.
-            candidates: user_id and item_id (a frame, or the path of a file); or a list of item ids
-                for all users.
-            users: see `read_histories`.
+            candidates: user_id and item_id (a frame, or the path of a file), by these names or
+                those of the training log; or item ids for all users, as a list or as a table of
+                this one column; or a list of item ids for each user, by user id or in the order of
+                the histories.
+            users: see `read_histories`. If neither is given, the users of the candidates.
             at: see `recommend`.
+            strict: refuse a candidate that is not in the catalogue, or whose user is not among the
+                histories. Else it is left out, and a warning counts and names such candidates.
 
         Returns:
             user_id, item_id, score and source as in `recommend`, in the order of the candidates.
 
         Raises:
-            InputError: a candidate is not in the catalogue, or its user not among the histories;
-                the model reads times and gets none; see `read_histories`.
+            InputError: no candidate is known, or with ``strict`` one is not; the model reads times
+                and gets none; see `read_histories`.
         """
+        raw = RawCandidates.read(candidates, self._columns)
+        if histories is None and users is None and self.dataset is not None:
+            users = None if raw.users is None else users_of(raw.users, self.dataset)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
-        pairs = UserItemPairs.from_raw(candidates, queries.user_ids, self.bundle.vocabulary)
+        pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
+        scorer = scorer_of(self.bundle)
         scores = np.empty(len(pairs.items), dtype=np.float32)
         for batch in pairs.batches():
-            found = self._scorer.score(queries.histories.take(batch.users), batch.candidates)
+            found = scorer.score(queries.histories.take(batch.users), batch.candidates)
             scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
         items = self.bundle.vocabulary.decode(pairs.items)
-        answer = _answer(queries, pairs.users, items, scores)
+        answer = answer_table(queries, pairs.users, items, scores)
         return frame_like(answer, histories, candidates)
 
     def generate(
@@ -215,11 +233,41 @@ class Recommender:
         )
         return frame_like(answer, histories)
 
+    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
+        """Find the items with the most similar embeddings: see `similar_items`."""
+        return similar_items(self.bundle, item, k)
+
+    def embeddings(self, of: Literal["items"] = "items") -> pl.DataFrame:
+        """Return item_id and embedding, an array of D float32: see `item_embeddings`."""
+        if of != "items":
+            raise InputError(f"embeddings: of 'items', not {of!r}")
+        return item_embeddings(self.bundle)
+
     def explain(
-        self, history: OneHistory, item: Any, *, at: RequestTime | None = None
-    ) -> pl.DataFrame:
-        """Show what each purchase of a history adds to the score of an item: see `explain`."""
-        return explain(self.bundle, history, item, at=at)
+        self,
+        history: OneHistory | None = None,
+        item: Any = None,
+        *,
+        user: Any = None,
+        at: RequestTime | None = None,
+    ) -> Frame:
+        """Show what each purchase of a history adds to the score of an item: see `explain`.
+
+        Args:
+            history: see `explain`.
+            item: the id of the item to explain.
+            user: in place of a history, the id of a user of the dataset.
+            at: see `recommend`.
+
+        Returns:
+            As `explain`, the largest contribution first; equal ones by position.
+        """
+        if item is None or (history is None) == (user is None):
+            raise InputError("give either a history or a user, and the item to explain")
+        given = self.read_histories(users=[user]) if history is None else history
+        parts = explain(self.bundle, given, item, at=at)
+        best = parts.sort("contribution", descending=True, maintain_order=True)
+        return frame_like(best, history)
 
     def inspect(
         self,
@@ -239,62 +287,12 @@ class Recommender:
             raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
         return seen
 
+    @property
+    def _columns(self) -> Columns:
+        """The names of the columns of the training log."""
+        return self.bundle.experiment.data.columns or Columns()
+
     @cached_property
     def _encoded_dataset(self) -> PreparedDataset | None:
         """The dataset with the features that the model reads."""
         return None if self.dataset is None else self.bundle.encoders.read(self.dataset)
-
-    @cached_property
-    def _scorer(self) -> PopularityFallback:
-        return self._with_fallback(self.bundle.scorer)
-
-    def _two_stages(self, retrieve: int, k: int, seen: Seen) -> PopularityFallback:
-        if retrieve < k:
-            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
-        bundle = self.bundle
-        return self._with_fallback(TwoStages(bundle.retriever, bundle.scorer, retrieve, seen))
-
-    def _with_fallback(self, scorer: Scorer) -> PopularityFallback:
-        counts = torch.from_numpy(self.bundle.popularity)
-        return PopularityFallback(scorer, torch.cat([torch.tensor([-torch.inf]), counts]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PopularityFallback:
-    """Scores of a model, and of popularity for empty histories. A `Scorer`."""
-
-    model: Scorer
-    popularity: Tensor
-    """Shape [I + 1]: the score of each item token; -inf for PAD."""
-
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return self.model.num_items
-
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; the scores are on the CPU."""
-        rows = np.flatnonzero(histories.lengths)
-        if candidates is None:
-            scores = self.popularity.repeat(len(histories), 1)
-        else:
-            scores = self.popularity[torch.from_numpy(candidates.astype(np.int64))]
-        if len(rows):
-            own = None if candidates is None else candidates[rows]
-            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
-        return scores
-
-
-def _answer(
-    queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
-) -> pl.DataFrame:
-    """One line per pair [N] of a user, given by row, and an item."""
-    sources = np.where(queries.histories.lengths == 0, "popularity", "model")
-    return pl.DataFrame(
-        {
-            "user_id": queries.user_ids.gather(rows),
-            "item_id": items,
-            "score": scores,
-            "source": pl.Series(sources, dtype=pl.String).gather(rows),
-        }
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -161,6 +162,36 @@ def test_candidates_are_picked_out(
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 10)
     monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
     np.testing.assert_allclose(model.score(queries, candidates), expected, rtol=1e-6, atol=1e-9)
+
+
+@each_model
+@given(log=logs, queries=logs, seed=st.integers(0, 99))
+def test_few_candidates_have_the_scores_of_the_catalogue(
+    fit: Callable[[Histories, int], Scorer],
+    log: list[list[int]],
+    queries: list[list[int]],
+    seed: int,
+) -> None:
+    model, histories = fit(Histories.from_lists(log), 60), Histories.from_lists(queries)
+    rng = np.random.default_rng(seed)
+    catalogue = model.score(histories)
+    for width in (0, 1, 3, 60):  # looked up, or picked from all items
+        candidates = rng.integers(0, 8, (len(histories), width)).astype(np.int32)
+        expected = catalogue.gather(1, torch.from_numpy(candidates.astype(np.int64)))
+        np.testing.assert_allclose(model.score(histories, candidates), expected, 1e-6, 1e-9)
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_few_candidates_are_scored_alone(fit: Callable[[Histories, int], Scorer]) -> None:
+    """No score of another item is computed: scores of 1,000 items would show in the memory."""
+    model, histories = fit(LOG, 1000), Histories.from_lists([[1, 2, 3]] * 800)
+    candidates = np.full((800, 1), 2, dtype=np.int32)
+    model.score(histories[:2], candidates[:2])
+    tracemalloc.start()
+    model.score(histories, candidates)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 800 * 1000 * 4
 
 
 @each_model

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from recsys.data.prepared import PreparedDataset
+from recsys.inference import model_scorer
 from recsys.inference import scorer as scorer_module
 from recsys.model.protocols import CandidateRepresentation
 from recsys.model.target_attention import TargetAttentionHead
@@ -47,6 +48,7 @@ def items_scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return represent(head, embeddings)
 
     monkeypatch.setattr(TargetAttentionHead, "represent_candidates", count)
+    monkeypatch.setattr(model_scorer, "MOST_CANDIDATES", 1)
     return counts
 
 
@@ -72,6 +74,19 @@ def test_only_the_candidates_are_scored(recommender: Recommender, items_scored: 
     items_scored.clear()
     recommender.recommend(HISTORIES, k=1)
     assert sum(items_scored) == 5 + 1  # the catalogue and PAD
+
+
+def test_most_of_the_catalogue_is_scored_at_once(
+    recommender: Recommender, items_scored: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_scorer, "MOST_CANDIDATES", 1 / 3)
+    recommender.score(HISTORIES, ["hat"])
+    assert sum(items_scored) == 5  # once for each of the users
+    items_scored.clear()
+    answer = recommender.score(HISTORIES, ["hat", "socks"])
+    assert sum(items_scored) == 5 + 1  # once for all users
+    expected = catalogue_scores(recommender, [(user, "hat") for user in HISTORIES])
+    assert answer.filter(item_id="hat")["score"].to_list() == pytest.approx(expected, abs=1e-5)
 
 
 @given(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, DropRows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference import scorer as scorer_module
@@ -235,7 +237,6 @@ def test_a_list_of_candidates_is_for_all_users(recommender: Recommender) -> None
     [
         ({"users": ["anne"]}, "user 'anne' is not in the dataset .*; did you mean 'ann'"),
         ({"users": "ann"}, "users: a list of ids, not 'ann'"),
-        ({}, "give either histories or users"),
         ({"histories": [["hat"]], "users": ["ann"]}, "give either histories or users"),
         ({"histories": [["hat"]], "k": 6}, "k=6: must be from 1 to 5, the size of the catalogue"),
         ({"histories": [[]], "k": 0}, "k=0: must be from 1 to 5"),
@@ -258,14 +259,121 @@ def test_wrong_arguments_are_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_unknown_candidates_are_named(recommender: Recommender) -> None:
+def test_unknown_candidates_are_refused_if_asked_for(recommender: Recommender) -> None:
     with pytest.raises(InputError, match="candidate item 'scarf' is not in the catalogue"):
-        recommender.score([["hat"]], ["boots", "scarf"])
+        recommender.score([["hat"]], ["boots", "scarf"], strict=True)
     pairs = pl.DataFrame({"user_id": [0, 4], "item_id": ["hat", "hat"]})
     with pytest.raises(InputError, match="user 4 is not in the histories"):
-        recommender.score([["hat"]], pairs)
+        recommender.score([["hat"]], pairs, strict=True)
     with pytest.raises(InputError, match="candidates: no column 'item_id'"):
         recommender.score([["hat"]], pairs.select("user_id"))
+    for nothing_known in (["scarf", "tie"], pairs.with_columns(user_id=7)):
+        with pytest.raises(InputError, match="is not in the"):
+            recommender.score([["hat"]], nothing_known)
+
+
+def test_unknown_candidates_are_counted_named_and_left_out(
+    recommender: Recommender, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = pl.DataFrame(
+        [(0, "scarf"), (0, "hat"), (4, "hat"), (0, "tie"), (0, "cap"), (0, "tie"), (0, "gown")],
+        schema=["user_id", "item_id"],
+        orient="row",
+    )
+    with caplog.at_level(logging.WARNING):
+        answer = recommender.score([["boots"]], pairs)
+    assert answer.select("user_id", "item_id").rows() == [(0, "hat")]
+    items, users = caplog.messages
+    assert "5 of 7 candidates are left out: candidate item 'scarf', 'tie', 'cap', … is not" in items
+    assert users == "1 of 7 candidates are left out: user 4 is not in the histories"
+    assert len(recommender.score([["boots"], ["hat"]], ["scarf", "hat"])) == 2
+
+
+HISTORIES = {"x": ["hat", "boots"], "y": ["socks"], "new": []}
+PAIRS = [("x", "socks"), ("x", "hat"), ("y", "boots")]
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        {"x": ["socks", "hat"], "new": [], "y": ("boots",)},
+        [["socks", "hat"], pl.Series(["boots"]), []],
+        pl.DataFrame(PAIRS, schema=["user_id", "item_id"], orient="row"),
+        pl.DataFrame(PAIRS, schema=["who", "what"], orient="row").with_columns(query=1),
+        pd.DataFrame(PAIRS, columns=["who", "item_id"]),
+    ],
+)
+def test_candidates_come_for_each_user_in_any_form(
+    tiny_bundle: ModelBundle, candidates: Any
+) -> None:
+    data = DataConfig(columns=Columns(user_id="who", item_id="what", timestamp="at"))
+    experiment = tiny_bundle.experiment.model_copy(update={"data": data})
+    answer = pl.DataFrame(
+        Recommender(replace(tiny_bundle, experiment=experiment)).score(HISTORIES, candidates)
+    )
+    assert answer.select("user_id", "item_id").rows() == PAIRS
+    expected = Recommender(tiny_bundle).score(HISTORIES, ["socks", "hat", "boots"])
+    scores = {(user, item): score for user, item, score, _ in expected.rows()}
+    assert answer["score"].to_list() == pytest.approx([scores[pair] for pair in PAIRS], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "items", [pl.Series(["hat", "socks"]), pd.Series(["hat", "socks"]), np.array(["hat", "socks"])]
+)
+def test_candidates_for_all_users_come_as_a_column_too(
+    recommender: Recommender, items: Any, tmp_path: Path
+) -> None:
+    expected = recommender.score(HISTORIES, ["hat", "socks"])
+    assert_frame_equal(recommender.score(HISTORIES, items), expected)
+    pl.DataFrame({"item_id": list(items)}).write_csv(tmp_path / "items.csv")
+    assert_frame_equal(recommender.score(HISTORIES, tmp_path / "items.csv"), expected)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ([["hat"]], "candidates: 1 lists for 3 users"),
+        ([["hat"], "hat", ["hat"]], "a list of item ids for each user, not 'hat'"),
+        (["hat", None], "candidate items: an id is missing"),
+        (pl.DataFrame({"item_id": ["hat"], "usr": [1]}), "no column 'user_id' among item_id, usr"),
+        (pl.DataFrame({"item_id": ["hat"], "user_id": [None]}), "'user_id': an id is missing"),
+    ],
+)
+def test_wrong_candidates_are_refused(
+    recommender: Recommender, candidates: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        recommender.score(HISTORIES, candidates)
+
+
+def test_all_users_of_the_dataset_are_answered(
+    recommender: Recommender, tiny_dataset: PreparedDataset
+) -> None:
+    answer = recommender.recommend(k=1)
+    assert answer["user_id"].to_list() == tiny_dataset.user_ids.to_list()
+    pairs = pl.DataFrame({"user_id": ["eve", "nobody", "ann"], "item_id": ["hat", "hat", "socks"]})
+    scored = recommender.score(candidates=pairs)
+    assert scored["user_id"].to_list() == ["eve", "ann"]
+    assert_frame_equal(scored, recommender.score(users=["ann", "eve"], candidates=pairs))
+    with pytest.raises(InputError, match="give either histories or users, or load a dataset"):
+        Recommender(recommender.bundle).recommend()
+
+
+def test_a_user_of_the_dataset_is_explained(recommender: Recommender) -> None:
+    parts = recommender.explain(user="bob", item="socks")
+    assert parts["contribution"].is_sorted(descending=True)
+    history = ["boots", "hat", "boots", "socks"]
+    assert_frame_equal(parts, recommender.explain(history, "socks"))
+    log = pl.DataFrame({"user_id": 1, "item_id": history, "timestamp": range(4)})
+    assert isinstance(recommender.explain(log.to_pandas(), "socks"), pd.DataFrame)
+    wrong: list[dict[str, Any]] = [
+        {"item": "socks"},
+        {"history": history, "user": "bob", "item": "hat"},
+        {"history": history},
+    ]
+    for arguments in wrong:
+        with pytest.raises(InputError, match="give either a history or a user, and the item"):
+            recommender.explain(**arguments)
 
 
 def test_users_need_a_dataset(tiny_bundle: ModelBundle) -> None:
@@ -296,3 +404,69 @@ def test_scores_of_many_batches_are_those_of_each_user(
         answer = recommender.score(histories, table)
         assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
         assert_frame_equal(answer.select("user_id", "item_id"), table)
+
+
+def test_a_raw_log_and_its_purchases_get_the_same_recommendations(tiny_bundle: ModelBundle) -> None:
+    rule = DropRows(reason="views", column="event", matches="view")
+    data = DataConfig(drop=(rule,), duplicates="last", session_gap=10)
+    experiment = tiny_bundle.experiment.model_copy(update={"data": data})
+    recommender = Recommender(replace(tiny_bundle, experiment=experiment))
+    raw = pl.DataFrame(
+        [
+            ("ann", "jacket", 1, "buy"),
+            ("ann", "hat", 20, "buy"),
+            ("ann", "socks", 21, "view"),
+            ("ann", "boots", 22, "buy"),
+            ("ann", "hat", 23, "buy"),
+            ("ann", "gloves", 24, "view"),
+            ("bob", "gloves", 25, "view"),
+        ],
+        schema=["user_id", "item_id", "timestamp", "event"],
+        orient="row",
+    )
+    expected = Recommender(tiny_bundle).recommend({"ann": ["boots", "hat"], "bob": []}, k=4)
+    assert_frame_equal(recommender.recommend(raw, k=4), expected)
+
+
+@pytest.mark.parametrize("retrieve", [None, 3])
+def test_only_allowed_items_are_recommended(recommender: Recommender, retrieve: int | None) -> None:
+    histories: dict[str, list[str]] = {"ann": ["hat"], "new": []}
+    everything = recommender.recommend(histories, k=5, seen="allow")
+    for arguments, allowed in (
+        ({"allow": ["boots"]}, ["boots"]),
+        ({"allow": pl.Series(["boots", "hat", "socks"])}, ["boots", "hat", "socks"]),
+        ({"allow": ["boots", "hat", "socks"], "deny": ["hat", "tie"]}, ["boots", "socks"]),
+        ({"deny": pl.DataFrame({"item_id": ["hat", "gloves"]})}, ["boots", "jacket", "socks"]),
+    ):
+        answer = recommender.recommend(
+            histories,
+            k=3,
+            seen="allow",
+            retrieve=retrieve,
+            **arguments,
+        )
+        expected = everything.filter(pl.col("item_id").is_in(allowed))
+        assert_frame_equal(answer.drop("rank"), expected.drop("rank"), abs_tol=1e-5)
+        assert answer["rank"].to_list() == list(range(1, len(allowed) + 1)) * 2
+    assert len(recommender.recommend({"ann": ["hat"]}, k=3, allow=["hat"])) == 0  # seen
+    with pytest.raises(InputError, match="allowed item 'scarf' is not in the catalogue"):
+        recommender.recommend(histories, k=3, allow=["scarf"])
+
+
+def test_similar_items_have_the_largest_cosine(recommender: Recommender) -> None:
+    table = recommender.embeddings()
+    assert table["item_id"].to_list() == ITEMS
+    weights = recommender.bundle.model.items.weight[1:].detach().numpy()
+    np.testing.assert_array_equal(table["embedding"].to_numpy(), weights)
+    lengths = np.linalg.norm(weights, axis=1)
+    cosines = weights @ weights[1] / (lengths * lengths[1])
+    best = [item for item in np.argsort(-cosines) if item != 1]
+    similar = recommender.similar_items("gloves", k=3)
+    assert similar.columns == ["item_id", "name", "similarity", "rank"]
+    assert similar["item_id"].to_list() == [ITEMS[item] for item in best[:3]]
+    assert similar["similarity"].to_list() == pytest.approx(cosines[best[:3]].tolist(), abs=1e-6)
+    assert len(recommender.similar_items("gloves")) == 4
+    with pytest.raises(InputError, match="k=0: must be at least 1"):
+        recommender.similar_items("gloves", k=0)
+    with pytest.raises(InputError, match="item 'glove' is not in the catalogue; .* 'gloves'"):
+        recommender.similar_items("glove")

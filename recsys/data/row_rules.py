@@ -1,0 +1,94 @@
+"""The rules that make histories of the rows of a log: one place for a dataset and for a bundle.
+
+`prepare` reads the log of a dataset by these functions, and a bundle the logs that it scores. A
+rule that is added here holds for both, so that a model never reads other histories than it was
+trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.data.log import InteractionLog, filter_log
+from recsys.data.missing import without_missing_words
+from recsys.data.row_filters import drop_rows
+from recsys.data.sessions import split_sessions
+from recsys.data.where import keep_where, where_columns
+
+_OF_THE_DATASET = {
+    "min_user_interactions": 1,
+    "min_item_interactions": 1,
+    "k_core": False,
+    "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
+}
+"""Settings that choose the users, items and dates of a dataset, as they are for a bundle: scoring
+is for all users, and for later dates. Items outside the catalogue are unknown to it anyway."""
+
+
+def for_scoring(config: DataConfig) -> DataConfig:
+    """Return the settings of a dataset without those that do not concern a history."""
+    return config.model_copy(update=_OF_THE_DATASET)
+
+
+def rule_columns(config: DataConfig, names: Sequence[str], origin: str) -> dict[str, str]:
+    """Return the columns that row rules read, each with the name of a rule that needs it.
+
+    Args:
+        config: the rules.
+        names: the columns of the log.
+        origin: its name in messages.
+
+    Raises:
+        InputError: ``where`` is no SQL, or names an unknown column.
+
+    >>> from recsys.config import DropRows
+    >>> rule = DropRows(reason="views", column="event", matches="view")
+    >>> rule_columns(DataConfig(drop=(rule,), where="price > 5"), ["event", "price"], "log")
+    {'event': "data.drop 'views'", 'price': 'data.where'}
+    """
+    ruled = {rule.column: f"data.drop {rule.reason!r}" for rule in config.drop}
+    tested = [] if config.where is None else where_columns(config.where, names, origin)
+    return ruled | dict.fromkeys(tested, "data.where")
+
+
+def keep_interactions(
+    rows: pl.DataFrame, config: DataConfig, columns: Columns, origin: str
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Drop the rows of a raw log that are not interactions: by ``drop`` first, then by ``where``.
+
+    Args:
+        rows: the rows, with the columns of the rules.
+        config: the rules.
+        columns: the names of the columns.
+        origin: the name of the log in messages.
+
+    Returns:
+        The other rows, in their order, and the number of dropped rows for each reason.
+
+    Raises:
+        InputError: a rule does not apply to the values of its column; see `keep_where`.
+    """
+    dropped: dict[str, int] = {}
+    if config.drop or config.where is not None:
+        # Words such as NULL are missing ids, which a rule or condition may ask for.
+        ids = (columns.user_id, columns.item_id)
+        rows = rows.with_columns(without_missing_words(rows[name]) for name in ids)
+    if config.drop:
+        rows, dropped = drop_rows(rows, config.drop, origin)
+    if config.where is not None:
+        rows, without = keep_where(rows, config.where, origin)
+        dropped["where"] = dropped.get("where", 0) + without
+    return rows, dropped
+
+
+def select_interactions(log: InteractionLog, config: DataConfig) -> InteractionLog:
+    """Split users into sessions, then drop rows: see `split_sessions` and `filter_log`.
+
+    Raises:
+        InputError: no user is left.
+    """
+    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
+    return filter_log(sessions, config)

@@ -1,0 +1,134 @@
+"""Candidates to score in the caller's raw ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from narwhals.typing import IntoSeries
+from numpy.typing import NDArray
+
+from recsys.config import Columns
+from recsys.data.histories import PAD
+from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+from recsys.serving.ids import id_series, report_unknown
+
+Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
+"""Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
+item ids for all users; or a list of item ids for each user, by user id or in the order of the
+histories."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawCandidates:
+    """N candidates in raw ids, in the caller's order.
+
+    Without users and offsets, they are the candidates of every user.
+    """
+
+    items: pl.Series
+    """Shape [N]: item ids."""
+    users: pl.Series | None = None
+    """Shape [N]: the user that each is a candidate of."""
+    offsets: NDArray[np.int64] | None = None
+    """Shape [B + 1]: where the candidates of each history start, if they come in its order."""
+
+    @classmethod
+    def read(cls, source: Candidates, columns: Columns) -> RawCandidates:
+        """Read candidates.
+
+        Args:
+            source: see `Candidates`.
+            columns: the names of the training log's columns, which a table may have too.
+
+        Raises:
+            InputError: the table cannot be read or lacks a column; an id is missing, or is neither
+                an integer nor text.
+
+        >>> ragged = RawCandidates.read([["hat"], [], ["hat", "boots"]], Columns())
+        >>> ragged.items.to_list(), ragged.offsets.tolist()
+        (['hat', 'hat', 'boots'], [0, 1, 1, 3])
+        """
+        if isinstance(source, Mapping):
+            lists = [list(items) for items in source.values()]
+            users = id_series(source, "users of the candidates")
+            counts = pl.Series([len(items) for items in lists], dtype=pl.Int64)
+            rows = pl.Series(np.repeat(np.arange(len(lists)), counts.to_numpy()))
+            return cls(id_series(chain.from_iterable(lists), "candidate items"), users.gather(rows))
+        if isinstance(source, Sequence) and not isinstance(source, str):
+            nested = [isinstance(items, list | tuple | np.ndarray | pl.Series) for items in source]
+            if not any(nested):
+                return cls(id_series(source, "candidate items"))
+            if not all(nested):
+                single = source[nested.index(False)]
+                raise InputError(f"candidates: a list of item ids for each user, not {single!r}")
+            lists = [list(items) for items in source]
+            offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+            return cls(id_series(chain.from_iterable(lists), "candidate items"), offsets=offsets)
+        if isinstance(source, np.ndarray):
+            return cls.read(source.tolist(), columns)
+        series: object = nw.from_native(source, pass_through=True, allow_series=True)
+        if isinstance(series, nw.Series):
+            return cls(id_series(series.to_list(), "candidate items"))
+        return cls._from_table(cast("TableSource", source), columns)
+
+    @classmethod
+    def _from_table(cls, source: TableSource, columns: Columns) -> RawCandidates:
+        origin = str(source) if isinstance(source, str | os.PathLike) else "candidates"
+        table = read_table(source, origin=origin)
+        names = {
+            role: name if name in table.columns else role
+            for role, name in (("user_id", columns.user_id), ("item_id", columns.item_id))
+        }
+        if table.columns == [names["item_id"]]:
+            return cls(_ids(table, names["item_id"], origin))
+        table = read_table(table, list(names.values()), origin)
+        items, users = _ids(table, names["item_id"], origin), _ids(table, names["user_id"], origin)
+        return cls(items, users)
+
+
+def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
+    """Return a column of ids; integers and text are not copied."""
+    ids = table[name]
+    typed = ids.dtype.is_integer() or ids.dtype == pl.String
+    return ids if typed and not ids.null_count() else id_series(ids, f"{origin}: column {name!r}")
+
+
+def allowed_items(
+    allow: Candidates | None, deny: Candidates | None, columns: Columns, catalogue: Vocabulary
+) -> NDArray[np.bool_] | None:
+    """Return whether each item token may be recommended [I + 1]; None if all may.
+
+    Args:
+        allow: the only items to recommend, if any are given.
+        deny: items that are not recommended; those outside the catalogue never are.
+        columns: see `RawCandidates.read`.
+        catalogue: the items that can be recommended.
+
+    Raises:
+        InputError: the items cannot be read, or none of ``allow`` is in the catalogue.
+
+    >>> hats = Vocabulary(pl.Series(["beret", "bowler", "cap"]))
+    >>> allowed_items(None, ["cap"], Columns(), hats).tolist()
+    [False, True, True, False]
+    """
+    if allow is None and deny is None:
+        return None
+    allowed = np.full(len(catalogue) + 1, allow is None)
+    if allow is not None:
+        items = RawCandidates.read(allow, columns).items
+        tokens, place = catalogue.encode(items), "catalogue"
+        report_unknown(tokens, items, catalogue, "allowed item", place, strict=False)
+        allowed[tokens] = True
+    if deny is not None:
+        allowed[catalogue.encode(RawCandidates.read(deny, columns).items)] = False
+    allowed[PAD] = False
+    return allowed

@@ -1,0 +1,91 @@
+"""The answer for a user of whom the model knows nothing: the most popular items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys.data.histories import Histories
+from recsys.inference.allowed_items import AllowedItems
+from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Scorer
+from recsys.inference.two_stages import TwoStages
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.inputs import UserHistories
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PopularityFallback:
+    """Scores of a model, and of popularity for empty histories. A `Scorer`."""
+
+    model: Scorer
+    popularity: Tensor
+    """Shape [I + 1]: the score of each item token; -inf for PAD."""
+
+    @classmethod
+    def of(cls, scorer: Scorer, counts: NDArray[np.float32]) -> PopularityFallback:
+        """Add the popularity of a bundle's items [I] to its scorer."""
+        return cls(scorer, torch.cat([torch.tensor([-torch.inf]), torch.from_numpy(counts)]))
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.model.num_items
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`; the scores are on the CPU."""
+        rows = np.flatnonzero(histories.lengths)
+        if candidates is None:
+            scores = self.popularity.repeat(len(histories), 1)
+        else:
+            scores = self.popularity[torch.from_numpy(candidates.astype(np.int64))]
+        if len(rows):
+            own = None if candidates is None else candidates[rows]
+            scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
+        return scores
+
+
+def scorer_of(
+    bundle: ModelBundle,
+    seen: Seen = "allow",
+    retrieve: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Scorer:
+    """Return the scorer of a bundle, with popularity for empty histories.
+
+    Args:
+        bundle: the model, or the baseline.
+        seen: for two stages: with "filter", no item of the history is retrieved.
+        retrieve: how many items target attention ranks; all if None.
+        allowed: whether each item token may be recommended [I + 1]; if None, all may.
+
+    Raises:
+        InputError: ``retrieve`` is given, and the model has no target attention.
+    """
+    scorer = bundle.scorer
+    if retrieve is not None:
+        first = bundle.retriever
+        first = first if allowed is None else AllowedItems(first, allowed)
+        scorer = TwoStages(first, scorer, retrieve, seen)
+    scorer = PopularityFallback.of(scorer, bundle.popularity)
+    return scorer if allowed is None else AllowedItems(scorer, allowed)
+
+
+def answer_table(
+    queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
+) -> pl.DataFrame:
+    """Return one line per pair [N] of a user, given by row, and an item, with its source."""
+    sources = np.where(queries.histories.lengths == 0, "popularity", "model")
+    return pl.DataFrame(
+        {
+            "user_id": queries.user_ids.gather(rows),
+            "item_id": items,
+            "score": scores,
+            "source": pl.Series(sources, dtype=pl.String).gather(rows),
+        }
+    )

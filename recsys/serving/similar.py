@@ -1,0 +1,59 @@
+"""Item embeddings, and the items whose embeddings are most similar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch.nn.functional import normalize
+
+from recsys.errors import InputError
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.ids import known_tokens
+
+
+@torch.inference_mode()
+def item_embeddings(bundle: ModelBundle) -> pl.DataFrame:
+    """Return item_id and embedding, an array of D float32, of the I items of a model.
+
+    Features of the items are part of the embeddings.
+
+    Raises:
+        InputError: the bundle holds a baseline, which has no embeddings.
+    """
+    table = bundle.model.items.table()[1:].float().cpu().numpy()
+    array = pl.Series("embedding", table, dtype=pl.Array(pl.Float32, table.shape[1]))
+    return bundle.item_table.select("item_id").with_columns(array)
+
+
+@torch.inference_mode()
+def similar_items(bundle: ModelBundle, item: Any, k: int) -> pl.DataFrame:
+    """Find the k items whose embeddings have the largest cosine with that of an item.
+
+    Args:
+        bundle: the model.
+        item: the item's id; it is not among the found ones.
+        k: the number of items; fewer if the catalogue has no more.
+
+    Returns:
+        item_id, the item's name or title if the item table has them, similarity (the cosine) and
+        rank (from 1), the most similar first; equal ones in the order of the catalogue.
+
+    Raises:
+        InputError: the item is not in the catalogue; k is below 1; the bundle holds
+            a baseline, which has no embeddings.
+    """
+    if k < 1:
+        raise InputError(f"k={k}: must be at least 1")
+    k = min(k, bundle.num_items - 1)
+    token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
+    directions = normalize(bundle.model.items.table()[1:].float(), dim=1)
+    cosines = (directions @ directions[token - 1]).cpu().numpy()
+    cosines[token - 1] = -np.inf
+    best = np.argsort(-cosines, kind="stable")[:k]
+    return bundle.item_table.select("item_id", *bundle.name_columns)[best].with_columns(
+        pl.Series("similarity", cosines[best]),
+        pl.Series("rank", np.arange(1, k + 1), dtype=pl.Int32),
+    )

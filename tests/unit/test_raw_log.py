@@ -1,0 +1,238 @@
+"""Histories of a raw log: the bundle reads what the dataset was prepared of."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from recsys.config import Columns, DataConfig, DropRows, GlobalTime
+from recsys.data.prepared import prepare
+from recsys.data.vocabulary import Vocabulary
+from recsys.errors import InputError
+from recsys.serving.inputs import UserHistories
+
+VIEWS = DropRows(reason="views", column="event", matches="^view$")
+NO_EVENT = DropRows(reason="no event", column="event", missing=True)
+RETURNS = DropRows(reason="returns", column="quantity", below=1)
+BOUGHT, SOLD = "event = 'buy'", "quantity > 0 or event is null"
+RENAMED = Columns(user_id="who", item_id="what", timestamp="at")
+SPLITS = ["leave_last_out", "leave_last_basket_out", "user_holdout", "global_time"]
+
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "columns": st.sampled_from(
+        [None, RENAMED, Columns(position="line"), RENAMED.model_copy(update={"position": "line"})]
+    ),
+    "drop": st.sets(st.sampled_from([VIEWS, NO_EVENT, RETURNS])).map(tuple),
+    "where": st.sampled_from([None, BOUGHT, SOLD]),
+    "since": st.none() | st.integers(0, 20),
+    "keep": st.sampled_from([(), ("quantity",)]),
+    "session_gap": st.none() | st.integers(1, 8),
+    "duplicates": st.sampled_from(["keep", "drop_exact", "first", "last"]),
+    "min_user_interactions": st.integers(1, 2),
+    "min_item_interactions": st.integers(1, 2),
+    "k_core": st.booleans(),
+    "split": st.sampled_from(SPLITS),
+}
+NOT_OF_A_HISTORY = {"source", "mirror", "header"}
+"""Settings that say where the log is, and how it is written."""
+
+
+def rows(size: int = 25) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    row = st.tuples(
+        st.integers(1, 11),  # users; as text, "u10" comes before "u2"
+        st.sampled_from("abcd"),
+        st.integers(0, 30),
+        st.sampled_from(["buy", "view", None]),
+        st.integers(0, 3),
+    )
+    return st.lists(row, min_size=1, max_size=size)
+
+
+def raw_log(drawn: list[tuple[Any, ...]], times: str, ids: str) -> pl.DataFrame:
+    schema = ["user_id", "item_id", "timestamp", "event", "quantity"]
+    log = pl.DataFrame(drawn, schema=schema, orient="row", infer_schema_length=None)
+    begin = datetime(2024, 1, 1, tzinfo=UTC)
+    dates = [begin + timedelta(seconds=time) for time in log["timestamp"]]
+    forms: dict[str, Any] = {
+        "integers": log["timestamp"],
+        "numbers": log["timestamp"] + 0.5,
+        "dates": dates,
+        "text": [date.isoformat() for date in dates],
+    }
+    line = pl.Series(range(len(log) - 1, -1, -1))
+    return log.with_columns(
+        pl.Series("timestamp", forms[times]),
+        pl.col("event").cast(pl.String),
+        pl.col("user_id") if ids == "integers" else pl.format("u{}", "user_id"),
+        line=line,
+    )
+
+
+def kept_times(log: pl.DataFrame, data: DataConfig) -> dict[Any, list[int]]:
+    """The times of each user's rows that no rule drops, ascending: written once more, plainly."""
+    times: dict[Any, list[int]] = {}
+    for row, time in zip(log.to_dicts(), log["second"], strict=True):
+        dropped = (
+            (VIEWS in data.drop and row["event"] == "view")
+            or (NO_EVENT in data.drop and row["event"] is None)
+            or (RETURNS in data.drop and row["quantity"] < 1)
+            or (data.where == BOUGHT and row["event"] != "buy")
+            or (data.where == SOLD and not (row["quantity"] > 0 or row["event"] is None))
+        )
+        if not dropped:
+            times.setdefault(row["user_id"], []).append(time)
+    return {user: sorted(seconds) for user, seconds in times.items()}
+
+
+def newest_session(times: list[int], gap: int | None) -> str:
+    if gap is None:
+        return ""
+    later = sum(b - a > gap for a, b in pairwise(times))
+    return f"#{1 + later}"
+
+
+def history(read: UserHistories, user: int) -> list[tuple[int, int]]:
+    one = read.histories[user : user + 1]
+    assert one.times is not None
+    return list(zip(one.items.tolist(), one.times.tolist(), strict=True))
+
+
+@settings(max_examples=60)
+@given(
+    drawn=rows(),
+    data=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
+    times=st.sampled_from(["integers", "numbers", "dates", "text"]),
+    ids=st.sampled_from(["integers", "text"]),
+    plain=st.booleans(),
+)
+def test_a_raw_log_gives_the_histories_of_the_dataset(
+    drawn: list[tuple[Any, ...]], data: DataConfig, times: str, ids: str, plain: bool
+) -> None:
+    log = raw_log(drawn, times, ids)
+    names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
+    trained = log.rename(names) if data.columns and data.columns.user_id == "who" else log
+    seconds = log.with_columns(second=pl.Series([row[2] for row in drawn]))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            dataset = prepare(trained, data, Path(folder, "data"))
+        except InputError:
+            assume(False)
+        read = UserHistories.from_raw(log if plain else trained, dataset.config, dataset.vocabulary)
+        known = set(dataset.user_ids)
+        users = {
+            user: str(user) + session if (session := newest_session(of, data.session_gap)) else user
+            for user, of in kept_times(seconds, data).items()
+        }
+        assert read.user_ids.to_list() == sorted(set(log["user_id"]))
+        for number, user in enumerate(read.user_ids):
+            if users.get(user) in known:  # else filtered for its rarity
+                expected = UserHistories.from_dataset([users[user]], dataset, dataset.vocabulary)
+                assert history(read, number) == history(expected, 0)
+
+
+def test_every_setting_of_data_is_drawn() -> None:
+    """A new setting either changes histories, and must be drawn, or it does not."""
+    assert DRAWN.keys() | NOT_OF_A_HISTORY == set(DataConfig.model_fields)
+
+
+CATALOGUE = Vocabulary(pl.Series(["a", "b", "c"]))
+
+
+def read(log: pl.DataFrame, **fields: Any) -> UserHistories:
+    return UserHistories.from_raw(log, DataConfig(**fields), CATALOGUE)
+
+
+def test_views_are_no_purchases(caplog: pytest.LogCaptureFixture) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": [7, 7, 7, 5],
+            "item_id": ["a", "b", "c", "a"],
+            "timestamp": [1, 2, 3, 4],
+            "event": ["buy", "view", "buy", "view"],
+        }
+    )
+    with caplog.at_level(logging.WARNING):
+        found = read(log, drop=(VIEWS,))
+    assert found.user_ids.to_list() == [5, 7]
+    assert found.histories.offsets.tolist() == [0, 0, 2]
+    assert found.histories.items.tolist() == [1, 3]
+    assert caplog.messages == [
+        "histories: 1 of 2 users have no row left by views: they get the most popular items"
+    ]
+    nobody = read(log.filter(event="view"), drop=(VIEWS,))
+    assert nobody.user_ids.to_list() == [5, 7]
+    assert nobody.histories.lengths.tolist() == [0, 0]
+
+
+def test_conditions_and_early_rows_leave_users_without_history() -> None:
+    log = pl.DataFrame(
+        {"user_id": [7, 7, 5], "item_id": ["a", "b", "c"], "timestamp": [1, 2, 3], "event": "buy"}
+    )
+    late = read(log, since=2)
+    assert late.user_ids.to_list() == [5, 7]
+    assert late.histories.items.tolist() == [3, 2]
+    for nothing in ({"since": 9}, {"where": "event = 'view'"}):
+        found = read(log, **nothing)
+        assert found.user_ids.to_list() == [5, 7]
+        assert found.histories.lengths.tolist() == [0, 0]
+
+
+def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
+    log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
+    with pytest.raises(InputError, match="no column 'event', which data.drop 'views' of") as error:
+        read(log, drop=(VIEWS,))
+    assert "\n" not in str(error.value)
+    lists = UserHistories.from_raw({7: ["a"]}, DataConfig(drop=(VIEWS,)), CATALOGUE)
+    assert lists.histories.items.tolist() == [1]
+
+
+def test_rules_find_a_column_that_is_called_plainly() -> None:
+    rule = DropRows(reason="tests", column="who", matches="^test")
+    log = pl.DataFrame({"user_id": ["test1", "b"], "item_id": ["a", "b"], "timestamp": [1, 2]})
+    found = read(log, columns=RENAMED, drop=(rule,))
+    assert found.user_ids.to_list() == ["b", "test1"]
+    assert found.histories.lengths.tolist() == [1, 0]
+
+
+def test_the_newest_session_is_the_history_under_the_users_own_id() -> None:
+    log = pl.DataFrame(
+        {"user_id": [10, 10, 10, 9], "item_id": ["a", "b", "c", "a"], "timestamp": [1, 9, 10, 3]}
+    )
+    found = read(log, session_gap=5)
+    assert found.user_ids.to_list() == [9, 10]
+    assert found.histories.items.tolist() == [1, 2, 3]
+    assert found.histories.offsets.tolist() == [0, 1, 3]
+
+
+def test_the_tenth_session_is_newer_than_the_ninth() -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": ["u"] * 11 + ["u!"],
+            "item_id": ["a"] * 10 + ["c", "b"],
+            "timestamp": [10 * n for n in range(12)],
+        }
+    )
+    found = read(log, session_gap=5)
+    assert found.user_ids.to_list() == ["u", "u!"]
+    assert found.histories.items.tolist() == [3, 2]
+
+
+def test_rows_after_the_end_of_the_split_are_read() -> None:
+    log = pl.DataFrame({"user_id": [7, 7], "item_id": ["a", "b"], "timestamp": [1, 9]})
+    split = GlobalTime(test_from=3, valid_from=2, test_until=5)
+    assert read(log, split=split).histories.items.tolist() == [1, 2]
+
+
+def test_minimum_numbers_of_interactions_are_those_of_the_dataset_only() -> None:
+    log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
+    found = read(log, min_user_interactions=5, min_item_interactions=5, k_core=True)
+    assert found.histories.items.tolist() == [1]

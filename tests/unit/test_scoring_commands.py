@@ -1,0 +1,171 @@
+"""The commands that use a trained bundle."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.held_out import find_holdout
+from recsys.evaluation.tables.rank import evaluate
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.held_out import for_evaluation
+from recsys.serving.recommender import Recommender
+
+
+@pytest.fixture(scope="session")
+def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
+    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output or result.exception
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code != 0
+    assert isinstance(result.exception, InputError), result.exception
+    return str(result.exception)
+
+
+def test_all_users_of_a_dataset_get_recommendations(
+    recommender: Recommender,
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "best.parquet"
+    run("recommend", tiny_bundle.path, "--data", tiny_dataset.path, "-k", 2, "--out", out)
+    assert_frame_equal(pl.read_parquet(out), recommender.recommend(k=2))
+
+
+def test_users_of_a_dataset_are_scored(
+    recommender: Recommender,
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+) -> None:
+    known = ["score", tiny_bundle.path, "--data", tiny_dataset.path, "--json"]
+    shown = run(*known, "--user", "ann", "--item", "socks", "--item", "hat")
+    expected = recommender.score(users=["ann"], candidates=["socks", "hat"])
+    assert_frame_equal(pl.DataFrame(json.loads(shown)), expected, check_dtypes=False)
+    pairs = pl.DataFrame({"user_id": ["eve", "ann"], "item_id": ["hat", "socks"]})
+    pairs.write_csv(tmp_path / "pairs.csv")
+    expected = recommender.score(users=["ann", "eve"], candidates=pairs)
+    shown = run(*known, tmp_path / "pairs.csv")
+    assert_frame_equal(pl.DataFrame(json.loads(shown)), expected, check_dtypes=False)
+
+
+def test_unknown_candidates_are_refused_if_strict(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    known = ["score", tiny_bundle.path, "--data", tiny_dataset.path, "--user", "ann", "--json"]
+    items = ["--item", "boots", "--item", "scarf"]
+    assert len(json.loads(run(*known, *items))) == 1
+    assert "'scarf' is not in the catalogue" in refused(*known, *items, "--strict")
+
+
+def test_score_says_which_files_it_needs(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    score = ["score", tiny_bundle.path]
+    assert "give HISTORIES and CANDIDATES here, not 0 files" in refused(*score)
+    assert "give HISTORIES here, not 2 files" in refused(*score, "a", "b", "--item", "hat")
+    assert "give CANDIDATES here" in refused(*score, "--data", tiny_dataset.path)
+
+
+def test_a_table_is_cut_and_names_the_items(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    shown = run("recommend", tiny_bundle.path, "--data", tiny_dataset.path, "-k", 5)
+    lines = shown.splitlines()
+    rows = len(Recommender.load(tiny_bundle.path, tiny_dataset.path).recommend(k=5))
+    assert rows < 20
+    assert len(lines) == 1 + rows
+    assert "Snow boots" in shown
+    many = [argument for n in range(7) for argument in ("--item", ["hat", "boots", "socks"][n % 3])]
+    shown = run("score", tiny_bundle.path, "--data", tiny_dataset.path, *many)
+    lines = shown.splitlines()
+    assert len(lines) == 1 + 20 + 1
+    assert lines[-1] == "… 22 more rows: --out FILE"
+    one = [argument for _ in range(25) for argument in ("--item", "hat")]
+    shown = run("score", tiny_bundle.path, "--data", tiny_dataset.path, "--user", "ann", *one)
+    assert len(shown.splitlines()) == 1 + 25  # all of the first user
+    everything = run("score", tiny_bundle.path, "--data", tiny_dataset.path, *many, "--json")
+    assert len(json.loads(everything)) == 42
+
+
+def test_explanations_are_sorted(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> None:
+    arguments = ["--user", "ann", "--item", "socks", "--data", tiny_dataset.path, "--json"]
+    parts = json.loads(run("explain", tiny_bundle.path, *arguments))
+    contributions = [part["contribution"] for part in parts]
+    assert contributions == sorted(contributions, reverse=True)
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> PreparedDataset:
+    """Other users at later times; tokens differ, since the anorak comes first in the alphabet."""
+    purchases = {
+        7: ["anorak", "boots", "hat", "anorak"],
+        8: ["hat", "socks", "boots"],
+        9: ["anorak", "hat", "anorak"],
+    }
+    rows = [
+        (user, item, 100 + time)
+        for user, items in purchases.items()
+        for time, item in enumerate(items)
+    ]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    return prepare(log, out=tmp_path / "later")
+
+
+def test_a_bundle_is_evaluated_on_a_later_log(
+    tiny_bundle: ModelBundle, later: PreparedDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        mapped = for_evaluation(tiny_bundle, later, "test")
+    (message,) = caplog.messages
+    assert "2 of 3 test targets are not in the model's catalogue and are left out" in message
+    holdout = find_holdout(mapped, "test", "unknown")
+    assert tiny_bundle.vocabulary.decode(holdout.targets).to_list() == ["boots"]
+    assert tiny_bundle.vocabulary.decode(holdout.histories.items).to_list() == ["hat", "socks"]
+    table = evaluate(tiny_bundle.scorer, holdout, "test", "allow")
+    best = Recommender(tiny_bundle).recommend([["hat", "socks"]], k=5, seen="allow")
+    assert table.ranks.tolist() == best.filter(item_id="boots")["rank"].to_list()
+    shown = run("evaluate", tiny_bundle.path, "--data", later.path, "--json")
+    assert json.loads(shown)[0]["metric"]
+
+
+def test_targets_that_training_may_have_seen_are_warned_of(
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    later: PreparedDataset,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert tiny_bundle.manifest.trained_until == 1  # the newest of the training part
+    earlier = replace(later, timestamps=later.timestamps - 101)
+    unknown = tiny_bundle.manifest.model_copy(update={"trained_until": None})
+    for bundle, dataset in (
+        (tiny_bundle, earlier),
+        (replace(tiny_bundle, manifest=unknown), later),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for_evaluation(bundle, dataset, "test")
+        assert "it may have seen some of them" in caplog.messages[-1]
+    protocol = tiny_bundle.manifest.protocol.model_copy(update={"trained_on": ("train", "valid")})
+    refitted = tiny_bundle.manifest.model_copy(update={"protocol": protocol})
+    with pytest.raises(InputError, match="trained on the validation targets too"):
+        for_evaluation(replace(tiny_bundle, manifest=refitted), tiny_dataset, "valid")
