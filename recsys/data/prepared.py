@@ -22,6 +22,7 @@ from recsys.data.log import InteractionLog, filter_log
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.sessions import split_sessions
 from recsys.data.sources import load_source
+from recsys.data.structure import check_structure, read_array, read_parquet
 from recsys.data.tables import TableSource, read_table
 from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
@@ -75,25 +76,21 @@ class PreparedDataset:
             InputError: it is not such a folder, has another format version, or a file was changed.
         """
         path = Path(path)
-        manifest = Manifest.read(path)
-        manifest.verify(path)
+        return Manifest.load(path, lambda manifest: cls._load(path, manifest))
+
+    @classmethod
+    def _load(cls, path: Path, manifest: Manifest) -> PreparedDataset:
+        """Map the files of a folder that was checked against its manifest."""
         if missing := _FILES - manifest.files.keys():
             raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
         arrays = {
-            name.removesuffix(".npy"): np.load(path / name, mmap_mode="r", allow_pickle=False)
-            for name in manifest.files
+            name.removesuffix(".npy"): read_array(path / name)
+            for name in sorted(_FILES)
             if name.endswith(".npy")
         }
-        return cls(
-            path=path,
-            manifest=manifest,
-            items=arrays["items"],
-            timestamps=arrays["timestamps"],
-            offsets=arrays["offsets"],
-            cuts=arrays["cuts"],
-            user_table=pl.read_parquet(path / "users.parquet"),
-            item_table=pl.read_parquet(path / "items.parquet"),
-        )
+        users, items = read_parquet(path / "users.parquet"), read_parquet(path / "items.parquet")
+        check_structure(path, arrays, users, items)
+        return cls(path, manifest, **arrays, user_table=users, item_table=items)
 
     @property
     def num_users(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,10 @@ class BundleManifest(FolderManifest):
 
     noun: ClassVar[str] = "a model bundle"
     remedy: ClassVar[str] = "train the model again"
-    current_version: ClassVar[int] = 1
+    current_version: ClassVar[int] = 2
+    own_names: ClassVar[re.Pattern[str]] = re.compile(
+        r"(weights|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
+    )
 
     format: Literal["recsys.bundle"] = "recsys.bundle"
     format_version: int = current_version
@@ -147,8 +151,11 @@ class ModelBundle:
                 was written, or the weights do not fit the config.
         """
         path = Path(path)
-        manifest = BundleManifest.read(path)
-        manifest.verify(path)
+        return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
+
+    @classmethod
+    def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
+        """Load the files of a folder that was checked against its manifest."""
         if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
         experiment = load_experiment(path / _CONFIG)

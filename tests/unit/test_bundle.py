@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recsys.data.files import file_sha256
+from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
@@ -27,7 +28,10 @@ def sign(folder: Path, **changes: object) -> None:
     """Make the manifest fit the files again, with fields of it changed."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+    manifest |= changes
+    (folder / "manifest.json").write_text(
+        json.dumps(manifest | {"digest": manifest_digest(manifest)})
+    )
 
 
 def test_opening_a_bundle_gives_what_was_written(
@@ -120,7 +124,7 @@ def test_a_folder_that_is_no_bundle_is_refused(
 
 def test_another_format_version_is_refused(folder: Path) -> None:
     sign(folder, format_version=99)
-    with pytest.raises(InputError, match="format version 99, and this library reads 1"):
+    with pytest.raises(InputError, match="format version 99, and this library reads 2"):
         ModelBundle.open(folder)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from recsys.data.files import file_sha256, new_folder
+from recsys.data.files import file_sha256, new_file, new_folder, recover
+from recsys.data.renames import exchange
+from recsys.errors import InputError
 
 
 def fill(path: Path, text: str) -> None:
@@ -49,11 +52,60 @@ def test_an_interrupted_swap_restores_the_old_folder(
             raise KeyboardInterrupt
         return rename(self, target)
 
+    monkeypatch.setattr("recsys.data.files.exchange", lambda *_: False)  # as on an old file system
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(path, "new")
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
     assert (path / "a.txt").read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="no exchange of folders here")
+def test_two_folders_are_exchanged_in_one_step(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    if not exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("the file system of the tests cannot exchange two folders")
+    assert (tmp_path / "one" / "file").read_text() == "other"
+    assert (tmp_path / "other" / "file").read_text() == "one"
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "one", tmp_path / "none")
+
+
+def test_what_a_killed_writer_left_is_deleted_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    stale = tmp_path / ".out.abcdefgh.writing" / "new"
+    stale.mkdir(parents=True)
+    mine = tmp_path / ".out.backup.writing"  # seven letters: not ours
+    mine.mkdir()
+    with new_folder(tmp_path / "out") as live:
+        (live / "a.txt").write_text("live")
+        assert not stale.exists()
+        fill(tmp_path / "out", "another writer")
+        assert live.is_dir()
+    assert (tmp_path / "out" / "a.txt").read_text() == "live"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", mine.name}
+
+
+def test_a_kill_between_two_renames_is_undone(tmp_path: Path) -> None:
+    work = tmp_path / ".out.abcdefgh.writing"
+    for name in ("old", "new"):
+        (work / name).mkdir(parents=True)
+        (work / name / "a.txt").write_text(name)
+    recover(tmp_path / "out")
+    assert (tmp_path / "out" / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_new_parents_and_files(tmp_path: Path) -> None:
+    with new_file(tmp_path / "a.txt") as file:
+        file.write_text("one")
+        assert not (tmp_path / "a.txt").exists()
+    assert (tmp_path / "a.txt").read_text() == "one"
+    with pytest.raises(InputError, match=r"none/a\.txt: cannot be written: No such file"):
+        with new_file(tmp_path / "none" / "a.txt") as file:
+            file.write_text("one")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_checksum(tmp_path: Path) -> None:
