@@ -74,7 +74,7 @@ def new_file(path: Path) -> Iterator[Path]:
         yield part
         sync(part)
         part.replace(path)
-        _sync_one(path.parent)
+        sync_entries(path.parent)
 
 
 def recover(path: Path) -> None:
@@ -83,9 +83,9 @@ def recover(path: Path) -> None:
     Where two folders cannot be exchanged, a kill between the two renames leaves the path empty; the
     old folder is put back. Folders that another process writes at the moment are left alone.
     """
-    with suppress(OSError):  # a folder of another user: what is there is what can be read
-        with locked(path.parent):
-            _sweep(path)
+    # In a folder of another user, what is there is what can be read.
+    with suppress(OSError), locked(path.parent):
+        _sweep(path)
 
 
 def sync(path: Path) -> None:
@@ -98,10 +98,15 @@ def sync(path: Path) -> None:
         for entry in sorted(path.iterdir()):
             sync(entry)
     if not path.is_symlink():
-        _sync_one(path)
+        sync_entries(path)
 
 
-def _sync_one(path: Path) -> None:
+def sync_entries(path: Path) -> None:
+    """Have the disk store a file, or the names that a folder holds but not what they stand for.
+
+    Raises:
+        OSError: the disk is full or damaged.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -117,7 +122,7 @@ def _make_parents(path: Path) -> None:
     missing = [parent for parent in path.parents if not parent.exists()]
     for parent in reversed(missing):
         parent.mkdir(exist_ok=True)
-        _sync_one(parent.parent)
+        sync_entries(parent.parent)
 
 
 def _put_in_place(new: Path, path: Path, old: Path) -> None:
@@ -128,13 +133,13 @@ def _put_in_place(new: Path, path: Path, old: Path) -> None:
     elif not exchange(new, path):
         path.rename(old)
         try:
-            _sync_one(work)
+            sync_entries(work)
             new.rename(path)
         except BaseException:  # not even an interrupt may lose the old folder
             old.rename(path)
             raise
-    _sync_one(path.parent)
-    _sync_one(work)
+    sync_entries(path.parent)
+    sync_entries(work)
 
 
 @contextmanager
@@ -154,13 +159,12 @@ def _workspace(path: Path) -> Iterator[Path]:
 
 def _sweep(path: Path) -> None:
     """Delete the workspaces of processes that were killed; put back an old folder found there."""
-    for name in glob.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}", root_dir=path.parent):
-        work = path.parent / name
+    for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
         if not free_lock(work):
             continue
         if (work / _OLD).exists() and not path.exists():
             (work / _OLD).rename(path)
-            _sync_one(path.parent)
+            sync_entries(path.parent)
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -14,6 +16,9 @@ from pathlib import Path
 
 from recsys.errors import InputError
 
+logger = logging.getLogger(__name__)
+
+_PAUSE = 0.1
 _BUSY = {errno.EACCES, errno.EAGAIN}
 
 
@@ -22,7 +27,7 @@ class BusyError(InputError):
 
 
 @contextmanager
-def sole_use(path: Path, doing: str) -> Iterator[None]:
+def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     """Hold the path for this process; the lock is a hidden sibling, ``.NAME.lock``.
 
     The file names its holder, and is deleted at the end. One that a killed process left behind is
@@ -31,17 +36,19 @@ def sole_use(path: Path, doing: str) -> Iterator[None]:
     Args:
         path: a file or folder, which need not exist.
         doing: what this process does with it, for the message to another one.
+        patience: how many seconds to wait for another process; a message says so.
 
     Raises:
         BusyError: another process holds it.
         InputError: the lock file cannot be written.
     """
-    lock = path.resolve().parent / f".{path.name}.lock"
+    path = path.resolve()
+    lock = path.with_name(f".{path.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _take(lock)
+        descriptor = _wait(lock, patience)
     except OSError as error:
-        raise InputError(f"{lock}: cannot be written: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     if descriptor is None:
         raise BusyError(f"{path}: in use: {_holder(lock)}; wait for it, or end it")
     try:
@@ -84,6 +91,17 @@ def free_lock(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _wait(lock: Path, patience: float) -> int | None:
+    """Return what `_take` does, after some waiting if need be."""
+    end, told = time.monotonic() + patience, False
+    while (descriptor := _take(lock)) is None and time.monotonic() < end:
+        if not told:
+            logger.info("%s: waiting for %s", lock.parent, _holder(lock))
+        told = True
+        time.sleep(_PAUSE)
+    return descriptor
 
 
 def _take(lock: Path) -> int | None:

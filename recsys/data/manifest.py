@@ -172,7 +172,9 @@ class FolderManifest(Section):
             return True
         except OSError:
             return False
-        return isinstance(fields, dict) and fields.get("format") == cls.model_fields["format"].default
+        return (
+            isinstance(fields, dict) and fields.get("format") == cls.model_fields["format"].default
+        )
 
     @classmethod
     def load_if_valid(cls, folder: Path) -> Self | None:

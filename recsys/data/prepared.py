@@ -13,16 +13,24 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import INTERACTIONS, build_arrays, count_rows, dataset_fingerprint
+from recsys.data.arrays import (
+    INTERACTIONS,
+    build_arrays,
+    count_rows,
+    dataset_fingerprint,
+    write_arrays,
+)
 from recsys.data.features.table import Features
-from recsys.data.files import file_sha256, new_folder
+from recsys.data.files import new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
+from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog, filter_log
-from recsys.data.manifest import MANIFEST, Manifest
+from recsys.data.manifest import Manifest
+from recsys.data.memory import check_memory
 from recsys.data.sessions import split_sessions
 from recsys.data.sources import load_source
-from recsys.data.structure import check_structure, read_array, read_parquet
+from recsys.data.structure import open_arrays
 from recsys.data.tables import TableSource, read_table
 from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
@@ -34,11 +42,8 @@ TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
 """The column of the cuts at which a part of the split starts; the next one is its end."""
-_FILES = {
-    *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
-    *("users.parquet", "items.parquet"),
-}
-"""The files of every prepared dataset; interactions.parquet is optional."""
+_PATIENCE = 600
+"""Seconds to wait for another process that prepares the same folder, often with the same data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +85,10 @@ class PreparedDataset:
 
     @classmethod
     def _load(cls, path: Path, manifest: Manifest) -> PreparedDataset:
-        """Map the files of a folder that was checked against its manifest."""
-        if missing := _FILES - manifest.files.keys():
-            raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
-        arrays = {
-            name.removesuffix(".npy"): read_array(path / name)
-            for name in sorted(_FILES)
-            if name.endswith(".npy")
-        }
-        users, items = read_parquet(path / "users.parquet"), read_parquet(path / "items.parquet")
-        check_structure(path, arrays, users, items)
-        return cls(path, manifest, **arrays, user_table=users, item_table=items)
+        """Map the files of a checked folder."""
+        arrays, users, items = open_arrays(path, manifest.files)
+        mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
+        return cls(path, manifest, *mapped, users, items)
 
     @property
     def num_users(self) -> int:
@@ -176,13 +174,16 @@ class PreparedDataset:
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
         """Return the targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 12 bytes per item. Advancing histories all differ: those of a user with n
-        targets and n earlier interactions have up to 2n² items.
+        Histories take 12 bytes per item, and twice as much for a moment. Advancing histories all
+        differ: those of a user with n targets and n earlier interactions have up to 2n² items.
 
         Args:
             part: the part of the split.
             request_time: if known, histories have the times of their targets, and targets at
                 different times have histories of their own.
+
+        Raises:
+            InputError: the histories need more memory than there is.
         """
         positions = self.target_positions(part)
         inside = positions[self.items[positions.targets] != PAD]
@@ -196,6 +197,11 @@ class PreparedDataset:
             differs[1:] |= np.diff(times) != 0
             request_times = times[differs]
         starts, ends = kept.starts[differs], kept.ends[differs]
+        check_memory(
+            24 * int((ends - starts).sum()),
+            f"{self.path}: the histories of the {len(kept.users):,} {part} targets",
+            "let the split choose fewer (targets: first), or freeze them (history: frozen)",
+        )
         return Holdout(
             users=kept.users,
             targets=self.items[kept.targets],
@@ -274,22 +280,20 @@ def prepare(
     arrays, tables = build_arrays(filtered, item_table, user_table, config)
     fingerprint = dataset_fingerprint(settings, arrays, tables)
     if previous is None or previous.fingerprint != fingerprint:
-        with new_folder(out) as folder:
-            for name, array in arrays.items():
-                np.save(folder / f"{name}.npy", array, allow_pickle=False)
-            for name, table in tables.items():
-                table.write_parquet(folder / f"{name}.parquet")
-            manifest = Manifest(
-                origin=log.origin,
-                log_fingerprint=log.fingerprint,
-                fingerprint=fingerprint,
-                settings=settings,
-                columns=log.columns,
-                ordered_by=log.ordered_by,
-                filtered_on="all rows, including validation and test targets",
-                counts=count_rows(log, arrays, tables),
-                dropped=dict(log.dropped),
-                files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
-            )
-            manifest.write(folder)
+        with sole_use(out, "prepares it", _PATIENCE):
+            previous = Manifest.load_if_valid(out)  # another process may have prepared the same
+            if previous is None or previous.fingerprint != fingerprint:
+                with new_folder(out) as folder:
+                    Manifest(
+                        origin=log.origin,
+                        log_fingerprint=log.fingerprint,
+                        fingerprint=fingerprint,
+                        settings=settings,
+                        columns=log.columns,
+                        ordered_by=log.ordered_by,
+                        filtered_on="all rows, including validation and test targets",
+                        counts=count_rows(log, arrays, tables),
+                        dropped=dict(log.dropped),
+                        files=write_arrays(folder, arrays, tables),
+                    ).write(folder)
     return PreparedDataset.open(out)

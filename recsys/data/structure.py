@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from recsys.data.manifest import MANIFEST, Manifest
 from recsys.errors import InputError
 
 _DTYPES = {"items": np.int32, "timestamps": np.int64, "offsets": np.int64, "cuts": np.int32}
@@ -17,7 +18,28 @@ _BLOCK = 1 << 22
 """Entries that are checked at a time, so that a memory-mapped array is not held as a whole."""
 
 
-def read_array(path: Path) -> NDArray[Any]:
+def open_arrays(
+    path: Path, listed: Collection[str]
+) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
+    """Map the arrays of a dataset, by name, and read its user and item tables.
+
+    Args:
+        path: the folder.
+        listed: the files that its manifest lists.
+
+    Raises:
+        InputError: one of them is not listed or cannot be read, or they do not fit each other.
+    """
+    needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
+    if missing := needed - set(listed):
+        raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
+    arrays = {name: _read_array(path / f"{name}.npy") for name in _DTYPES}
+    users, items = _read_table(path / "users.parquet"), _read_table(path / "items.parquet")
+    _check_structure(path, arrays, users, items)
+    return arrays, users, items
+
+
+def _read_array(path: Path) -> NDArray[Any]:
     """Map an array of a prepared dataset.
 
     Raises:
@@ -36,7 +58,7 @@ def read_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def read_parquet(path: Path) -> pl.DataFrame:
+def _read_table(path: Path) -> pl.DataFrame:
     """Read a table of the library's own.
 
     Raises:
@@ -49,7 +71,7 @@ def read_parquet(path: Path) -> pl.DataFrame:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
 
-def check_structure(
+def _check_structure(
     path: Path, arrays: Mapping[str, NDArray[Any]], users: pl.DataFrame, items: pl.DataFrame
 ) -> None:
     """Check that the arrays of a dataset fit each other and its tables.
@@ -63,32 +85,41 @@ def check_structure(
     Raises:
         InputError: the first array that does not, and what is wrong with it.
     """
-    tokens, offsets, cuts = (arrays[name] for name in ("items", "offsets", "cuts"))
-    count = len(tokens)
-
-    def refuse(name: str, rule: str, found: object) -> None:
-        raise InputError(f"{path / name}: {rule}, not {found}; prepare the dataset again")
-
-    if len(arrays["timestamps"]) != count:
-        refuse("timestamps.npy", f"must have {count} times", len(arrays["timestamps"]))
-    if len(offsets) != len(users) + 1:
-        refuse("offsets.npy", f"must have {len(users) + 1} offsets", len(offsets))
-    if offsets[0] != 0 or offsets[-1] != count:
-        refuse("offsets.npy", f"must go from 0 to {count}", f"from {offsets[0]} to {offsets[-1]}")
-    lengths = np.diff(offsets)
-    if (lengths < 0).any():
-        refuse("offsets.npy", "must ascend", f"by {lengths.min()}")
-    if cuts.shape != (len(users), 3):
-        refuse("cuts.npy", f"must have the shape {(len(users), 3)}", cuts.shape)
-    steps = np.diff(cuts, axis=1, prepend=0, append=lengths[:, None])
-    if (steps < 0).any():
-        row = int(np.argmin(steps.min(axis=1)))
-        refuse("cuts.npy", f"must ascend from 0 to {lengths[row]}", f"{cuts[row].tolist()}")
-    for start in range(0, count, _BLOCK):
+    for table, key in ((users, "user_id"), (items, "item_id")):
+        if key not in table.columns:
+            _refuse(path / f"{key.removesuffix('_id')}s.parquet", f"has no column {key}")
+    tokens, times = arrays["items"], arrays["timestamps"]
+    if len(times) != len(tokens):
+        _refuse(path / "timestamps.npy", f"must have {len(tokens)} times, not {len(times)}")
+    _check_users(path, arrays["offsets"], arrays["cuts"], len(users), len(tokens))
+    for start in range(0, len(tokens), _BLOCK):
         block = tokens[start : start + _BLOCK]
         for found in (int(block.min()), int(block.max())):
             if not 0 <= found <= len(items):
-                refuse("items.npy", f"item tokens must be from 0 to {len(items)}", found)
-    for table, key in ((users, "user_id"), (items, "item_id")):
-        if key not in table.columns:
-            refuse(f"{key.removesuffix('_id')}s.parquet", f"must have the column {key}", "without")
+                rule = f"item tokens must be from 0 to {len(items)}, not {found}"
+                _refuse(path / "items.npy", rule)
+
+
+def _check_users(
+    path: Path, offsets: NDArray[Any], cuts: NDArray[Any], users: int, count: int
+) -> None:
+    """Check the offsets and cuts of so many users and interactions."""
+    name = path / "offsets.npy"
+    if len(offsets) != users + 1:
+        _refuse(name, f"must have {users + 1} offsets, not {len(offsets)}")
+    if offsets[0] != 0 or offsets[-1] != count:
+        _refuse(name, f"must go from 0 to {count}, not from {offsets[0]} to {offsets[-1]}")
+    lengths = np.diff(offsets)
+    if (lengths < 0).any():
+        _refuse(name, f"must ascend, not by {lengths.min()}")
+    name = path / "cuts.npy"
+    if cuts.shape != (users, 3):
+        _refuse(name, f"must have the shape {(users, 3)}, not {cuts.shape}")
+    wrong = (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        _refuse(name, f"must ascend from 0 to {lengths[row]}, not {cuts[row].tolist()}")
+
+
+def _refuse(file: Path, rule: str) -> NoReturn:
+    raise InputError(f"{file}: {rule}; {Manifest.remedy}")

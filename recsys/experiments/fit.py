@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
+from recsys.data.locks import sole_use
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
@@ -97,12 +99,25 @@ def fit(
         InputError: the experiment has other data settings than the dataset, the dataset has nothing
             to train on or to evaluate, the model cannot generate as many purchases as are held out,
             a feature that it reads is missing, the given candidates lack a target, the checkpoint
-            belongs to other settings or data, or ``out`` or the tracking store cannot be used.
+            belongs to other settings or data, another process trains into ``out``, or ``out`` or
+            the tracking store cannot be used.
         NotFirstProcess: the training has ended, and this is not the first process.
         Terminated: SIGTERM; run it again to resume.
     """
     processes.join()
     out = Path(out) if out is not None else Path("runs") / experiment.name
+    with sole_use(out, "trains it") if processes.is_first() else nullcontext():
+        return _fit(experiment, dataset, out, progress, fresh=fresh)
+
+
+def _fit(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    out: Path,
+    progress: Progress | None,
+    *,
+    fresh: bool,
+) -> Run:
     experiment = experiment.with_data(dataset.config)
     catalogue = Catalogue.of(experiment.model, dataset)
     dataset = catalogue.encoders.read(dataset)

@@ -96,7 +96,7 @@ def power_cut_around_each_step(disk: Disk, patch: pytest.MonkeyPatch) -> Iterato
     with patch.context() as steps:
         for name in STEPS:
             steps.setattr(os, name, watched(getattr(os, name)))
-        steps.setattr(files, "exchange", watched(files.exchange))
+        steps.setattr(files, "exchange", watched(vars(files)["exchange"]))
         yield
     disk.cut()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,10 +104,48 @@ def test_new_parents_and_files(tmp_path: Path) -> None:
         file.write_text("one")
         assert not (tmp_path / "a.txt").exists()
     assert (tmp_path / "a.txt").read_text() == "one"
-    with pytest.raises(InputError, match=r"none/a\.txt: cannot be written: No such file"):
-        with new_file(tmp_path / "none" / "a.txt") as file:
-            file.write_text("one")
+    missing = pytest.raises(InputError, match=r"none/a\.txt: cannot be written: No such file")
+    with missing, new_file(tmp_path / "none" / "a.txt") as file:
+        file.write_text("one")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_all_is_synced_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of steps; tests/faults cuts the power of a real disk at each of them."""
+    steps: list[str] = []
+    fsync, rename, unlink = os.fsync, os.rename, os.unlink
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        same = [
+            path for path in (tmp_path, *tmp_path.rglob("*")) if path.stat().st_ino == found.st_ino
+        ]
+        steps.append(f"sync {same[0].name}")
+        fsync(descriptor)
+
+    def move(source: Path, target: Path) -> None:
+        steps.append(f"{Path(source).name} -> {Path(target).name}")
+        rename(source, target)
+
+    def delete(path: str, **options: Any) -> None:
+        steps.append(f"delete {Path(path).name}")
+        unlink(path, **options)
+
+    for text in ("old", "new"):
+        steps.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("recsys.data.files.exchange", lambda *_: False)
+            patch.setattr(os, "fsync", sync)
+            patch.setattr(os, "rename", move)
+            patch.setattr(os, "unlink", delete)
+            fill(tmp_path / "out", text)
+    work = steps[3].removeprefix("sync ")
+    assert steps == [
+        *("sync a.txt", "sync new", "out -> old", f"sync {work}", "new -> out"),
+        *(f"sync {tmp_path.name}", f"sync {work}", "delete a.txt"),
+    ]
 
 
 def test_checksum(tmp_path: Path) -> None:

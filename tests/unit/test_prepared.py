@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.iterdir())
 
 
-def damage(folder: Path, harm: str) -> None:
+def damage(folder: Path, harm: str) -> None:  # noqa: C901 - a list
     manifest = folder / "manifest.json"
     match harm:
         case "truncate":
@@ -310,7 +310,11 @@ def forge(folder: Path, name: str, array: np.ndarray[Any, Any]) -> None:
         ("items", lambda a: a - 6, r"items\.npy: item tokens must be from 0 to \d, not -\d"),
         ("items", lambda a: a + 2**20, r"items\.npy: item tokens must be from 0 to \d, not 1048"),
         ("items", lambda a: a.astype(np.int64), r"items\.npy: must be int32 .*, not int64"),
-        ("items", lambda a: a[:, None], r"items\.npy: must be int32 with 1 dim.*, not int32 with 2"),
+        (
+            "items",
+            lambda a: a[:, None],
+            r"items\.npy: must be int32 with 1 dim.*, not int32 with 2",
+        ),
         ("timestamps", lambda a: a[:-1], r"timestamps\.npy: must have 10 times, not 9"),
         ("timestamps", lambda a: a.astype(float), r"timestamps\.npy: must be int64"),
         ("offsets", lambda a: a + 1, r"offsets\.npy: must go from 0 to 10, not from 1 to 11"),
