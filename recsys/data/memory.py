@@ -26,7 +26,7 @@ def memory_limit() -> int:
 
 
 def check_memory(needed: int, purpose: str, remedy: str) -> None:
-    """Refuse what needs more memory than there is.
+    """Refuse what needs more than half of the memory; the rest is for the work itself.
 
     Args:
         needed: bytes.
@@ -37,8 +37,8 @@ def check_memory(needed: int, purpose: str, remedy: str) -> None:
         InputError: it needs more.
     """
     limit = memory_limit()
-    if needed > limit:
+    if needed > limit // 2:
         raise InputError(
-            f"{purpose} need {needed / _GIB:,.1f} GiB of memory, and there are "
-            f"{limit / _GIB:,.1f}: {remedy}"
+            f"{purpose} need {needed / _GIB:,.1f} GiB of memory, more than half of the "
+            f"{limit / _GIB:,.1f} there are: {remedy}"
         )

@@ -34,7 +34,7 @@ def open_arrays(
     if missing := needed - set(listed):
         raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
     arrays = {name: _read_array(path / f"{name}.npy") for name in _DTYPES}
-    users, items = _read_table(path / "users.parquet"), _read_table(path / "items.parquet")
+    users, items = read_own_table(path / "users.parquet"), read_own_table(path / "items.parquet")
     _check_structure(path, arrays, users, items)
     return arrays, users, items
 
@@ -58,7 +58,7 @@ def _read_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def _read_table(path: Path) -> pl.DataFrame:
+def read_own_table(path: Path) -> pl.DataFrame:
     """Read a table of the library's own.
 
     Raises:

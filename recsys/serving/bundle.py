@@ -21,6 +21,7 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
+from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -159,7 +160,9 @@ class ModelBundle:
         if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
         experiment = load_experiment(path / _CONFIG)
-        item_table = pl.read_parquet(path / _ITEMS)
+        item_table = read_own_table(path / _ITEMS)
+        if missing := {"item_id", "count"} - set(item_table.columns):
+            raise InputError(f"{path / _ITEMS}: has no column {min(missing)}")
         if len(item_table) != manifest.num_items:
             raise InputError(
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
@@ -173,6 +176,11 @@ class ModelBundle:
             if _COUNT_ENSEMBLE in manifest.files
             else None
         )
+        if count_ensemble is not None and count_ensemble.counts.num_items != manifest.num_items:
+            raise InputError(
+                f"{path / _COUNT_ENSEMBLE}: counts {count_ensemble.counts.num_items} items, not "
+                f"the {manifest.num_items} of the manifest"
+            )
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders)
 
     @property
@@ -280,4 +288,8 @@ def _load_weights(model: Model, path: Path) -> None:
                 f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
                 f"{expected.get(name, 'unknown')}"
             )
+        if weights[name].dtype != (made := model.state_dict()[name].dtype):
+            raise InputError(f"{path}: weight {name!r} is {weights[name].dtype}, not {made}")
+        if weights[name].isnan().any():
+            raise InputError(f"{path}: weight {name!r} is not a number")
     model.load_state_dict(weights)

@@ -68,7 +68,9 @@ for _ in range(100):
         (root / "count").write_text(str(number + 1))
 """
     (tmp_path / "count").write_text("0")
-    script = script.replace("import sys\n", "import sys, recsys.data.locks as l\nl._PAUSE = 0.001\n")
+    script = script.replace(
+        "import sys\n", "import sys, recsys.data.locks as l\nl._PAUSE = 0.001\n"
+    )
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]

@@ -1,0 +1,36 @@
+"""What would not fit into the memory is refused with its size, before it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.config import DataConfig
+from recsys.data.memory import check_memory, memory_limit
+from recsys.data.prepared import prepare
+from recsys.errors import InputError
+
+
+def test_the_limit_is_that_of_this_machine() -> None:
+    assert 2**28 < memory_limit() < 2**50
+    check_memory(memory_limit() // 2, "the rows", "take fewer")
+    message = r"^the rows need 1,048,576\.0 GiB of memory, more than half of the [\d,.]+ there are"
+    with pytest.raises(InputError, match=message):
+        check_memory(2**50, "the rows", "take fewer")
+
+
+def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:
+    """One user's histories before each of 200,000 targets have 3e11 items."""
+    rows = 2_000_000
+    log = pl.DataFrame(
+        {"user_id": np.zeros(rows, int), "item_id": np.arange(rows) % 50, "timestamp": range(rows)}
+    )
+    split = {"kind": "global_time", "targets": "every", "history": "advancing"}
+    config = DataConfig.model_validate({"split": split})
+    dataset = prepare(log, config, tmp_path / "data")
+    message = r"data: the histories of the 200,000 test targets need 8,\d{3}\.\d GiB of memory, .*"
+    with pytest.raises(InputError, match=message + r"targets: first\), or freeze them"):
+        dataset.holdout("test")
