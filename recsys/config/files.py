@@ -1,9 +1,9 @@
-"""Experiments from and to YAML, with overrides; the only reader of YAML."""
+"""Experiments from and to YAML, with overrides."""
 
 from __future__ import annotations
 
 import os
-import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,9 +11,14 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from recsys.config.document import MAX_CHARACTERS, DocumentError, parse_yaml
 from recsys.config.experiment import Experiment
 from recsys.config.section import Section
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, did_you_mean, one_line
+
+_MAX_COMPLAINTS, _MAX_LENGTH = 10, 300
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -39,11 +44,12 @@ def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySec
 
 def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        tree = _parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open(encoding="utf-8") as file:
+            tree = parse_yaml(file.read(MAX_CHARACTERS + 1))
+    except DocumentError as error:
+        raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
         raise InputError(f"{path}: cannot read the config: {error}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, dict | None):
         raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
     return tree or {}
@@ -71,7 +77,11 @@ def parse_experiment(
                 raise InputError(
                     f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
                 )
-        section[leaf] = _parse_yaml(value)
+        try:
+            section[leaf] = parse_yaml(value)
+        except DocumentError as error:
+            text = one_line(f"--set {override}: not valid YAML: {error}", _MAX_LENGTH)
+            raise InputError(text) from error
     return _check(tree, Experiment, origin)
 
 
@@ -79,7 +89,10 @@ def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySect
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise InputError(f"{origin}: " + "; ".join(_complaints(error, kind))) from error
+        found = [one_line(complaint, _MAX_LENGTH) for complaint in _complaints(error, kind)]
+        if len(found) > _MAX_COMPLAINTS:
+            found[_MAX_COMPLAINTS:] = [f"and {len(found) - _MAX_COMPLAINTS} more"]
+        raise InputError(f"{origin}: " + "; ".join(found)) from error
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -100,24 +113,6 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
     return dict(walk("", experiment.model_dump(mode="json")))
 
 
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does, and not as text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    letter: list(resolvers) for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
 def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
     """Yield a line per wrong field: its full path, the rule, the value, and the nearest name."""
     for problem in error.errors():
@@ -128,11 +123,19 @@ def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
             hint = did_you_mean(wrong, known) or f"; known here: {', '.join(known)}"
             yield f"{path}: unknown key{hint}"
         elif problem["type"] == "union_tag_invalid":
-            context = problem["ctx"]
-            yield f"{path}: the kind must be {context['expected_tags']}, not {context['tag']!r}"
+            tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
+            yield f"{path}: the kind must be {tags}, not {_shown(tag)}"
         else:
             rule = problem["msg"].lower().removeprefix("value error, ")
-            yield f"{path or 'config'}: {rule}, not {problem['input']!r}"
+            yield f"{path or 'config'}: {rule}, not {_shown(problem['input'])}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as a message shows it: a long one is cut."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python shows no integer of many thousand digits
+        return f"a value of type {type(value).__name__}"
 
 
 def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:

@@ -39,6 +39,9 @@ from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
 
+_COPIES = 5
+"""Of the weights in training: themselves, their gradients, two moments, and the best so far."""
+
 
 def train(
     experiment: Experiment,
@@ -118,6 +121,7 @@ def new_module(
 
     Seed torch before the call.
     """
+    catalogue.check_memory(experiment.model, _COPIES)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     return TrainingModule(
         catalogue.new_model(experiment.model, interactions),

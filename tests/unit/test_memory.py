@@ -8,10 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig
+from recsys.config import DataConfig, parse_experiment
 from recsys.data.memory import check_memory, memory_limit
-from recsys.data.prepared import prepare
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.inference.catalogue import Catalogue
+from recsys.training.loop import train
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
@@ -20,6 +22,37 @@ def test_the_limit_is_that_of_this_machine() -> None:
     message = r"^the rows need 1,048,576\.0 GiB of memory, more than half of the [\d,.]+ there are"
     with pytest.raises(InputError, match=message):
         check_memory(2**50, "the rows", "take fewer")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"embedding_dim": 65_536, "feed_forward_dim": 65_536, "num_blocks": 20},
+        {"kind": "hstu", "embedding_dim": 65_536, "num_blocks": 20},
+        {"kind": "masked_item", "embedding_dim": 65_536, "num_blocks": 20},
+        {"kind": "sequence_to_sequence", "embedding_dim": 65_536, "num_encoder_blocks": 20},
+        {
+            "head": {"kind": "mixture_of_logits", "components": 1_024, "component_dim": 65_536},
+            "embedding_dim": 65_536,
+        },
+        {
+            "positions": "sinusoidal",
+            "max_sequence_length": 65_536,
+            "embedding_dim": 65_536,
+            "num_blocks": 20,
+        },
+    ],
+)
+def test_models_are_counted_before_they_are_built(
+    model: dict[str, object], tiny_dataset: PreparedDataset
+) -> None:
+    experiment = parse_experiment({"model": model})
+    catalogue = Catalogue.of(experiment.model, tiny_dataset)
+    message = r"^model: its [\d,]+ parameters, 1 times in all, need [\d,]+\.\d GiB of memory, more"
+    with pytest.raises(InputError, match=message):
+        catalogue.new_model(experiment.model, np.ones(6, dtype=np.int64))
+    with pytest.raises(InputError, match="5 times in all"):
+        train(experiment, catalogue, tiny_dataset.histories("valid"), None, 1, lambda *_: None)
 
 
 def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:
