@@ -52,7 +52,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     path = path.resolve()  # a link is kept and its target replaced
     with _told(path):
         _make_parents(path)
-        with _workspace(path) as work:
+        with _workspace(path) as work, _told(path):
             new = work / _NEW
             new.mkdir()
             yield new
@@ -69,7 +69,7 @@ def new_file(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the file cannot be written, e.g. because the disk is full.
     """
-    with _told(path), _workspace(path) as work:
+    with _told(path), _workspace(path) as work, _told(path):
         part = work / path.name
         yield part
         sync(part)
@@ -170,7 +170,10 @@ def _sweep(path: Path) -> None:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Make one line of what can go wrong when the path is written."""
+    """Make one line of what can go wrong when the path is written.
+
+    Within a workspace too: once that is deleted, the disk is no longer full.
+    """
     try:
         yield
     except _WRITE_ERRORS as error:

@@ -183,7 +183,7 @@ def _search(
             epochs = candidate.training.max_epochs
             try:
                 _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
-            except ValueError as error:  # NaN scores: the training diverged
+            except InputError as error:  # diverged, or too large for the memory
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
             if curve.interrupted:

@@ -30,6 +30,7 @@ from recsys.inference.ranking import Seen
 from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
+from recsys.training.divergence import warn_of_harm
 from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.process_memory import keep_freed_memory
@@ -74,7 +75,8 @@ def train(
         curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
-        InputError: no history has two items.
+        InputError: no history has two items; the model does not fit into the memory; or the
+            training diverged.
         KeyboardInterrupt: Ctrl-C before the end of the first epoch, without validation, or with
             several processes.
         Terminated: SIGTERM; a single process has saved its state.
@@ -105,6 +107,8 @@ def train(
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
+            if processes.is_first():
+                warn_of_harm(recorder.curve, config, catalogue.num_items)
     model = module.model
     model.load_state_dict(recorder.curve.best_weights)
     return model.to(_device()).eval(), recorder.curve

@@ -16,15 +16,23 @@ from typing import Any
 
 import polars as pl
 import pytest
+from mlflow import MlflowClient
 
-from recsys.config import DataConfig
+from recsys.config import DataConfig, parse_experiment
 from recsys.data import files
 from recsys.data.files import new_file, new_folder
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.experiments.fit import fit
+from recsys.serving.bundle import ModelBundle
+from recsys.training.checkpoint import CheckpointFile
 
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 LOG = pl.DataFrame(
-    [(user, item, time) for user in "abcdefgh" for time, item in enumerate("qrstuv")],
+    [
+        (user, "qrstuv"[(number + time) % 6], time)
+        for number, user in enumerate("abcdefgh")
+        for time in range(6)
+    ],
     schema=["user_id", "item_id", "timestamp"],
     orient="row",
 )
@@ -167,3 +175,36 @@ def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -
             prepare(LOG, DataConfig(), opened.path)  # no damage that the next command refuses
     assert users[0] == 1
     assert users[-1] == 2
+
+
+@pytest.mark.slow
+def test_a_training_is_on_the_disk_before_its_checkpoint_is_deleted(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The bundle, the tables and the artifacts of MLflow; the store is on the same disk."""
+    tree = {
+        "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
+        "training": {"max_epochs": 2},
+        "evaluation": {"cutoffs": [5]},
+        "tracking": {"uri": f"sqlite:///{disk.folder}/mlflow.db"},
+    }
+    dataset = prepare(LOG, DataConfig(), tmp_path / "data")
+    remove = CheckpointFile.remove
+    before = []
+
+    def cut_and_remove(self: CheckpointFile) -> None:
+        before.append(disk.cut())
+        remove(self)
+
+    monkeypatch.setattr(CheckpointFile, "remove", cut_and_remove)
+    run = fit(parse_experiment(tree), dataset, disk.folder / "runs" / "out")
+    for snapshot in (before[-1], disk.cut()):
+        with disk.after(snapshot) as folder:
+            assert ModelBundle.open(folder / "runs" / "out" / "bundle").num_items == 6
+            artifacts = folder / "mlartifacts" / run.run_id / "artifacts"
+            assert ModelBundle.open(artifacts / "bundle").num_items == 6
+            for name in ("ranks_test.parquet", "ranks_valid.parquet", "topk_test.parquet"):
+                saved = (folder / "runs" / "out" / name).read_bytes()
+                assert saved == (artifacts / name).read_bytes()
+            logged = MlflowClient(f"sqlite:///{folder}/mlflow.db").get_run(run.run_id)
+            assert logged.data.metrics["test/ndcg_at_5"] == run.test["ndcg_at_5"].mean
