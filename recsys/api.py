@@ -12,6 +12,7 @@ from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.experiments import fit as training
+from recsys.experiments.results import Run
 from recsys.tracking.runs import audit_of, learning_curves, log_report
 
 PathLike = str | os.PathLike[str]
@@ -24,7 +25,7 @@ def fit(
     overrides: Sequence[str] = (),
     out: PathLike | None = None,
     fresh: bool = False,
-) -> training.Run:
+) -> Run:
     """Train, evaluate and log, or resume; see `recsys.experiments.fit.fit`.
 
     Args:
@@ -42,7 +43,7 @@ def fit(
 
 
 def compare(
-    runs: Sequence[training.Run | str] = (),
+    runs: Sequence[Run | str] = (),
     tracking: TrackingConfig | None = None,
     *,
     part: Part = "test",
@@ -65,10 +66,10 @@ def compare(
         report: a folder to write the comparison to as an HTML page, pictures, CSV and LaTeX; the
             first run gets a copy as its artifact ``comparison``.
     """
-    fitted = [run for run in runs if isinstance(run, training.Run)]
+    fitted = [run for run in runs if isinstance(run, Run)]
     if tracking is None:
         tracking = fitted[0].tracking if fitted else TrackingConfig()
-    ids = [run.run_id if isinstance(run, training.Run) else run for run in runs]
+    ids = [run.run_id if isinstance(run, Run) else run for run in runs]
     compared = comparison.compare(
         ids,
         tracking,

@@ -42,7 +42,8 @@ from recsys.evaluation.tables.rank import RankTable
 from recsys.evaluation.tables.top_k import TopKTable
 from recsys.experiments.backtest import MODEL, backtest
 from recsys.experiments.baseline import fit_baseline
-from recsys.experiments.fit import Run, fit
+from recsys.experiments.fit import fit
+from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
 from recsys.experiments.tune import tune
 from recsys.serving.bundle import ModelBundle

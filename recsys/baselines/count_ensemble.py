@@ -91,8 +91,12 @@ class CountEnsemble:
         save_file(tensors, path, {"count_ensemble": json.dumps(facts, sort_keys=True)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CountEnsemble:
+    def load(cls, path: str | os.PathLike[str], num_items: int | None = None) -> CountEnsemble:
         """Read a file written by `save`.
+
+        Args:
+            path: the file.
+            num_items: the size of the catalogue that it must count; any if None.
 
         Raises:
             InputError: the file cannot be read, or is not a count ensemble: scipy does not check
@@ -104,6 +108,8 @@ class CountEnsemble:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             _check_tensors(tensors)
             popularity = tensors["log_popularity"]
+            if num_items not in (None, len(popularity) - 1):
+                raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
             matrix = csr_array(
                 (tensors["values"], tensors["columns"], tensors["offsets"]),
                 shape=(len(popularity), len(popularity)),

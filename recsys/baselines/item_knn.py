@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn import config_context  # type: ignore[import-untyped]
-from sklearn.neighbors import NearestNeighbors  # type: ignore[import-untyped]
 
 from recsys.baselines.counts import CountScorer, ages, item_counts, user_items, weighted_histories
 from recsys.data.histories import Histories
@@ -71,6 +69,10 @@ class ItemKNN(CountScorer):
 
 def _similarities(histories: Histories, num_items: int, neighbours: int) -> csr_array:
     """Return the cosines of each item [I + 1] with its nearest items [I + 1]."""
+    # An extra, which fitting needs and scoring does not.
+    from sklearn import config_context  # type: ignore[import-untyped]
+    from sklearn.neighbors import NearestNeighbors  # type: ignore[import-untyped]
+
     if not len(histories):
         return csr_array((num_items + 1, num_items + 1))
     near = min(neighbours, num_items)  # PAD, which no user has, is at the largest distance

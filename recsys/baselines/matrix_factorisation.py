@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
 
 from recsys.baselines.counts import CountScorer, ages, item_counts, weighted_histories
 from recsys.data.histories import Histories
@@ -83,6 +82,9 @@ def _item_vectors(
     histories: Histories, num_items: int, settings: MatrixFactorisationSettings
 ) -> NDArray[np.float64]:
     """Return scaled right singular vectors of the scaled user-item matrix [I + 1, D]."""
+    # An extra, which fitting needs and scoring does not.
+    from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+
     if not len(histories.items):
         return np.zeros((num_items + 1, 0))
     matrix = weighted_histories(histories, np.ones(len(histories.items)), num_items)

@@ -18,7 +18,7 @@ from recsys.baselines.popularity import Popularity, latest_histories
 from recsys.baselines.repeat import RepeatLast
 from recsys.baselines.sequential_rules import SequentialRules
 from recsys.config import DataConfig
-from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.ranking import Seen
@@ -33,6 +33,8 @@ class Baseline(Generic[S]):
 
     fit: Callable[[PreparedDataset, Part, S], Scorer]
     """Fits a scorer on all interactions before a part of the split."""
+    kind: type[Any]
+    """The class of the scorer."""
     grid: Sequence[S]
     """The settings to try; ties go to the first."""
     published: Mapping[str, S] = field(default_factory=dict)
@@ -41,19 +43,27 @@ class Baseline(Generic[S]):
 
     def choose(self, dataset: PreparedDataset, seen: Seen) -> S:
         """Return the settings with the best validation NDCG@10, fitted on the training part."""
-        candidates = self.grid
-        if _is_published_protocol(dataset.config, seen):
-            published = self.published.get(dataset.manifest.origin)
-            candidates = self.grid if published is None else [published]
-        holdout = dataset.holdout("valid")
+        candidates, holdout = self._candidates(dataset, seen), dataset.holdout("valid")
         if len(candidates) == 1 or not len(holdout.targets):
             return candidates[0]
+        return self.measure(dataset, holdout, seen)[0]
+
+    def measure(self, dataset: PreparedDataset, holdout: Holdout, seen: Seen) -> tuple[S, float]:
+        """Return the settings of `choose`, and their NDCG@10 on the given validation targets."""
 
         def quality(settings: S) -> float:
             ranks = evaluate(self.fit(dataset, "valid", settings), holdout, "valid", seen)
             return float(ranks.values("ndcg_at_10").mean())
 
-        return max(candidates, key=quality)
+        measured = [(each, quality(each)) for each in self._candidates(dataset, seen)]
+        return max(measured, key=lambda pair: pair[1])
+
+    def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:
+        """Return the settings to choose from: the published ones where they were published."""
+        published = self.published.get(dataset.manifest.origin)
+        if published is None or not _is_published_protocol(dataset.config, seen):
+            return self.grid
+        return [published]
 
 
 def _is_published_protocol(config: DataConfig, seen: Seen) -> bool:
@@ -75,45 +85,50 @@ def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWin
     return Popularity.fit(latest_histories(dataset, before, window.share), dataset.num_items)
 
 
-def _without_settings(fit: Callable[[Histories, int], Scorer]) -> Baseline[None]:
-    return Baseline(lambda data, before, _: fit(data.histories(before), data.num_items), [None])
+def _without_settings(kind: type[Any]) -> Baseline[None]:
+    return Baseline(
+        lambda data, before, _: kind.fit(data.histories(before), data.num_items), kind, [None]
+    )
 
 
 def _with_settings(
-    fit: Callable[[Histories, int, S], Scorer],
+    kind: type[Any],
     grid: Sequence[S],
     published: Mapping[str, S] | None = None,
 ) -> Baseline[S]:
     def on_dataset(data: PreparedDataset, before: Part, settings: S) -> Scorer:
-        return fit(data.histories(before), data.num_items, settings)
+        scorer: Scorer = kind.fit(data.histories(before), data.num_items, settings)
+        return scorer
 
-    return Baseline(on_dataset, grid, published or {})
+    return Baseline(on_dataset, kind, grid, published or {})
 
 
 BASELINES: dict[str, Baseline[Any]] = {
-    "popularity": _without_settings(Popularity.fit),
+    "popularity": _without_settings(Popularity),
     "recent_popularity": Baseline(
-        _recent_popularity, [RecentWindow(share) for share in (0.2, 0.5, 0.1, 0.05, 0.02)]
+        _recent_popularity,
+        Popularity,
+        [RecentWindow(share) for share in (0.2, 0.5, 0.1, 0.05, 0.02)],
     ),
-    "repeat_last": _without_settings(RepeatLast.fit),
-    "personal_frequency": _without_settings(PersonalFrequency.fit),
-    "markov": _without_settings(MarkovChain.fit),
+    "repeat_last": _without_settings(RepeatLast),
+    "personal_frequency": _without_settings(PersonalFrequency),
+    "markov": _without_settings(MarkovChain),
     "sequential_rules": _with_settings(
-        SequentialRules.fit,
+        SequentialRules,
         list(sequential_rules.PUBLISHED.values()),
         sequential_rules.PUBLISHED,
     ),
-    "pctm": _with_settings(PCTM.fit, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
+    "pctm": _with_settings(PCTM, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
     "item_knn": _with_settings(
-        ItemKNN.fit,
+        ItemKNN,
         [
             ItemKNNSettings(neighbours, decay)
             for neighbours, decay in product((100, 500), (0.5, 0.8, 1.0))
         ],
     ),
-    "ease": _with_settings(EASE.fit, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
+    "ease": _with_settings(EASE, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
     "matrix_factorisation": _with_settings(
-        MatrixFactorisation.fit,
+        MatrixFactorisation,
         [MatrixFactorisationSettings(decay=decay) for decay in (0.75, 0.9, 0.5)],
     ),
 }

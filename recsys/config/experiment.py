@@ -21,6 +21,20 @@ from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, Sequenc
 from recsys.config.section import MAX_COUNT, MAX_SEED, Section
 from recsys.errors import InputError
 
+BaselineName = Literal[
+    "popularity",
+    "recent_popularity",
+    "repeat_last",
+    "personal_frequency",
+    "markov",
+    "sequential_rules",
+    "pctm",
+    "item_knn",
+    "ease",
+    "matrix_factorisation",
+]
+"""The baselines; see `recsys.baselines.tuned`."""
+
 WITH_COUNTS = " + counts"
 """Suffix of the family of a model with a count ensemble."""
 
@@ -29,7 +43,12 @@ class TrainingConfig(Section):
     """How the model is trained."""
 
     max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
-    """Maximum number of passes over the training part."""
+    """Maximum number of epochs: passes over the training part, unless epochs_per_pass divides
+    them."""
+    epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
+    """Number of epochs that a pass over the training part is divided into. Above 1, an epoch reads
+    a random share of the histories, another one each time: a large log is validated more often. A
+    sequence_to_sequence model always reads all of them."""
     validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1, le=MAX_COUNT)
@@ -125,6 +144,9 @@ class Experiment(Section):
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the initial weights, the order of the batches, dropout and negative samples."""
     data: DataConfig = DataConfig()
+    baseline: BaselineName | None = None
+    """A baseline that is fitted in the place of a model: its settings are chosen on validation. If
+    None, the model is trained."""
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
     count_ensemble: CountEnsembleConfig | None = None
@@ -147,6 +169,13 @@ class Experiment(Section):
     def _can_add_counts(self) -> Experiment:
         if self.count_ensemble is not None and isinstance(self.model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_answer(self) -> Experiment:
+        has_model = self.model != NextItemConfig() or self.count_ensemble is not None
+        if self.baseline is not None and has_model:
+            raise ValueError("baseline: has no model and no count_ensemble: leave them out")
         return self
 
     def with_data(self, prepared: DataConfig) -> Experiment:
@@ -172,4 +201,6 @@ class Experiment(Section):
     @property
     def family(self) -> str:
         """The kind of model, which distinguishes runs."""
+        if self.baseline is not None:
+            return self.baseline
         return self.model.family + ("" if self.count_ensemble is None else WITH_COUNTS)

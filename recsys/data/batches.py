@@ -42,6 +42,7 @@ class TrainingBatches:
         batch_tokens: the maximum number of input positions per batch, padding included.
         seed: seed of the order, together with the epoch number.
         windows: which items of a history are targets.
+        epochs_per_pass: the number of epochs that divide the batches of a pass over all sequences.
     """
 
     def __init__(
@@ -51,28 +52,32 @@ class TrainingBatches:
         batch_tokens: int,
         seed: int,
         windows: Windows = "newest",
+        epochs_per_pass: int = 1,
     ) -> None:
         size = max_sequence_length + 1
         cut = histories.latest(size) if windows == "newest" else _overlapping(histories, size)
         self._sequences = cut.take(np.flatnonzero(cut.lengths >= 2))
         self._batch_tokens = batch_tokens
         self._seed = seed
+        self._epochs_per_pass = epochs_per_pass
         self.epoch = 0
 
     @property
     def num_sequences(self) -> int:
-        """Number of sequences in an epoch."""
-        return len(self._sequences)
+        """Number of sequences in an epoch, on average."""
+        return -(-len(self._sequences) // self._epochs_per_pass)
 
     @property
     def num_tokens(self) -> int:
-        """Number of inputs in an epoch, without padding."""
-        return len(self._sequences.items) - len(self._sequences)
+        """Number of inputs in an epoch, without padding, on average."""
+        return (len(self._sequences.items) - len(self._sequences)) // self._epochs_per_pass
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the rows of each batch of an epoch."""
-        rng = np.random.default_rng([self._seed, epoch])
-        return _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
+        number, part = divmod(epoch, self._epochs_per_pass)
+        rng = np.random.default_rng([self._seed, number])
+        batches = _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
+        return batches[part :: self._epochs_per_pass]
 
     def __len__(self) -> int:
         return len(self.plan(self.epoch))

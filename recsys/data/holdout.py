@@ -57,6 +57,22 @@ class Holdout:
         size = len(self.histories)
         return self.slice_after(slice(size * index // count, size * (index + 1) // count))
 
+    def sample(self, count: int, seed: int) -> Holdout:
+        """Return the targets of a random sample of at most ``count`` histories."""
+        if len(self.histories) <= count:
+            return self
+        rng = np.random.default_rng(seed)
+        rows = np.sort(rng.choice(len(self.histories), count, replace=False))
+        kept = np.isin(self.history_rows, rows)
+        return replace(
+            self,
+            users=self.users[kept],
+            targets=self.targets[kept],
+            positions=self.positions[kept],
+            history_rows=np.searchsorted(rows, self.history_rows[kept]),
+            histories=self.histories.take(rows),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NextPurchases:

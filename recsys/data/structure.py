@@ -34,7 +34,8 @@ def open_arrays(
     if missing := needed - set(listed):
         raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
     arrays = {name: _read_array(path / f"{name}.npy") for name in _DTYPES}
-    users, items = read_own_table(path / "users.parquet"), read_own_table(path / "items.parquet")
+    users = read_own_table(path / "users.parquet", ["user_id"])
+    items = read_own_table(path / "items.parquet", ["item_id"])
     _check_structure(path, arrays, users, items)
     return arrays, users, items
 
@@ -58,17 +59,24 @@ def _read_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def read_own_table(path: Path) -> pl.DataFrame:
-    """Read a table of the library's own.
+def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
+    """Read a Parquet file that the library wrote.
+
+    Args:
+        path: the file.
+        columns: the columns that it must have, among others.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or lacks one of them.
     """
     try:
-        return pl.read_parquet(path)
+        table = pl.read_parquet(path)
     # A damaged Parquet page can make polars panic instead of raising.
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if missing := set(columns) - set(table.columns):
+        _refuse(path, f"has no column {min(missing)}")
+    return table
 
 
 def _check_structure(
@@ -85,9 +93,6 @@ def _check_structure(
     Raises:
         InputError: the first array that does not, and what is wrong with it.
     """
-    for table, key in ((users, "user_id"), (items, "item_id")):
-        if key not in table.columns:
-            _refuse(path / f"{key.removesuffix('_id')}s.parquet", f"has no column {key}")
     tokens, times = arrays["items"], arrays["timestamps"]
     if len(times) != len(tokens):
         _refuse(path / "timestamps.npy", f"must have {len(tokens)} times, not {len(times)}")
@@ -122,4 +127,4 @@ def _check_users(
 
 
 def _refuse(file: Path, rule: str) -> NoReturn:
-    raise InputError(f"{file}: {rule}; {Manifest.remedy}")
+    raise InputError(f"{file}: {rule}")

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recsys.baselines.ease import MAX_ITEMS
+from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
-from recsys.data.prepared import PreparedDataset
+from recsys.data.files import new_folder
+from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.next_lists import evaluate_lists
-from recsys.experiments.results import Results
+from recsys.experiments.results import Results, Run, check_out
+from recsys.serving.bundle import ModelBundle
+from recsys.tracking import artifacts
 from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
-from recsys.tracking.tracker import track
+from recsys.tracking.tracker import git_commit, track
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The settings of a baseline that validation chose."""
+
+    settings: Any
+    """None if it has none."""
+    seconds: float
+    """How long the choice took."""
 
 
 def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
@@ -40,7 +54,13 @@ def baseline_settings(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
 
 
-def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> str:
+def fit_baseline(
+    name: str,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    *,
+    tuned: Tuned | None = None,
+) -> str:
     """Tune and fit a baseline, evaluate it on the test targets, and log the run.
 
     Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. It is
@@ -51,6 +71,7 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
         name: a key of `BASELINES`.
         experiment: protocol, tracking and name; the run is called NAME-BASELINE.
         dataset: the prepared dataset.
+        tuned: its settings, where validation has chosen them already.
 
     Returns:
         The id of the MLflow run.
@@ -61,25 +82,74 @@ def fit_baseline(name: str, experiment: Experiment, dataset: PreparedDataset) ->
     """
     experiment = experiment.with_data(dataset.config)
     experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
+    return _run(name, experiment, dataset, tuned, None).run_id
+
+
+def fit_baseline_bundle(
+    experiment: Experiment, dataset: PreparedDataset, out: Path, *, tuned: Tuned | None = None
+) -> Run:
+    """Fit the baseline of an experiment as its answer: `fit_baseline` with a bundle.
+
+    Args:
+        experiment: with a ``baseline``.
+        dataset: the prepared dataset.
+        out: the folder of the bundle and the tables; it replaces that of an earlier run.
+        tuned: its settings, where validation has chosen them already.
+
+    Raises:
+        InputError: see `fit_baseline`; or ``out`` cannot be written.
+    """
+    if experiment.baseline is None:
+        raise ValueError("the experiment has no baseline")
+    check_out(out)
+    return _run(experiment.baseline, experiment.with_data(dataset.config), dataset, tuned, out)
+
+
+def _run(
+    name: str,
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    tuned: Tuned | None,
+    out: Path | None,
+) -> Run:
     evaluation, refit = experiment.evaluation, experiment.training.refit
+    trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
     holdout = find_holdout(dataset, "test", evaluation.request_time)
     settings = baseline_settings(experiment)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:
-        tracker.tag("trained_on", "train, valid" if refit else "train")
+        tracker.tag("trained_on", ", ".join(trained_on))
         baseline, started = BASELINES[name], time.perf_counter()
-        chosen = baseline.choose(dataset, evaluation.seen)
+        if tuned is None:
+            tuned = Tuned(baseline.choose(dataset, evaluation.seen), 0.0)
+            tuned = replace(tuned, seconds=time.perf_counter() - started)
+        chosen, started = tuned.settings, time.perf_counter()
         if chosen is not None:
             tracker.log_settings(
                 {f"baseline.{key}": value for key, value in asdict(chosen).items()}
             )
-        tuned = time.perf_counter()
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
-        seconds = {TUNE_SECONDS: tuned - started, FIT_SECONDS: time.perf_counter() - tuned}
+        fitting = time.perf_counter() - started
+        seconds = {TUNE_SECONDS: tuned.seconds, FIT_SECONDS: fitting}
         test = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
         lists = evaluate_lists(scorer, dataset, "test", evaluation.seen)
         results = Results(evaluation.cutoffs, test, {} if lists is None else {"lists": lists})
-        with tempfile.TemporaryDirectory() as folder:
-            results.save(Path(folder))
-            results.log(tracker, Path(folder), seconds)
-    return tracker.run_id
+        if out is None:
+            with tempfile.TemporaryDirectory() as scratch:
+                results.save(Path(scratch))
+                results.log(tracker, Path(scratch), seconds)
+        else:
+            with new_folder(out) as folder:
+                fitted, bundle = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
+                ModelBundle.write(bundle, fitted, experiment, dataset, trained_on, git_commit())
+                results.save(folder)
+            results.log(tracker, out, seconds)
+    return Run(
+        run_id=tracker.run_id,
+        tracking=experiment.tracking,
+        bundle=(out or Path()) / artifacts.BUNDLE,
+        best_epoch=0,
+        valid={},
+        test=results.test_metrics,
+        seconds=tuned.seconds + fitting,
+    )

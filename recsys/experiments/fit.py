@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +16,6 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import (
     Experiment,
     SequenceToSequenceConfig,
-    TrackingConfig,
     flatten,
 )
 from recsys.data.files import new_folder
@@ -27,13 +24,13 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
-from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
-from recsys.experiments.results import Results
+from recsys.experiments.results import Results, Run, check_out
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import Scorer
 from recsys.serving.bundle import ModelBundle, model_scorer
@@ -48,28 +45,6 @@ from recsys.training.state import Curve, TrainingState
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished experiment."""
-
-    run_id: str
-    """Id of the MLflow run."""
-    tracking: TrackingConfig
-    """The store of the MLflow run."""
-    bundle: Path
-    """Folder of the `ModelBundle`."""
-    best_epoch: int
-    """Number of epochs, chosen on validation."""
-    valid: dict[str, Interval]
-    """Validation metrics of the best epoch."""
-    test: dict[str, Interval]
-    """Test metrics of the bundle. If the split holds out several purchases per user, they include
-    those of its lists (``next_...``, and ``best_next_...`` of a model that generates lists; see
-    `recsys.evaluation.next_lists.list_summary`)."""
-    seconds: float
-    """Seconds of training, validation and refit."""
-
-
 def fit(
     experiment: Experiment,
     dataset: PreparedDataset,
@@ -79,6 +54,8 @@ def fit(
     fresh: bool = False,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
+
+    An experiment with a ``baseline`` trains nothing: see `fit_baseline_bundle`.
 
     Ctrl-C ends the training early, or skips the refit, and the best epoch so far is used; the run
     is then tagged ``interrupted``. A run that was interrupted in another way resumes from its
@@ -104,8 +81,11 @@ def fit(
         NotFirstProcess: the training has ended, and this is not the first process.
         Terminated: SIGTERM; run it again to resume.
     """
-    processes.join()
     out = Path(out) if out is not None else Path("runs") / experiment.name
+    if experiment.baseline is not None:
+        with sole_use(out, "trains it"):
+            return fit_baseline_bundle(experiment, dataset, out)
+    processes.join()
     with sole_use(out, "trains it") if processes.is_first() else nullcontext():
         return _fit(experiment, dataset, out, progress, fresh=fresh)
 
@@ -130,7 +110,7 @@ def _fit(
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
-    _check_out(out)
+    check_out(out)
     if fresh:
         file.remove()
     family, settings = experiment.family, flatten(experiment)
@@ -145,14 +125,14 @@ def _fit(
 
         fitted = train(report=tracker.log_epoch, save=save, progress=progress)
         seconds = time.perf_counter() - started
-        run = _evaluate_and_write(
+        run = evaluate_and_write(
             experiment, dataset, held_out, fitted, candidates, seconds, out, tracker
         )
     file.remove()
     return run
 
 
-def _evaluate_and_write(
+def evaluate_and_write(
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
@@ -162,6 +142,18 @@ def _evaluate_and_write(
     out: Path,
     tracker: Tracker,
 ) -> Run:
+    """Evaluate a trained model on the test targets; write and log the results.
+
+    Args:
+        experiment: all settings, with those of the data.
+        dataset: the dataset with the features that the model reads.
+        held_out: the targets of both parts.
+        fitted: the trained model; its curve chose the epoch.
+        candidates: the items that test targets are ranked among; all if None.
+        seconds: how long the training took.
+        out: the folder to write, which replaces that of an earlier run.
+        tracker: the open run.
+    """
     length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
@@ -282,19 +274,3 @@ def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
             f"the lists that {experiment.data.split} is evaluated with"
         )
-
-
-def _check_out(out: Path) -> None:
-    """Check, before hours of training, that the results can be written."""
-    if out.exists():
-        there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-        if foreign := there - artifacts.RUN_FILES:
-            raise InputError(
-                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
-            )
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from error

@@ -1,13 +1,16 @@
-"""The results of an evaluated run: its tables and metrics, written to disk and logged to MLflow."""
+"""The results of a run: its tables and metrics, written to disk and logged to MLflow."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
+from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOut
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.ranks import metric_names
@@ -76,3 +79,45 @@ class Results:
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
         tracker.sync_files()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished experiment."""
+
+    run_id: str
+    """Id of the MLflow run."""
+    tracking: TrackingConfig
+    """The store of the MLflow run."""
+    bundle: Path
+    """Folder of the `ModelBundle`."""
+    best_epoch: int
+    """Number of epochs, chosen on validation."""
+    valid: dict[str, Interval]
+    """Validation metrics of the best epoch."""
+    test: dict[str, Interval]
+    """Test metrics of the bundle. If the split holds out several purchases per user, they include
+    those of its lists (``next_...``, and ``best_next_...`` of a model that generates lists; see
+    `recsys.evaluation.next_lists.list_summary`)."""
+    seconds: float
+    """Seconds of training, validation and refit."""
+
+
+def check_out(out: Path) -> None:
+    """Check, before hours of training, that the results can be written.
+
+    Raises:
+        InputError: the path holds something else than a run, or cannot be written.
+    """
+    if out.exists():
+        there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
+        if foreign := there - artifacts.RUN_FILES:
+            raise InputError(
+                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
+            )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror}") from error

@@ -1,4 +1,7 @@
-"""The model bundle: a folder with everything that scoring needs, and no pickle."""
+"""The model bundle: a folder with everything that scoring needs, and no pickle.
+
+It holds a trained model, or a baseline that no model beats.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
@@ -34,7 +39,7 @@ from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_COUNT_ENSEMBLE = "count_ensemble.safetensors"
+_COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
 
 
 class ServingProtocol(Section):
@@ -55,7 +60,7 @@ class BundleManifest(FolderManifest):
     remedy: ClassVar[str] = "train the model again"
     current_version: ClassVar[int] = 2
     own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(weights|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
+        r"(weights|baseline|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
     )
 
     format: Literal["recsys.bundle"] = "recsys.bundle"
@@ -71,13 +76,13 @@ class BundleManifest(FolderManifest):
 
 @dataclass(frozen=True, eq=False)
 class ModelBundle:
-    """A trained model over a catalogue of I items, with its config, item table and protocol."""
+    """A trained model, or a baseline, over a catalogue of I items, with config and protocol."""
 
     path: Path
     manifest: BundleManifest
     experiment: Experiment
-    model: Model
-    """On the CPU, in evaluation mode."""
+    trained: Model | None
+    """The trained model, on the CPU, in evaluation mode; None if there is a baseline."""
     item_table: pl.DataFrame
     """I rows: item_id, the features of the items, and count, the number of interactions of the item
     in training; row i is item token i + 1."""
@@ -85,12 +90,14 @@ class ModelBundle:
     """The count ensemble whose scores are added to the model's; None if there is none."""
     encoders: Encoders = NO_ENCODERS
     """The encoders of the features that the model reads."""
+    baseline: Scorer | None = None
+    """The baseline, if there is no trained model."""
 
     @classmethod
     def write(
         cls,
         path: str | os.PathLike[str],
-        model: Model,
+        answer: Model | FittedBaseline,
         experiment: Experiment,
         dataset: PreparedDataset,
         trained_on: TrainedOn,
@@ -104,7 +111,7 @@ class ModelBundle:
 
         Args:
             path: the folder.
-            model: the trained model; it is not changed.
+            answer: the trained model, which is not changed, or the baseline.
             experiment: all settings.
             dataset: the training data; an item feature named count is overwritten.
             trained_on: the parts of the split that the weights were trained on.
@@ -120,11 +127,10 @@ class ModelBundle:
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
         with new_folder(path) as folder:
-            weights = {
-                name: weight.detach().cpu().contiguous()
-                for name, weight in model.state_dict().items()
-            }
-            save_file(weights, folder / _WEIGHTS)
+            if isinstance(answer, FittedBaseline):
+                save_baseline(answer, folder / _BASELINE)
+            else:
+                save_file(_weights(answer), folder / _WEIGHTS)
             if count_ensemble is not None:
                 count_ensemble.save(folder / _COUNT_ENSEMBLE)
             encoders.save(folder)
@@ -157,35 +163,49 @@ class ModelBundle:
     @classmethod
     def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
         """Load the files of a folder that was checked against its manifest."""
-        if unlisted := {_WEIGHTS, _CONFIG, _ITEMS} - set(manifest.files):
+        experiment = load_experiment(path / _CONFIG) if _CONFIG in manifest.files else None
+        answer = _WEIGHTS if experiment is None or experiment.baseline is None else _BASELINE
+        if unlisted := {answer, _CONFIG, _ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
-        experiment = load_experiment(path / _CONFIG)
-        item_table = read_own_table(path / _ITEMS)
-        if missing := {"item_id", "count"} - set(item_table.columns):
-            raise InputError(f"{path / _ITEMS}: has no column {min(missing)}")
+        assert experiment is not None  # noqa: S101 - it is listed
+        item_table = read_own_table(path / _ITEMS, ("item_id", "count"))
         if len(item_table) != manifest.num_items:
             raise InputError(
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
                 "manifest"
             )
+        if experiment.baseline is not None:
+            baseline = load_baseline(path / _BASELINE, experiment.baseline, manifest.num_items)
+            return cls(path, manifest, experiment, None, item_table, baseline=baseline)
         encoders = Encoders.load(path, experiment.model)
         model = empty_model(experiment, item_table, manifest.num_items, encoders)
         _load_weights(model, path / _WEIGHTS)
         count_ensemble = (
-            CountEnsemble.load(path / _COUNT_ENSEMBLE)
+            CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
             if _COUNT_ENSEMBLE in manifest.files
             else None
         )
-        if count_ensemble is not None and count_ensemble.counts.num_items != manifest.num_items:
-            raise InputError(
-                f"{path / _COUNT_ENSEMBLE}: counts {count_ensemble.counts.num_items} items, not "
-                f"the {manifest.num_items} of the manifest"
-            )
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders)
 
     @property
+    def model(self) -> Model:
+        """The trained model.
+
+        Raises:
+            InputError: the bundle holds a baseline.
+        """
+        if self.trained is None:
+            raise InputError(
+                f"{self.path}: holds the baseline {self.experiment.baseline}, which recommends and "
+                "scores, but has no attention, contributions or decoder"
+            )
+        return self.trained
+
+    @property
     def scorer(self) -> Scorer:
-        """The model plus its count ensemble, on the device of the model."""
+        """The model plus its count ensemble, on the device of the model; or the baseline."""
+        if self.baseline is not None:
+            return self.baseline
         return model_scorer(self.model, self.experiment, self.count_ensemble)
 
     @property
@@ -210,7 +230,7 @@ class ModelBundle:
     @property
     def times(self) -> TimesRead:
         """Which times the model reads."""
-        return self.model.times
+        return "none" if self.trained is None else self.trained.times
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
         """Read histories in raw ids: see `UserHistories.from_raw`."""
@@ -273,6 +293,10 @@ def model_scorer(
     """Return the scorer of a model, with another head or a count ensemble if given."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
+
+
+def _weights(model: Model) -> dict[str, Tensor]:
+    return {name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()}
 
 
 def _load_weights(model: Model, path: Path) -> None:

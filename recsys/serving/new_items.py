@@ -41,7 +41,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     model.load_state_dict(bundle.model.state_dict())
     return replace(
         bundle,
-        model=model.to(bundle.model.items.weight.device),
+        trained=model.to(bundle.model.items.weight.device),
         item_table=item_table,
         count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )

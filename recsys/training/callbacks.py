@@ -29,8 +29,8 @@ from recsys.training.state import (
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[int, dict[str, float]], None]
-"""Reports the metrics of an epoch, whose number counts from 1."""
+Report = Callable[[int, dict[str, float]], bool | None]
+"""Reports the metrics of an epoch, whose number counts from 1; returns true to end the training."""
 
 
 class EpochRecorder(pl.Callback):
@@ -163,8 +163,7 @@ class EpochRecorder(pl.Callback):
                 "no better validation for %d epochs: the learning rate decays over %d epochs",
                 *(self._config.patience, self._decay_epochs),
             )
-        trainer.should_stop = self.should_stop
-        self._report(epoch, metrics)
+        trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
 
     def _cost(self, seconds: float) -> dict[str, float]:
         """Return the costs of an epoch; the seconds of its parts are those of this process."""

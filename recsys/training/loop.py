@@ -64,7 +64,8 @@ def train(
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
         epochs: the maximum number of passes over the histories.
-        report: called after each epoch with its number and metrics.
+        report: called after each epoch with its number and metrics. If it returns true, training
+            ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments. If None, start from the beginning.
         save: called with the state from time to time and after each epoch, in the first process.
@@ -179,7 +180,9 @@ def _batches_of(experiment: Experiment, histories: Histories) -> Batches:
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):
         return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
-    sequences = TrainingBatches(histories, length, tokens, seed, training.windows)
+    sequences = TrainingBatches(
+        histories, length, tokens, seed, training.windows, training.epochs_per_pass
+    )
     if isinstance(model, MaskedItemConfig):
         return MaskedBatches(sequences, model.mask_probability, seed)
     return sequences

@@ -19,7 +19,8 @@ from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
-from recsys.experiments.fit import Run, fit
+from recsys.experiments.fit import fit
+from recsys.experiments.results import Run
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking.tracker import Tracker

@@ -18,7 +18,8 @@ from recsys.config import CountEnsembleConfig, Experiment, Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import suite as suite_module
-from recsys.experiments.fit import Run, fit
+from recsys.experiments.fit import fit
+from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -36,14 +36,14 @@ def test_validation_chooses_the_settings(tiny_dataset: PreparedDataset) -> None:
     assert targets.count(best) > 1  # else the test would prove nothing
     fit = Favourite()
     items = list(range(1, tiny_dataset.num_items + 1))
-    assert Baseline(fit, items).choose(tiny_dataset, "allow") == best
+    assert Baseline(fit, Popularity, items).choose(tiny_dataset, "allow") == best
     assert fit.fitted == [("valid", item) for item in items]
 
 
 def test_ties_go_to_the_first_settings(tiny_dataset: PreparedDataset) -> None:
     fit = Favourite()
-    assert Baseline(fit, [3, 3]).choose(tiny_dataset, "allow") == 3
-    assert Baseline(fit, [2]).choose(tiny_dataset, "allow") == 2
+    assert Baseline(fit, Popularity, [3, 3]).choose(tiny_dataset, "allow") == 3
+    assert Baseline(fit, Popularity, [2]).choose(tiny_dataset, "allow") == 2
     assert len(fit.fitted) == 2  # a single one is not tried
 
 
@@ -52,10 +52,10 @@ def test_published_settings_are_used_under_the_published_protocol(
 ) -> None:
     fit = Favourite()
     published = {tiny_dataset.manifest.origin: 4}
-    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "filter") == 4
+    assert Baseline(fit, Popularity, [1, 2], published).choose(tiny_dataset, "filter") == 4
     assert not fit.fitted
     # Under another protocol they may have been chosen on what is held out here.
-    assert Baseline(fit, [1, 2], published).choose(tiny_dataset, "allow") in (1, 2)
+    assert Baseline(fit, Popularity, [1, 2], published).choose(tiny_dataset, "allow") in (1, 2)
 
 
 @pytest.fixture

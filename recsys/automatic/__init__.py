@@ -1,0 +1,1 @@
+"""From a log to a trained recommender within a time limit, with no settings to write."""

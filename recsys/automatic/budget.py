@@ -1,0 +1,48 @@
+"""The time budget of an automatic run."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+
+from recsys.errors import InputError
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@dataclass
+class Budget:
+    """A number of seconds, which pass from the moment that it is made."""
+
+    limit: float
+    """Seconds of the whole run."""
+    before: float = 0.0
+    """Seconds that an interrupted run had used already."""
+    _started: float = field(default_factory=time.monotonic, repr=False)
+
+    @property
+    def spent(self) -> float:
+        """Seconds used so far."""
+        return self.before + time.monotonic() - self._started
+
+    @property
+    def left(self) -> float:
+        """Seconds left; negative once the limit is exceeded."""
+        return self.limit - self.spent
+
+
+def parse_time_limit(limit: str | float) -> float:
+    """Return a time limit in seconds.
+
+    >>> [parse_time_limit(limit) for limit in ("30m", "1.5h", "90", 5)]
+    [1800.0, 5400.0, 90.0, 5.0]
+
+    Raises:
+        InputError: it is not a positive number with the unit s, m or h.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|)\w*\s*", str(limit))
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise InputError(f"time limit {limit!r}: must be a time such as 90s, 30m or 1.5h")
+    return seconds

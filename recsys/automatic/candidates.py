@@ -1,0 +1,173 @@
+"""The rule that turns facts about a log into the settings to race against each other.
+
+Sizes follow from the facts alone; the kind of model is decided by the race. The rule was made from
+logs of several kinds (docs/automatic.md has the measurements) and never reads a held-out purchase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recsys.automatic.facts import LogFacts
+from recsys.config import DataConfig, Experiment, TrackingConfig
+
+Preset = Literal["fast", "balanced", "best"]
+
+REPEATS = 0.05
+"""From this share of repeated items on, seen items are recommended."""
+_LENGTHS = (10, 20, 30, 50, 75, 100, 150, 200)
+_MANY_INTERACTIONS, _FEW_INTERACTIONS = 400_000, 30_000
+_SPARSE, _DENSE = 40, 100
+"""Interactions per item below which embeddings overfit soon, and above which they hardly do."""
+_FULL_SOFTMAX_ITEMS = 60_000
+"""The largest catalogue whose full softmax is worth its cost on a CPU."""
+_FIELDS = {"fast": 2, "balanced": 4, "best": 6}
+"""The number of kinds of model that a preset races."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setting, its value and the reason for it, in words."""
+
+    setting: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings that take part in the race."""
+
+    name: str
+    description: str
+    experiment: Experiment
+
+
+def choose_seen(facts: LogFacts) -> Choice:
+    """Decide whether items of the history are recommended: only where users repeat items."""
+    share = f"{facts.repeat_share:.1%} of the later interactions repeat an item of the user"
+    if facts.repeat_share >= REPEATS:
+        return Choice("evaluation.seen", "allow", f"{share}: repeats are recommended and counted")
+    return Choice("evaluation.seen", "filter", f"{share}: items of the history are left out")
+
+
+def choose_sizes(facts: LogFacts) -> list[Choice]:
+    """Choose what all candidates share: sizes and training."""
+    length = next((n for n in _LENGTHS if n >= facts.long_length), _LENGTHS[-1])
+    dim, why = 64, f"{facts.interactions:,} interactions"
+    if facts.interactions >= _MANY_INTERACTIONS and facts.interactions_per_item >= _SPARSE:
+        dim = 128
+    elif facts.interactions < _FEW_INTERACTIONS:
+        dim = 48
+    density = facts.interactions_per_item
+    dropout = 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
+    tokens = max(512, min(12_800, 1 << (max(facts.interactions, 1) // 128).bit_length()))
+    choices = [
+        Choice(
+            "model.max_sequence_length",
+            str(length),
+            f"98% of the users have at most {facts.long_length:.0f} interactions",
+        ),
+        Choice("model.embedding_dim", str(dim), why),
+        Choice(
+            "model.dropout",
+            str(dropout),
+            f"{density:.0f} interactions per item: fewer want more",
+        ),
+        Choice(
+            "training.batch_tokens",
+            str(tokens),
+            "a hundred steps per pass where possible",
+        ),
+        Choice("training.learning_rate", "0.004", "with a decay at the end"),
+    ]
+    if facts.items > _FULL_SOFTMAX_ITEMS:
+        choices.append(
+            Choice(
+                "training.loss",
+                "{kind: sampled_softmax, num_negatives: 2048}",
+                f"{facts.items:,} items: the softmax over all of them costs too much",
+            )
+        )
+    return choices
+
+
+def propose(
+    facts: LogFacts,
+    data: DataConfig,
+    preset: Preset,
+    *,
+    name: str,
+    seed: int,
+    tracking: TrackingConfig,
+) -> list[Candidate]:
+    """Return the candidates of a race, those that are most likely to win first."""
+    values = {choice.setting: choice.value for choice in choose_sizes(facts)}
+    dim = int(values["model.embedding_dim"])
+    common: dict[str, Any] = {
+        "embedding_dim": dim,
+        "num_blocks": 2,
+        "num_heads": 2,
+        "max_sequence_length": int(values["model.max_sequence_length"]),
+        "dropout": float(values["model.dropout"]),
+    }
+    transformer = {**common, "feed_forward_dim": 256}
+    gated = {**transformer, "norm": "gated", "activation": "swiglu", "positions": "rotary"}
+    pooled = {"kind": "target_attention", "num_heads": 1, "head_dim": 64, "pooling": "sum"}
+    averaged = {"kind": "target_attention", "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
+    half_life = 50 if facts.repeat_share >= REPEATS else 3
+    times = "past" if facts.has_times else "none"
+    hstu = {**common, "kind": "hstu", "times": times, "head": {"kind": "dot_product"}}
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "target-attention": (
+            "SASRec's encoder with target attention, summed over the history",
+            {**transformer, "head": {**pooled, "half_life": half_life}},
+        ),
+        "hstu": (
+            "HSTU blocks" + (" that read the times between interactions" * facts.has_times),
+            hstu,
+        ),
+        "target-attention-average": (
+            "SASRec's encoder with target attention, averaged over the history",
+            {**transformer, "head": averaged},
+        ),
+        "gated-rotary": (
+            "gated blocks with rotary positions, dot product",
+            {**gated, "head": {"kind": "dot_product"}},
+        ),
+        "dot-product": (
+            "SASRec: encoder and dot product",
+            {**transformer, "head": {"kind": "dot_product"}},
+        ),
+        "gated-target-attention": (
+            "gated blocks with rotary positions and target attention",
+            {**gated, "head": {**pooled, "half_life": half_life}},
+        ),
+    }
+    training: dict[str, Any] = {
+        "learning_rate": float(values["training.learning_rate"]),
+        "batch_tokens": int(values["training.batch_tokens"]),
+        "refit": True,
+    }
+    if "training.loss" in values:
+        training["loss"] = {"kind": "sampled_softmax", "num_negatives": 2048}
+    return [
+        Candidate(
+            kind,
+            description,
+            Experiment.model_validate(
+                {
+                    "name": name,
+                    "seed": seed,
+                    "data": data,
+                    "model": model,
+                    "training": training,
+                    "count_ensemble": {},
+                    "evaluation": {"seen": choose_seen(facts).value},
+                    "tracking": tracking,
+                }
+            ),
+        )
+        for kind, (description, model) in list(kinds.items())[: _FIELDS[preset]]
+    ]

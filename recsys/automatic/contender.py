@@ -1,0 +1,294 @@
+"""A candidate in training, which is paused, resumed, and finished with a decaying rate."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from rich.progress import Progress
+
+from recsys.automatic.candidates import Candidate
+from recsys.config import Experiment
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import Part, PreparedDataset
+from recsys.inference.catalogue import Catalogue
+from recsys.model.protocols import Model
+from recsys.training.loop import build_batches, train
+from recsys.training.state import MONITOR, Curve, PartialEpoch, TrainingState
+
+STEPS_PER_EPOCH = 50
+"""Steps of an epoch, which is a share of a pass over a large log; a small log has several epochs
+between two validations."""
+VALIDATION_SHARE = 0.25
+"""Share of the time that validations take at most."""
+PATIENCE = 6
+"""Validations without a gain after which a constant learning rate has nothing more to give."""
+DECAY_SHARE = 0.5
+"""Epochs of the decay, as a share of the epochs before it."""
+_FOREVER = 100_000
+"""More epochs than any training has: the clock and patience end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The validation of an epoch."""
+
+    seconds: float
+    """Seconds since the race began."""
+    epoch: int
+    ndcg_at_10: float
+
+
+@dataclass
+class Contender:
+    """A candidate, and how far its training has come.
+
+    The learning rate is constant until `decay`: so the training can be paused at any epoch, and the
+    state of the best epoch is what the decay starts from.
+    """
+
+    candidate: Candidate
+    dataset: PreparedDataset
+    """With the features that the model reads."""
+    catalogue: Catalogue
+    validation: Holdout
+    clock: Callable[[], float]
+    """Returns the seconds since the race began."""
+    progress: Progress | None = None
+    points: list[Point] = field(default_factory=list)
+    seconds: float = 0.0
+    """Seconds that its training has taken."""
+    rarely: int = 1
+    """How many times as many epochs as planned lie between two validations, because these are slow
+    beside the training."""
+    latest: TrainingState | None = None
+    best: TrainingState | None = None
+    """The state after the best epoch."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended its training."""
+
+    @property
+    def quality(self) -> float:
+        """Best validation NDCG@10 so far; -1 before the first."""
+        return max((point.ndcg_at_10 for point in self.points), default=-1.0)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs so far."""
+        return max((point.epoch for point in self.points), default=0)
+
+    @property
+    def best_epoch(self) -> int:
+        """Epochs before the best validation."""
+        return 0 if self.best is None else len(self.best.curve.epochs)
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Seconds of an epoch with its validation."""
+        return self.seconds / max(self.epochs, 1)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last `PATIENCE` validations gained nothing."""
+        qualities = [point.ndcg_at_10 for point in self.points]
+        before, since = qualities[:-PATIENCE], qualities[-PATIENCE:]
+        return bool(before) and max(before) >= max(since)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings of the phase with a constant learning rate."""
+        return self._with_training({"decay_fraction": 0.0})
+
+    @classmethod
+    def ready(
+        cls,
+        candidate: Candidate,
+        dataset: PreparedDataset,
+        validation: Holdout,
+        clock: Callable[[], float],
+        progress: Progress | None = None,
+    ) -> Contender:
+        """Return a contender that has not started, with epochs of like numbers of steps.
+
+        An epoch is a share of a pass over a large log; over a small log several epochs of a pass
+        each lie between two validations.
+        """
+        experiment = candidate.experiment
+        catalogue = Catalogue.of(experiment.model, dataset)
+        encoded = catalogue.encoders.read(dataset)
+        steps = max(len(build_batches(experiment, encoded.histories("valid"))), 1)
+        changes = {
+            "epochs_per_pass": max(1, steps // STEPS_PER_EPOCH),
+            "validate_every": math.ceil(STEPS_PER_EPOCH / steps),
+        }
+        training = experiment.training.model_copy(update=changes)
+        candidate = replace(
+            candidate, experiment=experiment.model_copy(update={"training": training})
+        )
+        return cls(candidate, encoded, catalogue, validation, clock, progress)
+
+    def advance(self, enough: Callable[[Contender], bool]) -> None:
+        """Train on, with a constant learning rate, until ``enough`` of it or without a gain.
+
+        ``enough`` is asked after each validation.
+        """
+        if self.latest is None:
+            self._advance(lambda _: True)  # measures the speed of training and validation
+            self.rarely = self._affordable_validations()
+            if enough(self) or self.interrupted:
+                return
+        self._advance(enough)
+
+    def _advance(self, enough: Callable[[Contender], bool]) -> None:
+        started, before = time.monotonic(), self.seconds
+
+        def record(epoch: int, metrics: dict[str, float]) -> bool:
+            self._record(epoch, metrics)
+            self.seconds = before + time.monotonic() - started
+            return MONITOR in metrics and (enough(self) or self.exhausted)
+
+        _, curve = train(
+            self.experiment,
+            self.catalogue,
+            self.dataset.histories("valid"),
+            self.validation,
+            _FOREVER,
+            record,
+            self.progress,
+            None if self.latest is None else _copy(self.latest),
+            self._keep,
+        )
+        self.interrupted = curve.interrupted
+        self.seconds = before + time.monotonic() - started
+
+    def decay_epochs(self, hold: int | None = None) -> int:
+        """Return the epochs of a decay after so many epochs, by default after the best one."""
+        return max(1, round(DECAY_SHARE * (self.best_epoch if hold is None else hold)))
+
+    def decay(self, epochs: int) -> tuple[Model, Curve]:
+        """Let the learning rate decay from the best state; return the best model and the curve."""
+        hold = self.best_epoch
+        model, curve = train(
+            self._decaying(epochs),
+            self.catalogue,
+            self.dataset.histories("valid"),
+            self.validation,
+            hold + epochs,
+            self._record,
+            self.progress,
+            self._before_decay("valid", epochs),
+        )
+        self.interrupted = curve.interrupted
+        return model, curve
+
+    def refit(self, epochs: int, stop_after: int) -> tuple[Model, Curve]:
+        """Repeat the decay of `decay` on the training and validation parts together.
+
+        Args:
+            epochs: the epochs of that decay.
+            stop_after: its best epoch, at which it ends; nothing decays if it is the best state's.
+        """
+        hold = self.best_epoch
+        return train(
+            self._decaying(epochs),
+            self.catalogue,
+            self.dataset.histories("test"),
+            None,
+            hold + epochs,
+            lambda epoch, _: epoch >= max(stop_after, hold + 1),
+            self.progress,
+            self._before_decay("test", epochs),
+        )
+
+    def _decaying(self, epochs: int) -> Experiment:
+        """Return the settings of a decay over so many epochs after the best one."""
+        hold = self.best_epoch
+        decaying = self._with_training({"decay_fraction": epochs / (hold + epochs)})
+        every = max(1, min(decaying.training.validate_every, epochs // 3))
+        training = decaying.training.model_copy(update={"validate_every": every})
+        return decaying.model_copy(update={"training": training})
+
+    def _before_decay(self, part: Part, epochs: int) -> TrainingState:
+        """Return the best state, at the step of the schedule at which the decay begins.
+
+        Epochs have more steps when the validation part is trained on too.
+        """
+        if self.best is None:
+            raise ValueError("no epoch was validated")
+        steps = len(build_batches(self._decaying(epochs), self.dataset.histories(part)))
+        return replace(_copy(self.best), step=self.best_epoch * steps)
+
+    def best_model(self) -> tuple[Model, Curve]:
+        """Return the model of the best epoch at the constant learning rate, and its curve."""
+        if self.best is None:
+            raise ValueError("no epoch was validated")
+        curve = _copy(self.best).curve
+        trained = self.dataset.histories("valid").items
+        interactions = np.bincount(trained, minlength=self.dataset.num_items + 1)
+        with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
+            model = self.catalogue.new_model(self.experiment.model, interactions)
+        model.load_state_dict(curve.best_weights)
+        return model.eval(), curve
+
+    def chosen_experiment(self, epochs: int) -> Experiment:
+        """Return the settings that repeat this training from the beginning, by themselves."""
+        hold = self.best_epoch
+        return self._with_training(
+            {
+                "max_epochs": hold + epochs,
+                "decay_fraction": round(epochs / (hold + epochs), 3),
+                "patience": hold + epochs,
+                "refit": True,
+            }
+        )
+
+    def _with_training(self, changes: dict[str, object]) -> Experiment:
+        experiment = self.candidate.experiment
+        every = experiment.training.validate_every * self.rarely
+        usual = {"patience": _FOREVER, "validate_every": every}
+        training = experiment.training.model_copy(update=usual | changes)
+        return experiment.model_copy(update={"training": training})
+
+    def _affordable_validations(self) -> int:
+        """Return `rarely`, such that validations take their share of the time at most."""
+        if self.latest is None:
+            return 1
+        epochs = self.latest.curve.epochs
+        training = sum(epoch["train/seconds"] for epoch in epochs)
+        validation = epochs[-1].get("epoch/valid_seconds", 0.0)
+        return max(1, math.ceil(validation / max(training, 1e-3) * (1 / VALIDATION_SHARE - 1)))
+
+    def _record(self, epoch: int, metrics: dict[str, float]) -> None:
+        if MONITOR in metrics:
+            self.points.append(Point(self.clock(), epoch, metrics[MONITOR]))
+
+    def _keep(self, state: TrainingState) -> None:
+        """Keep the state of a whole epoch, whose tensors the next step changes."""
+        if state.epoch.batches:
+            return
+        self.latest = _copy(state)
+        if state.curve.best_epoch == len(state.curve.epochs):
+            self.best = self.latest
+
+
+def _copy(state: TrainingState) -> TrainingState:
+    """Copy a state, so that a training that goes on does not change it."""
+    curve = state.curve
+    return TrainingState(
+        {name: tensor.clone() for name, tensor in state.weights.items()},
+        {name: tensor.clone() for name, tensor in state.moments.items()},
+        state.random.clone(),
+        state.step,
+        PartialEpoch(),
+        Curve(
+            [dict(epoch) for epoch in curve.epochs],
+            curve.early_decay,
+            curve.best_epoch,
+            dict(curve.best_weights),
+            curve.best_ranks,
+        ),
+    )

@@ -1,0 +1,69 @@
+"""Successive halving: candidates train side by side, and the slower half drops out each round.
+
+Source: Jamieson and Talwalkar 2016, https://arxiv.org/abs/1502.07943. Rounds are counted in seconds
+and not in epochs, because the best model within a time limit is wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from recsys.automatic.contender import Contender
+
+logger = logging.getLogger(__name__)
+
+
+def race(
+    contenders: Sequence[Contender], seconds: float, announce: Callable[[str], None]
+) -> list[Contender]:
+    """Train contenders in rounds of equal time, and drop the worse half after each round.
+
+    Args:
+        contenders: those that start; each is trained for at least one validation.
+        seconds: the time for all rounds.
+        announce: called with one line about what is tried next.
+
+    Returns:
+        All of them, best first: by the round that they reached, then by validation NDCG@10. The
+        race ends early if Ctrl-C interrupts one of them.
+    """
+    field, ended = list(contenders), time.monotonic() + seconds
+    dropped: list[Contender] = []
+    rounds = max(1, math.ceil(math.log2(len(field))))
+    for number in range(1, rounds + 1):
+        round_ends = time.monotonic() + (ended - time.monotonic()) / (rounds - number + 1)
+        for position, contender in enumerate(field):
+            if contender.exhausted:
+                continue
+            announce(
+                f"round {number} of {rounds}: {contender.candidate.name} "
+                f"({position + 1} of {len(field)})"
+            )
+            now = time.monotonic()
+            deadline = now + max(0.0, round_ends - now) / (len(field) - position)
+            contender.advance(partial(_is_over, deadline))
+            if contender.interrupted:
+                return _ranked([*field, *dropped])
+        field = _ranked(field)
+        survivors = math.ceil(len(field) / 2)
+        for loser in field[survivors:]:
+            logger.info(
+                "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
+                *(number, loser.candidate.name, loser.quality, field[0].quality),
+            )
+        dropped = field[survivors:] + dropped
+        field = field[:survivors]
+    return field + dropped
+
+
+def _is_over(deadline: float, contender: Contender) -> bool:
+    """Return whether another epoch would end more than half of its time after the deadline."""
+    return time.monotonic() + contender.seconds_per_epoch / 2 >= deadline
+
+
+def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
+    return sorted(contenders, key=lambda one: one.quality, reverse=True)

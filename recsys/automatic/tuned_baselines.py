@@ -1,0 +1,63 @@
+"""The baselines of an automatic run, tuned on validation while their share of the time lasts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recsys.automatic.budget import Budget
+from recsys.baselines.tuned import BASELINES
+from recsys.config import Experiment
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
+from recsys.experiments.baseline import Tuned, baselines_of
+
+logger = logging.getLogger(__name__)
+
+SHARE = 0.15
+"""Share of the time limit for tuning baselines."""
+_SLOW_ITEMS = {"ease": 6_000, "matrix_factorisation": 100_000, "item_knn": 100_000}
+"""The catalogues above which a baseline is not tried, because its fit alone takes minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBaseline:
+    """A baseline with the settings that validation chose."""
+
+    name: str
+    tuned: Tuned
+    ndcg_at_10: float
+    """On the validation targets of the race."""
+
+
+def tune_baselines(
+    protocol: Experiment,
+    dataset: PreparedDataset,
+    valid: Holdout,
+    budget: Budget,
+    announce: Callable[[str], None],
+) -> list[MeasuredBaseline]:
+    """Tune the baselines, the simplest first; those that the time is too short for are named.
+
+    Returns:
+        The baselines, best first.
+    """
+    measured: list[MeasuredBaseline] = []
+    deadline = budget.spent + budget.limit * SHARE
+    names = baselines_of(protocol, dataset)
+    for number, name in enumerate(names, 1):
+        if budget.spent > deadline:
+            logger.info("baseline %s: not tried, the time of the baselines is over", name)
+            continue
+        if dataset.num_items > _SLOW_ITEMS.get(name, dataset.num_items):
+            logger.info("baseline %s: not tried with %d items", name, dataset.num_items)
+            continue
+        announce(f"baseline {number} of {len(names)}: {name}")
+        started = time.monotonic()
+        settings, quality = BASELINES[name].measure(dataset, valid, protocol.evaluation.seen)
+        seconds = time.monotonic() - started
+        measured.append(MeasuredBaseline(name, Tuned(settings, seconds), quality))
+        logger.info("baseline %s: validation NDCG@10 %.4f, %.1f s", name, quality, seconds)
+    return sorted(measured, key=lambda one: one.ndcg_at_10, reverse=True)
