@@ -19,6 +19,7 @@ from recsys.model.build import build_model
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.protocols import Model
+from recsys.model.size import count_weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,12 +54,9 @@ class Catalogue:
         Raises:
             InputError: they do not.
         """
-        with torch.device("meta"):  # shapes without memory
-            model = build_model(config, self.num_items)
-        numbers = model.state_dict().values()
-        parameters = sum(number.numel() for number in numbers)
+        parameters = count_weights(config, self.num_items)
         check_memory(
-            copies * sum(number.nbytes for number in numbers),
+            copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
             "choose a smaller embedding_dim, or narrower and fewer blocks",
         )

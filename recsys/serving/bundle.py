@@ -6,11 +6,9 @@ It holds a trained model, or a baseline that no model beats.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -21,10 +19,9 @@ from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
-from recsys.config import Experiment, Section, dump_experiment, load_experiment
+from recsys.config import Experiment, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
@@ -35,43 +32,12 @@ from recsys.inference.scorer import Scorer
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Head, Model
+from recsys.serving.bundle_manifest import BundleManifest, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
-
-
-class ServingProtocol(Section):
-    """The rules that the model was trained under and recommends by."""
-
-    split: str
-    """The split, as `recsys.config` writes it."""
-    seen: Literal["filter", "allow"]
-    """Whether items of a user's history are filtered from recommendations."""
-    trained_on: TrainedOn
-    """The parts of the split that the weights were trained on."""
-
-
-class BundleManifest(FolderManifest):
-    """The manifest of a model bundle."""
-
-    noun: ClassVar[str] = "a model bundle"
-    remedy: ClassVar[str] = "train the model again"
-    current_version: ClassVar[int] = 2
-    own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(weights|baseline|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
-    )
-
-    format: Literal["recsys.bundle"] = "recsys.bundle"
-    format_version: int = current_version
-    dataset_fingerprint: str
-    """The fingerprint of the prepared dataset that the model was trained on."""
-    num_items: int
-    """Size of the catalogue, I."""
-    protocol: ServingProtocol
-    git_commit: str | None
-    """The commit of the code that trained the model; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.renames import exchange
 from recsys.errors import InputError
 from recsys.model.heads import DotProductHead
-from recsys.serving.bundle import BundleManifest, ModelBundle
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_manifest import BundleManifest
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from recsys.data.memory import check_memory, memory_limit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
+from recsys.model.build import build_model
+from recsys.model.size import count_weights
 from recsys.training.loop import train
 
 
@@ -53,6 +55,28 @@ def test_models_are_counted_before_they_are_built(
         catalogue.new_model(experiment.model, np.ones(6, dtype=np.int64))
     with pytest.raises(InputError, match="5 times in all"):
         train(experiment, catalogue, tiny_dataset.histories("valid"), None, 1, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"positions": "rotary", "wide_heads": True, "num_heads": 4},
+        {"positions": "sinusoidal", "norm": "gated", "activation": "swiglu"},
+        {"positions": "none", "norm": "post"},
+        {"kind": "hstu", "times": "past"},
+        {"kind": "masked_item"},
+        {"kind": "sequence_to_sequence"},
+        {"kind": "factorisation_machine"},
+        {"head": {"kind": "mixture_of_logits"}},
+        {"head": {"kind": "target_attention", "kv_source": "both"}},
+    ],
+)
+def test_the_count_is_nearly_that_of_the_model(model: dict[str, object]) -> None:
+    config = parse_experiment({"model": model}).model
+    built = build_model(config, 500).state_dict()
+    found = sum(weight.numel() for weight in built.values())
+    assert 0.85 * found <= count_weights(config, 500) <= found
 
 
 def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:
