@@ -63,8 +63,8 @@ def compare(
         across_protocols: whether runs of different protocols share a table.
         pooled: whether runs that differ only in seed and name share a row.
         method: the test behind the p-values: ``randomisation``, or ``t`` for the paired t-test.
-        report: a folder to write the comparison to as an HTML page, pictures, CSV and LaTeX; the
-            first run gets a copy as its artifact ``comparison``.
+        report: a folder to write the comparison to as an HTML page, SVG pictures, CSV and LaTeX;
+            the first run gets a copy as its artifact ``comparison``.
     """
     fitted = [run for run in runs if isinstance(run, Run)]
     if tracking is None:

@@ -68,8 +68,12 @@ class Contender:
     latest: TrainingState | None = None
     best: TrainingState | None = None
     """The state after the best epoch."""
+    dropped_in: int | None = None
+    """The round of the race after which it was dropped; None if it was not."""
     interrupted: bool = False
     """Whether Ctrl-C ended its training."""
+    saved: Callable[[Contender], None] = lambda _: None
+    """Called when its state may be saved: after every epoch."""
 
     @property
     def quality(self) -> float:
@@ -273,6 +277,7 @@ class Contender:
         self.latest = _copy(state)
         if state.curve.best_epoch == len(state.curve.epochs):
             self.best = self.latest
+        self.saved(self)
 
 
 def _copy(state: TrainingState) -> TrainingState:

@@ -49,11 +49,10 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
 
     if not (contender.exhausted or contender.interrupted or must_decay(contender)):
         contender.advance(must_decay)
-    per_epoch = max(contender.seconds_per_epoch, 1e-3) * _MARGIN
-    affordable = max(1, math.floor(seconds_left() / per_epoch / 2))
-    epochs = min(contender.decay_epochs(), affordable)
-    if contender.interrupted or seconds_left() < per_epoch:
+    per_epoch, left = max(contender.seconds_per_epoch, 1e-3) * _MARGIN, seconds_left()
+    if contender.interrupted or left < per_epoch:
         return _as_it_is(contender)
+    epochs = min(contender.decay_epochs(), max(1, math.floor(left / per_epoch / 2)))
     model, curve = contender.decay(epochs)
     best_epoch, _ = curve.validated()
     experiment = contender.chosen_experiment(epochs)

@@ -23,16 +23,21 @@ def race(
     """Train contenders in rounds of equal time, and drop the worse half after each round.
 
     Args:
-        contenders: those that start; each is trained for at least one validation.
+        contenders: those that start; each is trained for at least one validation. Those that an
+            interrupted race has dropped stay out.
         seconds: the time for all rounds.
         announce: called with one line about what is tried next.
 
     Returns:
-        All of them, best first: by the round that they reached, then by validation NDCG@10. The
-        race ends early if Ctrl-C interrupts one of them.
+        All of them, best first: by the round that they reached, then by validation NDCG@10. Ctrl-C
+        ends the race, and the best one so far is marked as interrupted.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before any validation.
     """
-    field, ended = list(contenders), time.monotonic() + seconds
-    dropped: list[Contender] = []
+    field = [one for one in contenders if one.dropped_in is None]
+    dropped = _ranked([one for one in contenders if one.dropped_in is not None])
+    ended = time.monotonic() + seconds
     rounds = max(1, math.ceil(math.log2(len(field))))
     for number in range(1, rounds + 1):
         round_ends = time.monotonic() + (ended - time.monotonic()) / (rounds - number + 1)
@@ -45,12 +50,20 @@ def race(
             )
             now = time.monotonic()
             deadline = now + max(0.0, round_ends - now) / (len(field) - position)
-            contender.advance(partial(_is_over, deadline))
+            try:
+                contender.advance(partial(_is_over, deadline))
+            except KeyboardInterrupt:
+                if not any(one.points for one in contenders):
+                    raise
+                contender.interrupted = True
             if contender.interrupted:
-                return _ranked([*field, *dropped])
+                best, *others = _ranked([*field, *dropped])
+                best.interrupted = True
+                return [best, *others]
         field = _ranked(field)
         survivors = math.ceil(len(field) / 2)
         for loser in field[survivors:]:
+            loser.dropped_in = number
             logger.info(
                 "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
                 *(number, loser.candidate.name, loser.quality, field[0].quality),

@@ -15,6 +15,7 @@ from recsys.automatic.candidates import Choice, Preset, choose_seen, choose_size
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
+from recsys.automatic.journal import Journal
 from recsys.automatic.race import race
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.baselines.popularity import Popularity
@@ -75,6 +76,9 @@ def run_automatically(
 ) -> AutomaticRun:
     """Choose settings for a log on its validation part, train, test once, and log everything.
 
+    Ctrl-C ends the race, and the best model so far is tested and kept. A run that was killed
+    resumes from its journal, ``OUT.race``, when it is started again, with the time that was left.
+
     Args:
         dataset: the prepared dataset.
         budget: the time limit; it is kept but for the last epoch.
@@ -90,8 +94,11 @@ def run_automatically(
         InputError: nothing is held out to choose or to test on, there is nothing to train on, or
             ``out`` or the store cannot be used.
     """
-    out = out or Path("runs") / name
+    out, tracking = out or Path("runs") / name, tracking or TrackingConfig()
     check_out(out)
+    decisive = {"dataset": dataset.fingerprint, "preset": preset, "seed": seed}
+    journal = Journal(out.with_name(f"{out.name}.race"), decisive)
+    budget.before = journal.seconds_spent()
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
     logger.info("machine: %s", Machine.here())
@@ -100,9 +107,7 @@ def run_automatically(
     evaluation = EvaluationConfig.model_validate({"seen": choices[0].value})
     held_out = HeldOutParts.find(dataset, evaluation.request_time)
     held_out = held_out._replace(valid=held_out.valid.sample(RACE_TARGETS, seed))
-    candidates = propose(
-        facts, dataset.config, preset, name=name, seed=seed, tracking=tracking or TrackingConfig()
-    )
+    candidates = propose(facts, dataset.config, preset, name=name, seed=seed, tracking=tracking)
     protocol = candidates[0].experiment
     baselines = tune_baselines(protocol, dataset, held_out.valid, budget, announce)
     reserve = _evaluation_seconds(dataset, held_out, baselines, evaluation)
@@ -112,45 +117,66 @@ def run_automatically(
         Contender.ready(each, dataset, held_out.valid, lambda: time.monotonic() - started, progress)
         for each in candidates
     ]
+    journal.restore(contenders)
+    for one in contenders:
+        one.saved = lambda contender: journal.save(contender, contenders, lambda: budget.spent)
     ranked = race(contenders, (budget.left - reserve) * _RACE_SHARE, announce)
     announce(f"training {ranked[0].candidate.name}")
     finished = finish(ranked[0], lambda: budget.left - reserve)
     announce("testing")
-    model = _write_model(finished, ranked[0], held_out, time.monotonic() - started, out)
-    best = baselines[0] if baselines else None
-    if best is not None and best.ndcg_at_10 >= model.valid["ndcg_at_10"].mean:
-        answer = _answer(best.name, best.ndcg_at_10, "no model", model.valid["ndcg_at_10"].mean)
-        protocol = _baseline_experiment(best.name, protocol)
-        run = fit_baseline_bundle(protocol, dataset, out, tuned=best.tuned)
-        others, chosen = baselines[1:], protocol
-    else:
-        quality = model.valid["ndcg_at_10"].mean
-        rival = "no baseline" if best is None else f"the best baseline, {best.name},"
-        answer = _answer(
-            ranked[0].candidate.name, quality, rival, 0.0 if best is None else best.ndcg_at_10
-        )
-        run, others, chosen = model, baselines, finished.experiment
+    seconds = time.monotonic() - started
+    model = _write_model(finished, ranked[0], held_out, seconds, out)
+    run, chosen, answer = _answer(
+        model, finished, ranked[0].candidate.name, baselines, protocol, dataset, out
+    )
     logger.info("%s", answer)
     with new_file(out / artifacts.SETTINGS) as file:
         file.write_text(f"# {answer}\n{dump_experiment(chosen)}", encoding="utf-8")
+    others = [one for one in baselines if one.name != chosen.baseline]
     runs = []
-    for number, one in enumerate(others, 1):
-        announce(f"testing baseline {number} of {len(others)}: {one.name}")
-        runs.append(fit_baseline(one.name, protocol, dataset, tuned=one.tuned))
+    for number, other in enumerate(others, 1):
+        announce(f"testing baseline {number} of {len(others)}: {other.name}")
+        runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned))
+    journal.remove()
     return AutomaticRun(run, runs, choices, baselines, ranked, answer, budget.spent)
 
 
-def _answer(name: str, quality: float, rival: str, rival_quality: float) -> str:
-    return (
-        f"The answer is {name}: validation NDCG@10 {quality:.4f}, {rival} has {rival_quality:.4f}."
+def _answer(
+    model: Run,
+    finished: Finished,
+    name: str,
+    baselines: list[MeasuredBaseline],
+    protocol: Experiment,
+    dataset: PreparedDataset,
+    out: Path,
+) -> tuple[Run, Experiment, str]:
+    """Choose between the model and the best baseline on validation; the bundle is the answer.
+
+    Returns:
+        The run, its settings, and a sentence on the choice.
+    """
+    quality = model.valid["ndcg_at_10"].mean
+    found = f"validation NDCG@10 {quality:.4f}"
+    if not baselines:
+        return model, finished.experiment, f"The answer is {name}: {found}."
+    best = baselines[0]
+    theirs = f"{best.ndcg_at_10:.4f}"
+    if best.ndcg_at_10 < quality:
+        sentence = f"The answer is {name}: {found}, and {theirs} of the best baseline, {best.name}."
+        return model, finished.experiment, sentence
+    chosen = _baseline_experiment(best.name, protocol)
+    run = fit_baseline_bundle(chosen, dataset, out, tuned=best.tuned)
+    sentence = (
+        f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {quality:.4f} of "
+        f"the best model, {name}."
     )
+    return run, chosen, sentence
 
 
 def _baseline_experiment(name: str, protocol: Experiment) -> Experiment:
     """Return the settings of a baseline under the protocol of a model."""
     kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
-    refit = {"refit": protocol.training.refit}
-    return Experiment.model_validate({**kept, "baseline": name, "training": refit})
+    return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})
 
 
 def _write_model(

@@ -252,7 +252,7 @@ def compare_runs(
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Folder to write: an HTML page, pictures, CSV and LaTeX."),
+        typer.Option(help="Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX."),
     ] = None,
     across_protocols: Annotated[
         bool, typer.Option("--across-protocols", help="Allow runs of different protocols.")

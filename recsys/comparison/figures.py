@@ -1,19 +1,20 @@
-"""Pictures of a comparison: by k, by epoch, by user, by segment and against the training time."""
+"""Pictures of a comparison: intervals first, then epochs, k, segments, users and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from xml.etree.ElementTree import Element
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.legend import Legend
-from matplotlib.ticker import MaxNLocator
 
-from recsys.comparison.formats import title
-from recsys.comparison.seeds import ModelRuns
+from recsys.comparison.formats import decimals, heading
+from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.table import Comparison
-from recsys.evaluation.segments import SEGMENTS
+from recsys.drawing.axes import Axis, Tick, log_ticks, tick_label, value_axis
+from recsys.drawing.forest import ForestRow, draw_forest
+from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.points import Point, draw_points
+from recsys.drawing.svg import Picture
 from recsys.tracking.artifacts import FIT_SECONDS
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -22,183 +23,247 @@ CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
 Curves = Mapping[str, Mapping[int, float]]
 """NDCG@10 on the validation targets, by run id and epoch."""
 
-_WIDTH = 7.0
-"""The width of a picture in inches."""
-_MOST_POINTS = 2_000
+FULL, HALF, NARROW = 960, 520, 358
+"""The widths of pictures in pixels: of the page, of half of it, and of a telephone."""
+_MOST_POINTS = 240
 """The number of users that are drawn in a curve, evenly chosen: more would not be visible."""
 
 
-def draw_by_k(comparison: Comparison, kind: str) -> Figure:
-    """Draw one metric of every run by k, with the 95% intervals as bands.
+def draw(name: str, title: str, caption: str, width: int, at: Callable[[int], Element]) -> Picture:
+    """Draw a picture for wide screens and for narrow ones."""
+    return Picture(name, title, caption, at(width), at(NARROW))
+
+
+def draw_intervals(comparison: Comparison) -> Picture:
+    """Draw the headline metric of every run with its interval, the best on top."""
+    metric, runs = headline(comparison), by_merit(comparison)
+    words = heading(metric)
+    rows = [
+        ForestRow(
+            label=run.label + (" · reference" if run.is_reference else ""),
+            mean=run.interval.mean,
+            low=run.interval.low,
+            high=run.interval.high,
+            value=f"{decimals(run.interval.mean)} {_interval(*run.interval[1:])}",
+            hover=f"{run.label}: {words} {decimals(run.interval.mean)} "
+            f"{_interval(*run.interval[1:])}, {run.row.model}",
+            colour=run.colour,
+            strong=run.is_best,
+            hollow=run.is_reference,
+        )
+        for run in runs
+    ]
+    reference = next((run.interval.mean for run in runs if run.is_reference), None)
+    axis = _padded(words, [row.low for row in rows], [row.high for row in rows])
+    caption = "Means over users with 95% intervals."
+    if reference is not None:
+        caption = (
+            "Means over users with 95% intervals, the best on top. The ring and the broken line "
+            "are the reference of the paired tests."
+        )
+    return draw(
+        "intervals",
+        words,
+        caption,
+        FULL,
+        lambda width: draw_forest(rows, width, axis, f"{words} of every run", reference),
+    )
+
+
+def draw_differences(comparison: Comparison) -> Picture | None:
+    """Draw the paired difference of every run to the first; None if none was tested."""
+    metric = headline(comparison)
+    words, first = heading(metric), comparison.rows[0].name
+    rows = []
+    for run in by_merit(comparison):
+        if (found := run.row.differences.get(metric)) is None:
+            continue
+        text = f"{decimals(found.difference, '+')}, p = {decimals(found.p_value)}"
+        rows.append(
+            ForestRow(
+                label=run.label,
+                mean=found.difference,
+                low=found.low,
+                high=found.high,
+                value=text,
+                hover=f"{run.label} minus {first}: {text}, interval "
+                f"{_interval(found.low, found.high, '+')}",
+                colour=run.colour,
+                strong=run.is_best,
+            )
+        )
+    if not rows:
+        return None
+    lows, highs = [row.low for row in rows], [row.high for row in rows]
+    axis = _padded(f"{words} minus that of {first}", [*lows, 0.0], [*highs, 0.0])
+    return draw(
+        "differences",
+        f"Difference to {first}",
+        "The same users under both runs: paired differences with 95% intervals and corrected "
+        "p-values. An interval that crosses the broken line may be chance.",
+        FULL,
+        lambda width: draw_forest(rows, width, axis, f"Difference of {words} to {first}", 0.0),
+    )
+
+
+def draw_curves(comparison: Comparison, curves: Curves) -> Picture | None:
+    """Draw NDCG@10 on the validation targets by epoch; None if no run has a learning curve."""
+    lines = []
+    for run in by_merit(comparison):
+        # A run with a count ensemble has two rows, but one curve.
+        if (curve := curves.get(run.row.run_id)) and not run.model.first.model_alone:
+            epochs = sorted(curve)
+            lines.append(
+                Line(
+                    label=run.label,
+                    xs=epochs,
+                    ys=[curve[epoch] for epoch in epochs],
+                    hovers=[f"{run.label}, epoch {e}: {decimals(curve[e])}" for e in epochs],
+                    colour=run.colour,
+                    strong=run.is_best,
+                )
+            )
+    if not lines:
+        return None
+    last = max(line.xs[-1] for line in lines)
+    step = max(1, round(last / 8))
+    x = Axis("epoch", 1, last, [(e, str(e)) for e in _epoch_ticks(int(last), step)])
+    heights = [y for line in lines for y in line.ys]
+    y = value_axis("NDCG@10 on validation", min(heights), max(heights))
+    return draw(
+        "learning_curves",
+        "Learning curves",
+        "NDCG@10 on the validation targets, on which the epoch is chosen.",
+        FULL,
+        lambda width: draw_lines(lines, width, x, y, "NDCG@10 on validation by epoch", height=340),
+    )
+
+
+def draw_by_k(comparison: Comparison, kind: str) -> Picture:
+    """Draw one metric of every run by k, with bands for the best run and the reference.
 
     Args:
         comparison: the runs.
         kind: ``recall`` or ``ndcg``.
     """
-    figure, axes = _axes(3.8)
-    names = [f"{kind}_at_{k}" for k in CUTOFFS]
-    for row, model in zip(comparison.rows, comparison.models, strict=True):
-        intervals = model.intervals(names).values()
-        means, lows, highs = zip(*intervals, strict=True)
-        (line,) = axes.plot(CUTOFFS, means, marker=".", label=row.name)
-        axes.fill_between(CUTOFFS, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(xscale="log", xlabel="k", ylabel=_label(f"{kind}_at_k"))
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(CUTOFFS, [str(k) for k in CUTOFFS])
-    axes.minorticks_off()
-    _legend(axes)
-    return figure
-
-
-def draw_curves(comparison: Comparison, curves: Curves) -> Figure:
-    """Draw NDCG@10 on the validation targets by epoch, for the runs that logged it."""
-    figure, axes = _axes(3.6)
-    for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
-        # A run with a count ensemble has two rows, but one curve.
-        if (curve := curves.get(row.run_id)) and not model.first.model_alone:
-            epochs = sorted(curve)
-            axes.plot(
-                epochs, [curve[e] for e in epochs], color=f"C{number}", marker=".", label=row.name
+    names, words = [f"{kind}_at_{k}" for k in CUTOFFS], heading(f"{kind}_at_k")
+    lines = []
+    for run in by_merit(comparison):
+        intervals = list(run.model.intervals(names).values())
+        banded = run.colour == 0 or run.is_reference
+        lines.append(
+            Line(
+                label=run.label,
+                xs=CUTOFFS,
+                ys=[each.mean for each in intervals],
+                lows=[each.low for each in intervals] if banded else (),
+                highs=[each.high for each in intervals] if banded else (),
+                hovers=[
+                    f"{run.label}: {heading(name)} {decimals(each.mean)} {_interval(*each[1:])}"
+                    for name, each in zip(names, intervals, strict=True)
+                ],
+                colour=run.colour,
+                strong=run.is_best,
             )
-    axes.set(xlabel="epoch", ylabel="NDCG@10 on validation")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(axes)
-    return figure
-
-
-def draw_differences(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
-    """Draw the difference of every user to the first run, in ascending order.
-
-    Args:
-        comparison: two runs or more.
-        metric: a metric of ranks.
-    """
-    figure, axes = _axes(3.6)
-    first = comparison.models[0].values(metric)
-    for number, row in enumerate(comparison.rows):
-        if not row.differences:  # the first run, and those of other targets
-            continue
-        differences = np.sort(comparison.models[number].values(metric) - first)
-        better, worse = (differences > 0).mean(), (differences < 0).mean()
-        chosen = np.linspace(0, len(differences) - 1, min(len(differences), _MOST_POINTS)).round()
-        axes.plot(
-            chosen / max(len(differences) - 1, 1),
-            differences[chosen.astype(np.int64)],
-            color=f"C{number}",
-            label=f"{row.name}: better for {better:.0%} of users, worse for {worse:.0%}",
         )
-    axes.axhline(0, color="#5c6b78", linewidth=0.8)
-    axes.set(
-        xlabel="users, in the order of their difference",
-        ylabel=f"{_label(metric)} minus that of\n{comparison.rows[0].name}",
-        xlim=(0, 1),
+    x = Axis("k", CUTOFFS[0], CUTOFFS[-1], [(k, str(k)) for k in CUTOFFS], logarithmic=True)
+    y = value_axis(words, 0, max(max(line.highs or line.ys) for line in lines))
+    title = "Recall by k" if kind == "recall" else "NDCG by k"
+    caption = "Bands: 95% intervals over users"
+    caption += ", of the best run and of the reference." if len(lines) > 1 else "."
+    if kind == "recall":
+        caption = "The share of targets among the k best. " + caption
+    return draw(
+        f"{kind}_by_k",
+        title,
+        caption,
+        HALF,
+        lambda width: draw_lines(lines, width, x, y, f"{title} of every run"),
     )
-    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    _legend(axes)
-    return figure
 
 
-def draw_costs(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure:
-    """Draw a metric of the ranks against the seconds of fitting, for the runs that logged them."""
-    figure, axes = _axes(3.6)
-    for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
-        if (seconds := row.costs.get(FIT_SECONDS)) is None:
-            continue
-        mean, low, high = model.intervals([metric])[metric]
-        axes.errorbar(
-            max(seconds, 0.01),
-            mean,
-            yerr=[[mean - low], [high - mean]],
-            fmt="o",
-            color=f"C{number}",
-            label=row.name,
-        )
-    axes.set(xscale="log", xlabel="seconds to fit", ylabel=_label(metric))
-    axes.set_ylim(bottom=0)
-    _legend(axes)
-    return figure
-
-
-def draw_segments(comparison: Comparison, metric: str = "ndcg_at_10") -> Figure | None:
-    """Draw a metric of every run by segment; None if the rank tables have no segments.
+def draw_users(comparison: Comparison) -> Picture | None:
+    """Draw the difference of every user to the first run, in ascending order; None without tests.
 
     Args:
         comparison: the runs.
-        metric: a metric of ranks.
     """
-    frame = comparison.models[0].first.ranks.frame
-    shown = {
-        name: words
-        for name, words in SEGMENTS.items()
-        if name in frame.columns and frame[name].drop_nulls().n_unique() > 1
-    }
-    if not shown:
-        return None
-    lines = (len(shown) + 1) // 2
-    figure = Figure(figsize=(2 * _WIDTH, 3.0 * lines), layout="constrained")
-    panels = figure.subplots(lines, 2, squeeze=False).ravel()
-    for axes in panels[len(shown) :]:
-        axes.set_axis_off()
-    for axes, (column, words) in zip(panels, shown.items(), strict=False):
-        segments = [
-            segment
-            for segment in frame[column].drop_nulls().unique().sort().to_list()
-            if all(_has(model, column, segment) for model in comparison.models)
-        ]
-        for number, (row, model) in enumerate(zip(comparison.rows, comparison.models, strict=True)):
-            intervals = [
-                model.where(column, segment).intervals([metric])[metric] for segment in segments
-            ]
-            means, lows, highs = map(np.array, zip(*intervals, strict=True))
-            shift = 0.5 * (number - (len(comparison.rows) - 1) / 2) / len(comparison.rows)
-            axes.errorbar(
-                np.arange(len(segments)) + shift,
-                means,
-                yerr=[means - lows, highs - means],
-                fmt=".",
-                label=row.name,
+    metric = headline(comparison)
+    first, lines = comparison.models[0].values(metric), []
+    for run in by_merit(comparison):
+        if not run.row.differences:  # the first run, and those of other targets
+            continue
+        differences = np.sort(run.model.values(metric) - first)
+        better, worse = (differences > 0).mean(), (differences < 0).mean()
+        count = min(len(differences), _MOST_POINTS)
+        chosen = np.linspace(0, len(differences) - 1, count).round().astype(np.int64)
+        lines.append(
+            Line(
+                label=f"{run.label}: {better:.0%} better, {worse:.0%} worse",
+                xs=(chosen / max(len(differences) - 1, 1)).tolist(),
+                ys=differences[chosen].tolist(),
+                colour=run.colour,
+                strong=run.is_best,
             )
-        axes.set_xticks(range(len(segments)), [str(segment) for segment in segments])
-        axes.set_xlabel(words)
-        axes.set_ylabel(_label(metric))
-        axes.set_ylim(bottom=0)
-        _style(axes)
-    handles, names = panels[0].get_legend_handles_labels()
-    legend = figure.legend(
-        handles, names, loc="outside upper center", ncols=min(len(names), 4), frameon=False
+        )
+    if not lines:
+        return None
+    name = comparison.rows[0].name
+    x = value_axis("users, in the order of their difference", 0, 1, percent=True)
+    lows, highs = ([end(line.ys) for line in lines] for end in (min, max))
+    y = value_axis(f"{heading(metric)} minus that of {name}", min(*lows, 0), max(*highs, 0))
+    return draw(
+        "users",
+        "User by user",
+        "A small mean difference may hide large ones. The names say for which share of the users a "
+        f"run is better or worse than {name}; for the others both are equally good.",
+        FULL,
+        lambda width: draw_lines(lines, width, x, y, "Differences of the users"),
     )
-    _as_text(legend)
-    return figure
 
 
-def _has(model: ModelRuns, column: str, segment: object) -> bool:
-    """Does the run have targets in that segment?"""
-    frame = model.first.ranks.frame
-    return column in frame.columns and bool((frame[column] == segment).any())
+def draw_costs(comparison: Comparison) -> Picture | None:
+    """Draw the headline metric against the seconds of fitting; None if one run or none has them."""
+    metric = headline(comparison)
+    timed = [
+        (run, max(run.row.costs[FIT_SECONDS], 0.01))
+        for run in by_merit(comparison)
+        if FIT_SECONDS in run.row.costs
+    ]
+    if len(timed) < 2:
+        return None
+    points = [_cost(run, seconds) for run, seconds in timed]
+    low, high = (end(point.x for point in points) for end in (min, max))
+    ticks: list[Tick] = [(t, tick_label(t, [t])) for t in log_ticks(low, high)]
+    x = Axis("seconds to fit", low, high, ticks, logarithmic=True)
+    y = value_axis(heading(metric), min(p.low for p in points), max(p.high for p in points))
+    return draw(
+        "costs",
+        "Quality and cost",
+        "Seconds as measured on the machine of each run, which may have run other jobs.",
+        HALF,
+        lambda width: draw_points(points, width, x, y, "Quality against seconds"),
+    )
 
 
-def _axes(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    axes = figure.add_subplot()
-    _style(axes)
-    return figure, axes
+def _cost(run: RankedRun, seconds: float) -> Point:
+    mean, low, high = run.interval
+    hover = f"{run.label}: {decimals(mean)} {_interval(low, high)}, {seconds:,.2f} s"
+    return Point(run.label, seconds, mean, low, high, hover, run.colour, run.is_best)
 
 
-def _style(axes: Axes) -> None:
-    axes.grid(color="#dde3e8", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+def _padded(title: str, lows: Sequence[float], highs: Sequence[float]) -> Axis:
+    """Return the axis of intervals, with a little room at both ends."""
+    low, high = min(lows), max(highs)
+    room = 0.03 * (high - low) or 0.01
+    axis = value_axis(title, low, high)
+    return Axis(title, min(low - room, axis.low), max(high + room, axis.high), axis.ticks)
 
 
-def _legend(axes: Axes) -> None:
-    _as_text(axes.legend(fontsize=8, frameon=False))
+def _epoch_ticks(last: int, step: int) -> list[int]:
+    """Return epochs to label: the first one, then every ``step``-th."""
+    return sorted({1, *range(step, last + 1, step)})
 
 
-def _as_text(legend: Legend) -> None:
-    """Show names as text, not as mathematics, even if they contain a $."""
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-
-
-def _label(metric: str) -> str:
-    return title(metric).replace("ndcg", "NDCG")
+def _interval(low: float, high: float, sign: str = "-") -> str:
+    return f"[{decimals(low, sign)}, {decimals(high, sign)}]"

@@ -29,3 +29,13 @@ def decimals(value: float, sign: str = "-") -> str:
     ('.1900', '-.5000', '+.5000', '10.2500')
     """
     return re.sub(r"^([+-]?)0\.", r"\1.", f"{value:{sign}.4f}")
+
+
+def heading(metric: str) -> str:
+    """Return the name of a metric as it stands over a picture.
+
+    >>> heading("ndcg_at_10"), heading("recall_at_k")
+    ('NDCG@10', 'Recall@k')
+    """
+    text = title(metric).replace("_", " ").replace("ndcg", "NDCG").replace("mrr", "MRR")
+    return text[:1].upper() + text[1:]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
+from matplotlib.image import imread
 from torch import nn
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
@@ -87,3 +96,99 @@ def tiny_dot_bundle(
 ) -> ModelBundle:
     """With the dot-product head; treat its folder as read-only."""
     return write_tiny_bundle(tmp_path_factory.mktemp("bundle") / "dot", tiny_dataset, DotProduct())
+
+
+# --- Pages in a real browser ---------------------------------------------------------------------
+
+_PROBE = """<script>
+addEventListener("load", () => {
+  const crossing = [], outside = [];
+  for (const svg of document.querySelectorAll("svg")) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    const texts = [...svg.querySelectorAll("text")].map(
+      (text) => [text.textContent, text.getBoundingClientRect()]);
+    texts.forEach(([words, box], number) => {
+      if (box.left < frame.left - 1 || box.right > frame.right + 1) outside.push(words);
+      for (const [other, its] of texts.slice(number + 1)) {
+        const wide = Math.min(box.right, its.right) - Math.max(box.left, its.left);
+        const tall = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
+        if (wide > 2 && tall > 4) crossing.push(words + " / " + other);
+      }
+    });
+  }
+  parent.postMessage(JSON.stringify({
+    width: innerWidth,
+    needed: document.documentElement.scrollWidth,
+    dark: matchMedia("(prefers-color-scheme: dark)").matches,
+    crossing, outside,
+    links: [...document.querySelectorAll("[src],link[rel=stylesheet],script[src]")].length,
+  }), "*");
+});
+</script>"""
+_FRAME = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:{width}px;height:{height}px;border:0;display:block"></iframe>
+<pre id="seen"></pre>
+<script>addEventListener("message", (e) => {{
+  document.getElementById("seen").textContent = e.data;
+}})</script>"""
+_HEIGHT = 4_000
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a browser saw of a page."""
+
+    width: int
+    """The width of the page's window in pixels."""
+    needed: int
+    """The width that the page needs; it scrolls sideways if that is more."""
+    dark: bool
+    crossing: list[str]
+    """Pairs of words of one picture that overlap."""
+    outside: list[str]
+    """Words that stick out of their picture."""
+    links: int
+    """The number of elements that load something."""
+    console: list[str]
+    """What the console says."""
+    pixels: np.ndarray
+    """The page as a picture [height, width, 3], 0 to 1."""
+
+
+Look = Callable[[Path, int, bool], Sight]
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Look:
+    """Show a page at a width, light or dark, in the Chromium of this machine."""
+    names = ("chromium", "google-chrome", "chromium-browser")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+
+    def look(page: Path, width: int, dark: bool) -> Sight:
+        # A window is never narrower than 500 pixels, a frame is: media queries go by the frame.
+        folder = tmp_path / f"look-{width}-{dark}"
+        folder.mkdir()
+        (folder / "page.html").write_text(
+            page.read_text(encoding="utf-8").replace("</head>", f"{_PROBE}</head>", 1),
+            encoding="utf-8",
+        )
+        frame, picture = folder / "frame.html", folder / "page.png"
+        frame.write_text(_FRAME.format(width=width, height=_HEIGHT), encoding="utf-8")
+        words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        words += ["--disable-background-networking", "--disable-component-update"]
+        words += ["--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=3000"]
+        words += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+        words += [f"--user-data-dir={folder / 'profile'}"]
+        words += [f"--window-size={max(width, 500)},{_HEIGHT}", f"--screenshot={picture}"]
+        words += ["--dump-dom", frame.as_uri()]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+        seen = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout, re.DOTALL)
+        assert seen is not None, done.stderr
+        console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        facts = json.loads(html.unescape(seen[1]))
+        return Sight(**facts, console=console, pixels=imread(picture)[:, :width, :3])
+
+    return look

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import polars as pl
 import pytest
-from matplotlib.image import imread
 from mlflow import MlflowClient
 
 import recsys
 from recsys.comparison.compare import compare
-from recsys.comparison.page import comparison_latex, write_comparison_report
+from recsys.comparison.figures import draw_intervals
+from recsys.comparison.latex import comparison_latex
+from recsys.comparison.merit import by_merit, headline
+from recsys.comparison.page import write_comparison_report
 from recsys.comparison.seeds import ModelRuns
+from recsys.comparison.table import Comparison
 from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
 from recsys.errors import InputError
@@ -27,9 +29,9 @@ from recsys.evaluation.tables.rank import RankProtocol, RankTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
+from tests.unit.conftest import Look
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
-BROWSER = next(filter(shutil.which, ("chromium", "google-chrome", "chromium-browser")), None)
 TAGS = {"dataset": "shop", "dataset_fingerprint": "f00d", "protocol.split": "leave_last_out"}
 
 
@@ -68,30 +70,49 @@ def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
     return config
 
 
+def many_runs(comparison: Comparison) -> Comparison:
+    """Repeat the runs until there are twelve, each with a name of its own."""
+    times = range(4)
+    rows = [
+        replace(row, name=f"{row.name} with a rather long name {number}" if number else row.name)
+        for number in times
+        for row in comparison.rows
+    ]
+    rows = [replace(row, run_id=f"{number:032x}") for number, row in enumerate(rows)]
+    return replace(comparison, rows=tuple(rows), models=comparison.models * len(times))
+
+
 class Page(HTMLParser):
-    """The text of each table cell, every tag, and every address the page names."""
+    """The text of each table cell and heading, every tag, and every address the page names."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.cells: list[str] = []
+        self.headings: list[str] = []
         self.addresses: list[str] = []
-        self._open = False
+        self._open = self._heading = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+        self._heading = tag == "h2"
+        if tag == "h2":
+            self.headings.append("")
         if tag in {"td", "th"}:
             self.cells.append("")
             self._open = True
 
     def handle_endtag(self, tag: str) -> None:
         self._open = self._open and tag not in {"td", "th"}
+        self._heading = self._heading and tag != "h2"
 
     def handle_data(self, data: str) -> None:
         if self._open:
             self.cells[-1] += data
+        if self._heading:
+            self.headings[-1] += data
 
 
 def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_path: Path) -> None:
@@ -106,18 +127,52 @@ def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_pa
     worse = next(cell for cell in page.cells if cell.startswith("<img"))
     assert "†" in page.cells[page.cells.index(worse) + 2]
     # The page loads nothing from elsewhere, and names are escaped.
-    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
-    assert page.tags.count("img") == len(page.addresses) == 5
-    assert "script" not in page.tags
+    assert page.addresses == ["data:,"]  # no icon to ask for
+    assert not {"script", "img"} & set(page.tags)
+    assert page.headings[:4] == [
+        *("NDCG@10", "Difference to popularity", "Learning curves", "Every number")
+    ]
+
+
+def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
+    comparison = compare([], tracking)
+    assert [row.name for row in comparison.rows] == ["popularity", "better", EVIL]
+    runs = by_merit(comparison)
+    assert [run.row.name for run in runs] == ["better", "popularity", EVIL]
+    assert [run.is_reference for run in runs] == [False, True, False]
+    assert [run.is_best for run in runs] == [True, False, False]
+    labels = [
+        "".join(text.itertext())
+        for text in draw_intervals(comparison).wide.iter("text")
+        if "halo" in text.get("class", "")
+    ]
+    mean, low, high = (f"{value:.4f}".lstrip("0") for value in runs[0].interval)
+    assert labels[:3] == ["better", f"{mean} [{low}, {high}]", "popularity · reference"]
+
+
+def test_the_best_shares_its_colour_with_no_run(tracking: TrackingConfig) -> None:
+    colours = [run.colour for run in by_merit(many_runs(compare([], tracking)))]
+    own = [colour for colour in colours if colour is not None]
+    assert len(own) == len(set(own)) == 7
+    assert colours[0] == 0
+
+
+def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingConfig) -> None:
+    comparison = compare([], tracking, metrics=["recall_at_5", "mrr"])
+    assert headline(comparison) == "mrr"
+    assert draw_intervals(comparison).title == "MRR"
 
 
 def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         *("comparison.html", "comparison.csv", "comparison.tex", "manifest.json"),
-        *("ndcg_by_k.png", "recall_by_k.png", "differences.png", "learning_curves.png"),
-        "costs.png",
+        *("intervals.svg", "differences.svg", "learning_curves.svg", "ndcg_by_k.svg"),
+        *("recall_by_k.svg", "costs.svg", "users.svg"),
     }
+    for file in (tmp_path / "out").glob("*.svg"):
+        root = fromstring(file.read_text())  # noqa: S314 - our own
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
     table = pl.read_csv(tmp_path / "out" / "comparison.csv")
     assert table["ndcg_at_10"].to_list() == comparison.frame()["ndcg_at_10"].to_list()
     kept = MlflowClient(tracking.uri).list_artifacts(comparison.rows[0].run_id, "comparison")
@@ -143,8 +198,9 @@ def test_a_single_run_has_no_differences(tracking: TrackingConfig, tmp_path: Pat
     page = write_comparison_report(tmp_path / "out", comparison, {})
     text = page.read_text()
     assert "difference" not in text
+    assert "reference" not in text
     assert "<b>" not in text.split("<tbody>")[1].split("</tbody>")[0]
-    assert not (page.parent / "learning_curves.png").exists()
+    assert not (page.parent / "learning_curves.svg").exists()
 
 
 def test_the_same_runs_give_the_same_bytes(tracking: TrackingConfig, tmp_path: Path) -> None:
@@ -163,25 +219,24 @@ def test_another_folder_is_not_replaced(tracking: TrackingConfig, tmp_path: Path
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
-def test_a_browser_shows_it(tracking: TrackingConfig, tmp_path: Path) -> None:
-    page = write_comparison_report(tmp_path / "out", compare([], tracking), {})
-    assert BROWSER is not None
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    words += ["--disable-background-networking", "--disable-component-update"]
-    words += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1800"]
-
-    def browse(action: str) -> str:
-        command = [*words, action, page.as_uri()]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=120
-        ).stdout
-
-    assert "3 runs on shop" in browse("--dump-dom")
-    browse(f"--screenshot={tmp_path / 'page.png'}")
-    pixels = imread(tmp_path / "page.png")
-    assert pixels.shape[:2] == (1800, 1200)
-    assert np.ptp(pixels[1000:, :, :3]) > 0.5  # pictures were drawn, not left empty
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_it(
+    tracking: TrackingConfig, tmp_path: Path, look: Look, width: int, dark: bool
+) -> None:
+    comparison = many_runs(compare([], tracking))
+    curves = {row.run_id: {1: 0.1, 2: 0.2} for row in comparison.rows}
+    page = write_comparison_report(tmp_path / "out", comparison, curves)
+    sight = look(page, width, dark)
+    assert sight.width == width
+    assert sight.needed <= width  # tables scroll in their own box
+    assert sight.dark == dark
+    assert (sight.pixels[:40].mean() < 0.3) == dark
+    assert np.ptp(sight.pixels[1000:]) > 0.5  # pictures were drawn, not left empty
+    assert sight.crossing == []
+    assert sight.outside == []
+    assert sight.console == []
+    assert sight.links == 0
 
 
 def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
@@ -194,11 +249,10 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
     page = Page((tmp_path / "out" / "comparison.html").read_text())
     found = {finding.name: finding for finding in audit(data)}
-    row = page.cells.index("future_training")
-    assert page.cells[row + 1] == "warning"
-    assert page.cells[row + 2] == f"{found['future_training'].count:,}"
-    assert set(found) <= set(page.cells)
-    assert (tmp_path / "out" / "segments.png").is_file()
+    row = page.cells.index("future_trainingwarning")
+    assert page.cells[row + 1] == f"{found['future_training'].count:,}"
+    assert set(found) <= {cell.removesuffix("warning") for cell in page.cells}
+    assert (tmp_path / "out" / "segment_history.svg").is_file()
 
 
 def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> None:
@@ -218,6 +272,6 @@ def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_
     row = replace(comparison.rows[1], differences={}, name=comparison.rows[0].name)
     apart = replace(comparison, models=(first, ModelRuns((fewer,))), rows=(comparison.rows[0], row))
     page = write_comparison_report(tmp_path / "out", apart, {})
-    assert not (page.parent / "differences.png").exists()
+    assert not (page.parent / "differences.svg").exists()
     # Two runs of one name are two lines.
     assert comparison_latex(apart).count("popularity &") == 2

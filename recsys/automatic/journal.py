@@ -1,0 +1,117 @@
+"""The journal of a race: a run that is killed and started again resumes where it was."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recsys.automatic.contender import Contender, Point
+from recsys.data.files import new_file
+from recsys.errors import InputError
+from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.state import TrainingState
+
+logger = logging.getLogger(__name__)
+
+_FILE = "journal.json"
+_INTERVAL = 60.0
+"""Seconds between two saves of a contender at least."""
+
+
+@dataclass
+class Journal:
+    """A folder with the state of every contender and the time that was spent."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    """All that decides the race: a journal of other facts is not resumed."""
+    _last: dict[str, float] = field(default_factory=dict, repr=False)
+    """When each contender was saved last."""
+
+    def seconds_spent(self) -> float:
+        """Return the seconds that the interrupted run had spent; 0 if there is none to resume.
+
+        A journal of other facts is deleted.
+        """
+        try:
+            tree = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0.0
+        if tree.get("facts") != json.loads(json.dumps(self.facts)):
+            logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
+            self.remove()
+            return 0.0
+        return float(tree["seconds"])
+
+    def restore(self, contenders: Sequence[Contender]) -> None:
+        """Give the contenders the states that they had."""
+        try:
+            tree = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))["contenders"]
+        except (OSError, ValueError):
+            return
+        for one in contenders:
+            known = tree.get(one.candidate.name)
+            if known is None:
+                continue
+            try:
+                latest, best = self._read(one, "latest"), self._read(one, "best")
+            except InputError as error:
+                logger.warning("%s", error)
+                continue
+            if latest is None or best is None:
+                continue
+            one.latest, one.best = latest, best
+            done = len(latest.curve.epochs)
+            points = [Point(**point) for point in known["points"]]
+            one.points = [point for point in points if point.epoch <= done]
+            one.seconds, one.rarely = known["seconds"], known["rarely"]
+            one.dropped_in = known["dropped_in"]
+            logger.info("resuming %s after %d epochs", one.candidate.name, done)
+
+    def save(
+        self, contender: Contender, contenders: Sequence[Contender], spent: Callable[[], float]
+    ) -> None:
+        """Save the state of a contender if its last save is long ago, and the journal."""
+        name, now = contender.candidate.name, time.monotonic()
+        if now - self._last.get(name, -_INTERVAL) < _INTERVAL:
+            return
+        if contender.latest is None or contender.best is None:
+            return
+        self._last[name] = now
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file(contender, "latest").write(Checkpoint("", 0.0, contender.latest))
+        self._file(contender, "best").write(Checkpoint("", 0.0, contender.best))
+        tree = {
+            "facts": self.facts,
+            "seconds": spent(),
+            "contenders": {
+                one.candidate.name: {
+                    "points": [asdict(point) for point in one.points],
+                    "seconds": one.seconds,
+                    "rarely": one.rarely,
+                    "dropped_in": one.dropped_in,
+                }
+                for one in contenders
+            },
+        }
+        with new_file(self.folder / _FILE) as file:
+            file.write_text(json.dumps(tree), encoding="utf-8")
+
+    def remove(self) -> None:
+        """Delete the journal of a complete run."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._last.clear()
+
+    def _file(self, contender: Contender, which: str) -> CheckpointFile:
+        name = contender.candidate.name
+        return CheckpointFile(self.folder / f"{name}.{which}", {"contender": name, **self.facts})
+
+    def _read(self, contender: Contender, which: str) -> TrainingState | None:
+        found = self._file(contender, which).read()
+        return None if found is None else found.state

@@ -1,0 +1,1 @@
+"""Pictures as SVG and pages as one HTML file, from plain numbers."""

@@ -1,0 +1,130 @@
+"""Which run is the answer, and how it compares with the best baseline, in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recsys.baselines.tuned import BASELINES
+from recsys.comparison.formats import decimals, heading
+from recsys.comparison.merit import RankedRun, by_merit, headline
+from recsys.comparison.significance import PairedResult, holm
+from recsys.comparison.table import Comparison
+from recsys.errors import InputError
+
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The run that is the answer, beside its strongest rival."""
+
+    run: RankedRun
+    metric: str
+    """The metric that runs are compared in, NDCG@10 unless the comparison lacks it."""
+    is_baseline: bool
+    rival: RankedRun | None
+    """The best baseline or, if the answer is one, the best trained model; None without one."""
+    difference: PairedResult | None
+    """The answer minus its rival, p-values Holm-corrected for all rivals; None if the two have
+    other targets, or if there is no rival."""
+
+    @classmethod
+    def of(cls, comparison: Comparison, run_id: str | None = None) -> Answer:
+        """Compare the answer with its rivals.
+
+        Args:
+            comparison: the answer, and baselines or models to compare it with.
+            run_id: the id of the answer; the best of the comparison if None.
+
+        Raises:
+            InputError: the comparison has no such run.
+        """
+        runs = by_merit(comparison)
+        found = [
+            run
+            for run in runs
+            if run_id is None or (run.row.run_id == run_id and not run.model.first.model_alone)
+        ]
+        if not found:
+            raise InputError(f"run {run_id}: is not in the comparison")
+        answer, metric = found[0], headline(comparison)
+        is_baseline = _is_baseline(answer)
+        rivals = [
+            run
+            for run in runs
+            if _is_baseline(run) != is_baseline and not run.model.first.model_alone
+        ]
+        same = [run for run in rivals if run.model.first.shares_targets(answer.model.first)]
+        if not same:
+            return cls(answer, metric, is_baseline, rivals[0] if rivals else None, None)
+        tests = [answer.model.test(run.model, metric, across_protocols=True) for run in same]
+        (p_value, *_) = holm([each.p_value for each in tests])
+        return cls(answer, metric, is_baseline, same[0], tests[0]._replace(p_value=p_value))
+
+    @property
+    def figure(self) -> str:
+        """The metric of the answer with its interval."""
+        mean, low, high = self.run.interval
+        return f"{heading(self.metric)} {decimals(mean)} [{decimals(low)}, {decimals(high)}]"
+
+    @property
+    def verdict(self) -> str:
+        """How the answer compares with its rival; empty without one."""
+        if self.rival is None:
+            return ""
+        kind = "trained model" if self.is_baseline else "baseline"
+        than = f"the best {kind}, {self.rival.label}"
+        if self.difference is None:
+            return f"on other targets than {than}, so that the two cannot be compared"
+        change, p = _change(self.difference.difference, self.rival.interval.mean), self.p_value
+        if self.difference.p_value >= _ALPHA:
+            return f"{change} against {than}, which may be chance ({p})"
+        if self.difference.difference > 0:
+            return f"{change} over {than} ({p})"
+        return f"{change} against {than}, which did better on the test users ({p})"
+
+    @property
+    def p_value(self) -> str:
+        """The p-value of the difference as text."""
+        if self.difference is None:
+            return ""
+        # The spaces keep it on one line.
+        return f"p = {decimals(self.difference.p_value)}".replace(" ", "\N{NO-BREAK SPACE}")
+
+    @property
+    def headline(self) -> str:
+        """What the answer is."""
+        name = self.run.label
+        if self.difference is not None and self.difference.difference < 0:
+            kind = "trained model" if self.is_baseline else "baseline"
+            return f"{name} was chosen, but a {kind} scored higher on the test users"
+        if self.is_baseline:
+            return f"The baseline {name} is the answer, not a trained model"
+        return f"{name} is the model to use"
+
+
+def sentence(answer: Answer, targets: int) -> str:
+    """Say how good the answer is.
+
+    Args:
+        answer: the answer.
+        targets: the number of held-out targets.
+    """
+    text = f"{answer.figure} on {targets:,} held-out purchases"
+    return text + (f", {answer.verdict}." if answer.verdict else ".")
+
+
+def _is_baseline(run: RankedRun) -> bool:
+    return run.row.model in BASELINES
+
+
+def _change(difference: float, rival: float) -> str:
+    """Return a difference relative to the metric of the rival.
+
+    >>> _change(0.0123, 0.1), _change(-0.01, 0.1), _change(0.1, 0)
+    ('+12%', '−10%', '+.1000')
+    """
+    if not rival:
+        return decimals(difference, "+")
+    share = round(100 * difference / rival)
+    return f"{share:+d}%".replace("-", "−")

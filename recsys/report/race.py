@@ -1,0 +1,117 @@
+"""The race of the candidates: what was tried, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from recsys.comparison.figures import FULL, draw
+from recsys.comparison.formats import decimals
+from recsys.drawing.axes import value_axis
+from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.palette import Colour, colours_by_merit
+from recsys.drawing.svg import Picture
+
+
+class RacePoint(NamedTuple):
+    """One measurement of a candidate."""
+
+    seconds: float
+    """Since the start of the race."""
+    epochs: float
+    """The epochs it had trained by then; 0 for counts."""
+    ndcg: float
+    """NDCG@10 on the validation targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """One candidate of the race."""
+
+    candidate: str
+    """Its name."""
+    description: str
+    """What it is, in words or settings."""
+    points: tuple[RacePoint, ...]
+    """Its measurements in the order of time; none if it could not be trained."""
+    outcome: str
+    """What became of it: won, dropped after 4 epochs, stopped early …"""
+    won: bool = False
+
+    @property
+    def best(self) -> float | None:
+        """Its best NDCG@10 on validation; None if it was never measured."""
+        return max((point.ndcg for point in self.points), default=None)
+
+
+class RankedHeat(NamedTuple):
+    """A candidate at its place, with its colour."""
+
+    heat: Heat
+    colour: Colour
+
+
+def ranked_heats(heats: Sequence[Heat]) -> list[RankedHeat]:
+    """Return the winners, then the others, each by their best NDCG@10."""
+    ordered = sorted(heats, key=lambda heat: (not heat.won, -(heat.best or 0.0)))
+    colours = colours_by_merit(len(ordered))
+    return [RankedHeat(heat, colour) for heat, colour in zip(ordered, colours, strict=True)]
+
+
+def draw_race(heats: Sequence[Heat]) -> Picture | None:
+    """Draw NDCG@10 on validation over seconds, one line per candidate; None without measurements.
+
+    The line of a candidate that did not win ends with a cross.
+    """
+    lines = [
+        Line(
+            label=heat.candidate,
+            xs=[point.seconds for point in heat.points],
+            ys=[point.ndcg for point in heat.points],
+            hovers=[
+                f"{heat.candidate}: {decimals(point.ndcg)} after {point.seconds:,.0f} s"
+                + (f", epoch {point.epochs:g}" if point.epochs else "")
+                for point in heat.points
+            ],
+            colour=colour,
+            strong=heat.won,
+            cross=not heat.won,
+        )
+        for heat, colour in ranked_heats(heats)
+        if heat.points
+    ]
+    if not lines:
+        return None
+    heights = [y for line in lines for y in line.ys]
+    seconds = max(line.xs[-1] for line in lines)
+    minutes = seconds > 180
+    if minutes:
+        lines = [_in_minutes(line) for line in lines]
+    x = value_axis(
+        "minutes since the start" if minutes else "seconds since the start",
+        0,
+        seconds / 60 if minutes else seconds,
+        8,
+    )
+    y = value_axis("NDCG@10 on validation", min(heights), max(heights))
+    return draw(
+        "race",
+        "The race",
+        "NDCG@10 on the validation targets, over time. A line that ends with a cross was followed "
+        "no further. The test targets had no part in it.",
+        FULL,
+        lambda width: draw_lines(lines, width, x, y, "The race of the candidates", height=380),
+    )
+
+
+def _in_minutes(line: Line) -> Line:
+    return Line(
+        label=line.label,
+        xs=[x / 60 for x in line.xs],
+        ys=line.ys,
+        hovers=line.hovers,
+        colour=line.colour,
+        strong=line.strong,
+        cross=line.cross,
+    )

@@ -1,0 +1,406 @@
+"""The automatic run: facts, the rule, the race, the decay, the refit, the journal, the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from recsys.automatic.budget import Budget, parse_time_limit
+from recsys.automatic.candidates import Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.contender import Contender
+from recsys.automatic.facts import LogFacts, Machine
+from recsys.automatic.finish import finish
+from recsys.automatic.journal import Journal
+from recsys.automatic.race import race
+from recsys.automatic.run import run_automatically
+from recsys.automatic.tuned_baselines import tune_baselines
+from recsys.config import DataConfig, TrackingConfig, load_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.experiments.fit import fit
+from recsys.serving.recommender import Recommender
+
+ITEMS = 40
+
+
+def chains(users: int, length: int, *, seed: int = 0, noise: float = 0.1) -> pl.DataFrame:
+    """Histories in which item i is followed by i + 1, with some random items."""
+    rng = np.random.default_rng(seed)
+    steps = np.ones((users, length), dtype=int)
+    steps[:, 0] = rng.integers(ITEMS, size=users)
+    items = np.cumsum(steps, axis=1) % ITEMS
+    items = np.where(rng.random(items.shape) < noise, rng.integers(ITEMS, size=items.shape), items)
+    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
+    return pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(users), length),
+            "item_id": items.ravel(),
+            "timestamp": times.ravel(),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(chains(150, 12), out=tmp_path_factory.mktemp("data") / "chains")
+
+
+@pytest.fixture
+def tracking(tmp_path: Path) -> TrackingConfig:
+    return TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def contenders(
+    dataset: PreparedDataset, tracking: TrackingConfig, preset: Preset = "fast"
+) -> list[Contender]:
+    facts = LogFacts.of(dataset)
+    candidates = propose(facts, dataset.config, preset, name="test", seed=0, tracking=tracking)
+    valid = dataset.holdout("valid")
+    return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
+
+
+def after(validations: int) -> object:
+    return lambda one: len(one.points) >= validations
+
+
+# --- Facts ---------------------------------------------------------------------------------------
+
+
+def test_facts_are_those_of_the_training_part(tmp_path: Path) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": ["a"] * 5 + ["b"] * 4,
+            #            ------ train ----- valid test
+            "item_id": ["x", "x", "y", "z", "z", "x", "y", "z", "x"],
+            "timestamp": [0, 0, 50, 51, 52, 5, 9, 10, 11],
+        }
+    )
+    facts = LogFacts.of(prepare(log, out=tmp_path / "data"))
+    assert (facts.users, facts.items, facts.interactions) == (2, 3, 5)
+    assert facts.repeat_share == pytest.approx(1 / 3)  # x after x, of three later interactions
+    assert facts.tie_share == pytest.approx(1 / 3)
+    assert facts.median_length == 2.5
+    assert facts.interactions_per_item == pytest.approx(5 / 3)
+
+
+def test_sequence_numbers_are_not_taken_for_times(tmp_path: Path) -> None:
+    numbered = chains(20, 8).with_columns(timestamp=pl.Series(list(range(8)) * 20))
+    assert not LogFacts.of(prepare(numbered, out=tmp_path / "numbers")).has_times
+    assert LogFacts.of(prepare(chains(20, 8), out=tmp_path / "times")).has_times
+
+
+def test_held_out_purchases_change_no_choice(dataset: PreparedDataset, tmp_path: Path) -> None:
+    """The same log with other validation and test targets has the same facts and settings."""
+    log = chains(150, 12)
+    last = pl.int_range(pl.len()).over("user_id") >= 10
+    other = log.with_columns(
+        item_id=pl.when(last).then((pl.col("item_id") * 7 + 3) % ITEMS).otherwise("item_id")
+    )
+    changed = LogFacts.of(prepare(other, out=tmp_path / "other"))
+    assert changed == LogFacts.of(dataset)
+
+
+def test_machine_is_described() -> None:
+    machine = Machine.here()
+    assert machine.cores >= 1
+    assert machine.memory_gib > 0
+    assert "GiB" in str(machine)
+
+
+# --- The rule ------------------------------------------------------------------------------------
+
+USUAL = LogFacts(
+    users=5_000,
+    items=3_000,
+    interactions=800_000,
+    median_length=90,
+    long_length=900,
+    repeat_share=0.0,
+    tie_share=0.1,
+    has_times=True,
+)
+
+
+def settings_of(facts: LogFacts) -> dict[str, str]:
+    return {choice.setting: choice.value for choice in choose_sizes(facts)}
+
+
+def test_sizes_follow_from_the_facts() -> None:
+    large, small = (
+        settings_of(USUAL),
+        settings_of(replace(USUAL, interactions=20_000, long_length=27)),
+    )
+    assert (large["model.embedding_dim"], small["model.embedding_dim"]) == ("128", "48")
+    assert (large["model.max_sequence_length"], small["model.max_sequence_length"]) == ("200", "30")
+    assert float(large["model.dropout"]) < float(small["model.dropout"])
+    assert int(large["training.batch_tokens"]) > int(small["training.batch_tokens"])
+
+
+def test_every_choice_has_a_reason() -> None:
+    assert all(choice.reason for choice in [choose_seen(USUAL), *choose_sizes(USUAL)])
+
+
+def test_repeats_decide_about_seen_items() -> None:
+    assert choose_seen(USUAL).value == "filter"
+    often = choose_seen(replace(USUAL, repeat_share=0.3))
+    assert often.value == "allow"
+    assert "30.0%" in often.reason
+
+
+def test_a_large_catalogue_is_sampled(tracking: TrackingConfig) -> None:
+    facts = replace(USUAL, items=200_000)
+    candidates = propose(facts, DataConfig(), "fast", name="x", seed=0, tracking=tracking)
+    assert {one.experiment.training.loss.kind for one in candidates} == {"sampled_softmax"}
+
+
+@pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
+@pytest.mark.parametrize("has_times", [True, False])
+def test_candidates_are_complete_experiments(
+    tracking: TrackingConfig, preset: Preset, has_times: bool
+) -> None:
+    facts = replace(USUAL, has_times=has_times)
+    candidates = propose(facts, DataConfig(), preset, name="x", seed=3, tracking=tracking)
+    assert len({one.name for one in candidates}) == len(candidates) >= 2
+    assert {one.experiment.seed for one in candidates} == {3}
+
+
+# --- The budget ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["", "soon", "0", "-5m", "3 days ago", "nan", "inf"])
+def test_a_time_limit_that_is_none_is_refused(limit: str) -> None:
+    with pytest.raises(InputError, match="time limit"):
+        parse_time_limit(limit)
+
+
+def test_an_interrupted_run_has_less_time_left() -> None:
+    assert Budget(100, before=60).left == pytest.approx(40, abs=1)
+
+
+# --- Contenders ----------------------------------------------------------------------------------
+
+
+def test_a_paused_training_is_the_same_as_one_that_is_not(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    whole, paused = contenders(dataset, tracking)[0], contenders(dataset, tracking)[0]
+    whole._advance(after(4))  # type: ignore[arg-type]
+    for validations in (1, 2, 3, 4):
+        paused._advance(after(validations))  # type: ignore[arg-type]
+    assert [p.ndcg_at_10 for p in paused.points] == [p.ndcg_at_10 for p in whole.points]
+    assert whole.latest is not None
+    assert paused.latest is not None
+    for name, weight in whole.latest.weights.items():
+        assert torch.equal(weight, paused.latest.weights[name]), name
+
+
+def test_the_best_state_stays_when_training_goes_on(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(1))  # type: ignore[arg-type]
+    assert one.best is not None
+    kept = {name: weight.clone() for name, weight in one.best.weights.items()}
+    first = one.best
+    one._advance(after(3))  # type: ignore[arg-type]
+    for name, weight in first.weights.items():
+        assert torch.equal(weight, kept[name]), name
+    assert len(first.curve.epochs) < one.epochs
+
+
+def test_a_decay_improves_and_is_repeated_by_the_refit(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(3))  # type: ignore[arg-type]
+    epochs, hold = one.decay_epochs(), one.best_epoch
+    _, curve = one.decay(epochs)
+    assert len(curve.epochs) == hold + epochs
+    best, _ = curve.validated()
+    model, refitted = one.refit(epochs, best)
+    assert len(refitted.epochs) == max(best, hold + 1)
+    before = one.best_model()[0].state_dict()
+    assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
+
+
+def test_a_training_without_gains_is_exhausted(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.advance(lambda _: False)
+    assert one.exhausted
+    assert one.quality > 0.5  # the chain is learned
+
+
+def test_slow_validations_become_rare(dataset: PreparedDataset, tracking: TrackingConfig) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(1))  # type: ignore[arg-type]
+    assert one.latest is not None
+    last = one.latest.curve.epochs[-1]
+    training = sum(epoch["train/seconds"] for epoch in one.latest.curve.epochs)
+    last["epoch/valid_seconds"] = 5 * training
+    one.rarely = one._affordable_validations()
+    assert one.rarely == 15  # 15 trainings beside a validation of 5: a quarter
+    assert one.experiment.training.validate_every == 15 * last_every(one)
+
+
+def last_every(one: Contender) -> int:
+    return one.candidate.experiment.training.validate_every
+
+
+# --- The race ------------------------------------------------------------------------------------
+
+
+def test_half_of_the_field_drops_out_each_round(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    field = contenders(dataset, tracking, "balanced")
+    said: list[str] = []
+    ranked = race(field, 0.0, said.append)
+    assert len(ranked) == len(field) == 4
+    assert all(one.points for one in ranked)  # each had a chance
+    assert sorted(one.dropped_in or 9 for one in ranked) == [1, 1, 2, 9]
+    assert [one.dropped_in for one in ranked] == [None, 2, 1, 1]
+    assert said[0].startswith("round 1 of 2")
+
+
+def test_finishing_trains_on_everything_but_the_test_targets(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(2))  # type: ignore[arg-type]
+    finished = finish(one, lambda: 1.0)
+    assert finished.fitted.trained_on == ("train", "valid")
+    assert finished.quality >= one.best_model()[1].best
+    training = finished.experiment.training
+    assert training.max_epochs == len(finished.fitted.curve.epochs)
+    assert training.refit
+
+
+def test_without_time_the_best_epoch_is_kept_as_it_is(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(2))  # type: ignore[arg-type]
+    finished = finish(one, lambda: -math.inf)
+    assert finished.fitted.trained_on == ("train",)
+    assert finished.quality == one.quality
+
+
+# --- The journal ---------------------------------------------------------------------------------
+
+
+def test_a_killed_race_resumes_where_it_was(
+    dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
+    field = contenders(dataset, tracking)
+    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    field[0]._advance(after(1))  # type: ignore[arg-type]
+    again = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
+    assert again.seconds_spent() == 12.5
+    restored = contenders(dataset, tracking)
+    again.restore(restored)
+    assert restored[0].latest is not None
+    assert restored[1].latest is None
+    field[0]._advance(after(len(field[0].points) + 1))  # type: ignore[arg-type]
+    restored[0]._advance(after(len(field[0].points)))  # type: ignore[arg-type]
+    assert restored[0].quality == field[0].quality
+    journal.remove()
+    assert not (tmp_path / "race").exists()
+
+
+def test_a_journal_of_other_settings_is_not_resumed(
+    dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "race", {"seed": 1})
+    field = contenders(dataset, tracking)
+    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    field[0]._advance(after(1))  # type: ignore[arg-type]
+    assert Journal(tmp_path / "race", {"seed": 2}).seconds_spent() == 0
+    assert not (tmp_path / "race").exists()
+
+
+# --- The whole run -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+def test_a_model_wins_where_histories_have_rules(
+    dataset: PreparedDataset, tracking: TrackingConfig, here: Path
+) -> None:
+    """Pairs of items decide: counts of single successions cannot tell."""
+    run = run_automatically(
+        dataset, Budget(20), name="chains", preset="fast", tracking=tracking, out=here / "out"
+    )
+    assert run.run.test["ndcg_at_10"].mean > 0.5
+    assert "answer" in run.answer
+    assert run.contenders[0].points
+    model = Recommender.load(here / "out" / "bundle", dataset)
+    assert len(model.recommend(users=[0, 1], k=3)) == 6
+    settings = load_experiment(here / "out" / "experiment.yaml")
+    assert settings.evaluation.seen == run.choices[0].value
+    assert not (here / "out.race").exists()
+
+
+def test_the_settings_run_by_themselves(
+    dataset: PreparedDataset, tracking: TrackingConfig, here: Path
+) -> None:
+    run_automatically(
+        dataset, Budget(5), name="chains", preset="fast", tracking=tracking, out=here / "out"
+    )
+    settings = load_experiment(here / "out" / "experiment.yaml")
+    again = fit(settings, dataset, here / "again")
+    assert again.test["ndcg_at_10"].mean > 0.3
+
+
+def test_a_baseline_that_no_model_beats_is_the_answer(
+    tracking: TrackingConfig, tmp_path: Path, here: Path
+) -> None:
+    """Random histories of a few users: there is nothing to learn but what is popular."""
+    rng = np.random.default_rng(0)
+    items = np.minimum(rng.geometric(0.15, size=(60, 6)), ITEMS)
+    log = pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(60), 6),
+            "item_id": items.ravel(),
+            "timestamp": np.tile(np.arange(6), 60) * 1000 + rng.integers(900, size=360),
+        }
+    )
+    dataset = prepare(log, out=tmp_path / "random")
+    run = run_automatically(
+        dataset, Budget(3), name="random", preset="fast", tracking=tracking, out=here / "out"
+    )
+    if "baseline," not in run.answer:
+        pytest.fail(run.answer)
+    model = Recommender.load(here / "out" / "bundle", dataset)
+    recommended = model.recommend(users=[0], k=3)
+    assert recommended["source"].unique().to_list() == ["model"]
+    with pytest.raises(InputError, match="holds the baseline"):
+        model.explain([1, 2], 3)
+    settings = load_experiment(here / "out" / "experiment.yaml")
+    assert settings.baseline == run.baselines[0].name
+    again = fit(settings, dataset, here / "again")
+    assert again.test["ndcg_at_10"] == run.run.test["ndcg_at_10"]
+
+
+def test_baselines_are_tuned_within_their_time(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    protocol = contenders(dataset, tracking)[0].candidate.experiment
+    valid = dataset.holdout("valid")
+    everything = tune_baselines(protocol, dataset, valid, Budget(1e6), lambda _: None)
+    assert everything[0].ndcg_at_10 == max(one.ndcg_at_10 for one in everything)
+    some = tune_baselines(protocol, dataset, valid, Budget(1e-9), lambda _: None)
+    assert [one.name for one in some] == ["popularity"] or not some

@@ -1,0 +1,155 @@
+"""Pictures: colours that stay apart, labels that do not touch, text that cannot break them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from xml.etree.ElementTree import fromstring
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.drawing.axes import Axis, log_ticks, nice_ticks, value_axis
+from recsys.drawing.bars import Bar, draw_bars
+from recsys.drawing.forest import ForestRow, draw_forest
+from recsys.drawing.labels import spread
+from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.palette import DARK, LIGHT, Theme, colours_by_merit
+from recsys.drawing.points import Point, draw_points
+from recsys.drawing.svg import Picture, markup, node, picture
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+EYES = {
+    "normal": np.eye(3),
+    "deuteranopia": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.01182, 0.04294, 0.968881],
+        ]
+    ),
+    "protanopia": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    values = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(rgb: np.ndarray) -> np.ndarray:
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    )
+    lab = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    found: np.ndarray = lab @ np.cbrt(cones @ rgb.clip(0, 1))
+    return found
+
+
+def contrast(one: str, other: str) -> float:
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    low, high = sorted(float(weights @ linear(each)) for each in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_stay_apart_for_every_eye(theme: Theme, eyes: str) -> None:
+    seen = [oklab(EYES[eyes] @ linear(colour)) for colour in theme.colours]
+    distances = [float(np.linalg.norm(a - b)) for place, a in enumerate(seen) for b in seen[:place]]
+    assert min(distances) > 0.1  # 0.02 is just noticeable; the colours of matplotlib have 0.03
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_everything_stands_out_from_its_ground(theme: Theme) -> None:
+    assert contrast(theme.ink, theme.paper) > 12
+    for ground in (theme.paper, theme.panel):
+        assert contrast(theme.muted, ground) > 4.5  # WCAG AA for text
+    for colour in (*theme.colours, theme.grey):
+        assert contrast(colour, theme.paper) > 2.4
+
+
+@given(st.integers(1, 40), st.data())
+def test_no_two_coloured_runs_share_a_colour(count: int, data: st.DataObject) -> None:
+    always = data.draw(st.integers(0, count - 1))
+    colours = colours_by_merit(count, always)
+    own = [colour for colour in colours if colour is not None]
+    assert len(own) == len(set(own)) == min(count, len(LIGHT.colours))
+    assert colours[0] == 0
+    assert colours[always] is not None
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.floats(1, 30))
+def test_labels_keep_their_order_and_their_distance(wanted: list[float], gap: float) -> None:
+    places = spread(wanted, gap, 0, 100)
+    order = np.argsort(wanted, kind="stable")
+    ordered = np.array(places)[order]
+    room = min(gap, 100 / max(len(wanted) - 1, 1))
+    assert all(b - a >= room - 1e-6 for a, b in pairwise(ordered))
+    assert ordered[0] >= -1e-6
+    assert ordered[-1] <= 100 + 1e-6
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_inside_and_few(low: float, span: float) -> None:
+    ticks = nice_ticks(low, low + span)
+    assert 1 <= len(ticks) <= 8
+    slack = 1e-6 * max(abs(low), span)
+    assert low - slack <= ticks[0] <= ticks[-1] <= low + span + slack
+
+
+def test_ticks_of_a_log_axis_are_few() -> None:
+    assert log_ticks(0.01, 2000) == [0.01, 0.1, 1, 10, 100, 1000]
+    assert log_ticks(0.5, 5) == [0.5, 1, 2, 5]
+
+
+def test_names_cannot_break_a_picture() -> None:
+    evil = '<script>alert(1)</script> & "x" \x00\x1b $a_1$'
+    row = ForestRow(evil, 1, 0, 2, evil, evil)
+    line = Line(evil, [1, 2], [1, 2], hovers=[evil, evil])
+    axis = value_axis(evil, 0, 2)
+    for drawn in (
+        draw_forest([row], 400, axis, evil),
+        draw_lines([line], 400, axis, axis, evil),
+        draw_bars([Bar(evil, 1, evil)], 400, evil, evil, evil),
+        draw_points([Point(evil, 1, 1, 0, 2, evil)], 400, axis, axis, evil),
+    ):
+        text = markup(drawn)
+        assert "<script" not in text
+        assert fromstring(text).tag.endswith("svg")  # noqa: S314 - our own
+
+
+def test_one_value_has_an_axis() -> None:
+    for width in (358, 960):
+        row = ForestRow("only", 0.0, 0.0, 0.0, "0", "")
+        markup(draw_forest([row], width, value_axis("x", 0, 0), "one"))
+        line = Line("only", [3], [0.25])
+        drawn = draw_lines(
+            [line], width, Axis("x", 3, 3, [(3, "3")]), value_axis("y", 0.25, 0.25), ""
+        )
+        assert "nan" not in markup(drawn)
+
+
+def test_a_file_brings_its_style() -> None:
+    drawn = picture(10, 10, "a dot", node("circle", cx=5, cy=5, r=2, class_="dot"))
+    root = fromstring(Picture("dot", "a dot", "", drawn, drawn).file)  # noqa: S314 - our own
+    assert root[0].tag.endswith("style")
+    assert LIGHT.colours[0] in (root[0].text or "")
+    assert "var(" not in (root[0].text or "")  # few programs that show SVG know variables
