@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from recsys.automatic.facts import LogFacts
 from recsys.config import DataConfig, Experiment, TrackingConfig
+from recsys.report.run_page import Choice
 
 Preset = Literal["fast", "balanced", "best"]
 
@@ -24,15 +25,6 @@ _FULL_SOFTMAX_ITEMS = 60_000
 """The largest catalogue whose full softmax is worth its cost on a CPU."""
 _FIELDS = {"fast": 2, "balanced": 4, "best": 6}
 """The number of kinds of model that a preset races."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A setting, its value and the reason for it, in words."""
-
-    setting: str
-    value: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Choice, Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
@@ -27,6 +27,7 @@ from recsys.evaluation.tables.rank import evaluate
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.results import Run, check_out
+from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import track
 
@@ -59,7 +60,14 @@ class AutomaticRun:
     """The models of the race, best first."""
     answer: str
     """One sentence on what was chosen, and why."""
+    answer_is_model: bool
+    """Whether a model is the answer, and not a baseline."""
     seconds: float
+
+    @property
+    def winner(self) -> Contender | None:
+        """The contender that is the answer; None if a baseline is."""
+        return self.contenders[0] if self.answer_is_model else None
 
 
 def run_automatically(
@@ -138,7 +146,9 @@ def run_automatically(
         announce(f"testing baseline {number} of {len(others)}: {other.name}")
         runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned))
     journal.remove()
-    return AutomaticRun(run, runs, choices, baselines, ranked, answer, budget.spent)
+    return AutomaticRun(
+        run, runs, choices, baselines, ranked, answer, chosen.baseline is None, budget.spent
+    )
 
 
 def _answer(

@@ -13,6 +13,7 @@ from rich.logging import RichHandler
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
     experiments,
+    logs,
     profiling,
     retrieval,
     scoring,

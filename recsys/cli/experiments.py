@@ -1,11 +1,8 @@
-"""Commands that prepare, train, evaluate and compare."""
+"""Commands that train, evaluate and compare."""
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,110 +16,19 @@ from recsys.cli.options import (
     Data,
     Fresh,
     HeldOutPart,
-    Item,
     Json,
-    Keep,
-    Log,
     Set,
-    Time,
     Uri,
-    User,
     app,
-    count_warnings,
     find_dataset,
     open_beside,
     read_experiment,
-    read_preparation,
 )
-from recsys.config import DataConfig, GivenItems, TrackingConfig
+from recsys.config import GivenItems, TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
-from recsys.data.audit import audit
-from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sources import DATASETS
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
-
-
-@app.command("data")
-def list_data(as_json: Json = False) -> None:
-    """List the datasets that have a name.
-
-    Their files are read from the folder that the variable RECSYS_MIRROR names.
-    """
-    rows = [
-        {
-            "name": dataset.name,
-            "interactions": dataset.interactions,
-            "users": dataset.users,
-            "items": dataset.items,
-            "description": dataset.description,
-            "homepage": dataset.homepage,
-            "licence": dataset.licence,
-        }
-        for dataset in DATASETS
-    ]
-    show_rows(rows, as_json, hidden=("homepage", "licence"))
-
-
-@app.command("prepare")
-def prepare_data(
-    source: Log,
-    out: Annotated[Path, typer.Option(help="Folder of the prepared dataset.")],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    items: Annotated[
-        Path | None,
-        typer.Option(help="Table of item features: item_id and a column per feature."),
-    ] = None,
-    users: Annotated[
-        Path | None,
-        typer.Option(help="Table of user features: user_id and a column per feature."),
-    ] = None,
-    keep: Keep = None,
-    overrides: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Check, sort, split and encode a log.
-
-    All settings of data can be set, e.g. --set data.k_core=true.
-    """
-    columns = {"user_id": user, "item_id": item, "timestamp": time}
-    changes = [*(overrides or []), *([f"data.keep={json.dumps(keep)}"] if keep else [])]
-    experiment = read_preparation(source, columns, changes)
-    dataset = prepare(experiment.data.source, experiment.data, out, items, users)
-    warnings = count_warnings(dataset, experiment)
-    show_rows([{"dataset": str(out), **dataset.manifest.counts, "warnings": warnings}], as_json)
-
-
-@app.command("audit")
-def audit_data(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A log, a dataset's name, a config, or the folder of a prepared dataset."
-        ),
-    ],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    overrides: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Look for leaks between the parts of a split, and say how large and how serious they are."""
-    columns = {"user_id": user, "item_id": item, "timestamp": time}
-    is_prepared = Path(source).is_dir()
-    experiment = read_preparation(source, columns, overrides)
-    if is_prepared and experiment.data != DataConfig(source=source):
-        raise InputError(f"{source}: a prepared dataset has its own settings: prepare it again")
-    with tempfile.TemporaryDirectory() as folder:
-        if is_prepared:
-            dataset = PreparedDataset.open(source)
-        else:
-            dataset = prepare(experiment.data.source, experiment.data, Path(folder, "audited"))
-        findings = audit(dataset, experiment.evaluation.seen)
-    show_rows([asdict(finding) for finding in findings], as_json)
 
 
 @app.command("train")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from recsys.config import Columns, DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.settings import LogWords, with_words
+from recsys.data.source_files import source_name
 
 if TYPE_CHECKING:
     from recsys.serving.bundle import ModelBundle
@@ -80,30 +82,62 @@ def open_beside(
 
 
 Log = Annotated[
-    str, typer.Argument(help="A log (.csv, .tsv, .parquet, .jsonl), a dataset's name, or a config.")
+    str,
+    typer.Argument(
+        help="A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz, .zst or .bz2), a folder of "
+        "parts, a quoted pattern such as 'logs/*.parquet', a dataset's name, or a config."
+    ),
 ]
-User = Annotated[str | None, typer.Option(help="Column of user ids; default: user_id.")]
-Item = Annotated[str | None, typer.Option(help="Column of item ids; default: item_id.")]
-Time = Annotated[str | None, typer.Option(help="Column of times; default: timestamp.")]
+User = Annotated[
+    str | None, typer.Option(help="Column of user ids; guessed where its name leaves no doubt.")
+]
+Item = Annotated[str | None, typer.Option(help="Column of item ids; guessed likewise.")]
+Time = Annotated[str | None, typer.Option(help="Column of times; guessed likewise.")]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="Text without a header: columns are called 1, 2, ….")
+]
+Where = Annotated[
+    str | None,
+    typer.Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),
+]
+Since = Annotated[
+    str | None, typer.Option(help="Drop the rows before this date, date-time or number.")
+]
+UserMinimum = Annotated[
+    int | None, typer.Option(min=1, help="Drop the users with fewer interactions.")
+]
+ItemMinimum = Annotated[
+    int | None, typer.Option(min=1, help="Drop the items with fewer interactions.")
+]
 Keep = Annotated[
     list[str] | None,
     typer.Option(help="Extra column to keep for model.interaction_features; repeatable."),
 ]
 
 
-def read_preparation(
-    log: str, columns: Mapping[str, str | None], overrides: Sequence[str] | None
-) -> Experiment:
-    """Read the experiment of a config, or make one with default settings for a log."""
+def read_preparation(log: str, words: LogWords, overrides: Sequence[str] | None) -> Experiment:
+    """Read the experiment of a config, or make one with default settings for a log.
+
+    Args:
+        log: a log or a config.
+        words: options of the command line; they win over the config and the overrides.
+        overrides: fields to change, as key=value.
+    """
     if Path(log).suffix in (".yaml", ".yml"):
         experiment = read_experiment(Path(log), overrides)
     else:
         experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
-    data = experiment.data
-    if given := {role: name for role, name in columns.items() if name is not None}:
-        known = data.columns or Columns()
-        data = data.model_copy(update={"columns": known.model_copy(update=given)})
-    return experiment.model_copy(update={"data": data})
+    since = words.get("since")
+    if isinstance(since, str):
+        words = {**words, "since": _number_or_date(since)}
+    return experiment.model_copy(update={"data": with_words(experiment.data, words)})
+
+
+def _number_or_date(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
@@ -121,7 +155,7 @@ def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
     if data is not None:
         return PreparedDataset.open(data)
     config = experiment.data
-    name = Path(config.source).stem
+    name = source_name(config.source)
     if config.model_dump(exclude={"mirror"}) != DataConfig(source=name).model_dump(
         exclude={"mirror"}
     ):  # other settings or another folder: another dataset

@@ -23,7 +23,13 @@ from recsys.config.features import (
     NumberFeature,
     TextFeature,
 )
-from recsys.config.files import dump_experiment, flatten, load_experiment, parse_experiment
+from recsys.config.files import (
+    dump_experiment,
+    flatten,
+    load_experiment,
+    parse_experiment,
+    with_changes,
+)
 from recsys.config.loss import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -120,4 +126,5 @@ __all__ = [
     "load_suite",
     "parse_experiment",
     "time_value",
+    "with_changes",
 ]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from recsys.config.section import Section
-from recsys.config.split import LeaveLastOut, Split, in_short
+from recsys.config.split import LeaveLastOut, Split, Time, in_short
 
 
 class Columns(Section):
@@ -49,15 +56,23 @@ class DataConfig(Section):
     """The log of an experiment, and how it becomes a prepared dataset."""
 
     source: str = "shop"
-    """A named dataset (`recsys data` lists them) or the path of a log (CSV, TSV, Parquet, JSON
-    lines)."""
+    """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
+    also with .gz, .zst or .bz2), a folder of parts, or a pattern such as logs/*.parquet."""
     mirror: str | None = None
     """Folder or base URL of the files of named datasets; the variable RECSYS_MIRROR if None."""
     columns: Columns | None = None
-    """Column names of the log. If None, those of the named dataset, or user_id, item_id,
-    timestamp."""
+    """Column names of the log. Names that are not given are those of the named dataset, or user_id,
+    item_id, timestamp, or are guessed where names and types leave no doubt."""
+    header: bool = True
+    """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
     drop: tuple[DropRows, ...] = ()
     """Rules that drop rows of the source before all other steps."""
+    where: str | None = None
+    """A condition in SQL: rows for which it does not hold are dropped, e.g. ``event_type =
+    'purchase' and price > 5``; ``==`` is understood too. It follows ``drop``."""
+    since: Time | None = None
+    """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
+    or a number in the log's own unit."""
     keep: tuple[str, ...] = ()
     """Further columns of the source to store with each interaction, for
     ``model.interaction_features``; without them a dataset is smaller."""
@@ -86,6 +101,13 @@ class DataConfig(Section):
             if keep.count(name) > 1:
                 raise ValueError(f"{name} is listed twice")
         return keep
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out settings that came later, at their defaults: fingerprints stay as they were."""
+        tree: dict[str, Any] = dump(self)
+        later = {"header": True, "where": None, "since": None}
+        return {name: value for name, value in tree.items() if later.get(name, ...) != value}
 
     @field_serializer("split")
     def _in_short(self, split: Split) -> str | dict[str, Any]:

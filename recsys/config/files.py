@@ -85,6 +85,16 @@ def parse_experiment(
     return _check(tree, Experiment, origin)
 
 
+def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> AnySection:
+    """Return a section with some fields changed and all checked.
+
+    Raises:
+        InputError: fields are unknown or wrong; the message names all of them.
+    """
+    given = section.model_dump(exclude_unset=True)
+    return _check(given | changes, type(section), origin)
+
+
 def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySection:
     try:
         return kind.model_validate(tree)

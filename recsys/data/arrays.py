@@ -97,10 +97,10 @@ def write_arrays(
 def count_rows(
     log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
 ) -> dict[str, int]:
-    """Count the rows before the filters (rows_read), and the parts of a dataset."""
+    """Count the rows of the source (rows_read), and the parts of the dataset of a filtered log."""
     ends = arrays["cuts"].sum(axis=0).tolist()
     return {
-        "rows_read": log.rows,
+        "rows_read": log.rows + sum(log.dropped.values()),
         "interactions": len(arrays["items"]),
         "users": len(tables["users"]),
         "items": len(tables["items"]),

@@ -36,7 +36,7 @@ class Finding:
 
     name: str
     severity: Literal["warn", "info"]
-    """warn: it can distort metrics on this split; info: worth knowing."""
+    """warn: it can distort metrics, and something can be done; info: worth knowing."""
     count: int
     """The number of cases."""
     share: float
@@ -126,11 +126,11 @@ def _future_training(rows: _AuditedRows) -> Finding:
     if later.any():
         sentence += f", and {later.mean() / len(training):.0%} are later than the average one"
     split = rows.dataset.config.split
-    if isinstance(split, LeaveLastOut | LeaveLastBasketOut | UserHoldout):
+    inherent = isinstance(split, LeaveLastOut | LeaveLastBasketOut | UserHoldout)
+    if inherent:
         sentence += f": {split.kind} does not split at a common time, global_time does"
-    return _finding(
-        "future_training", int(later.max(initial=0)), len(training), sentence, warn_above=0
-    )
+    limit = None if inherent else 0
+    return _finding("future_training", int(later.max(initial=0)), len(training), sentence, limit)
 
 
 def _filters_on_test_rows(rows: _AuditedRows) -> Finding:
@@ -243,5 +243,5 @@ def _dropped_rows(rows: _AuditedRows) -> Finding:
     manifest = rows.dataset.manifest
     dropped = sum(manifest.dropped.values())
     reasons = ", ".join(f"{reason}: {count:,}" for reason, count in manifest.dropped.items())
-    sentence = "rows of the source were dropped by data.drop" + (f" ({reasons})" if reasons else "")
-    return _finding("dropped_rows", dropped, dropped + manifest.counts["rows_read"], sentence)
+    sentence = "rows of the source were dropped" + (f" ({reasons})" if reasons else "")
+    return _finding("dropped_rows", dropped, manifest.counts["rows_read"], sentence)

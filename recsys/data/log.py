@@ -21,6 +21,12 @@ Frame = nw.LazyFrame[Any]
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
 
+ROW = "row number in the source"
+"""The column of the number of each row of a table, from 1, that messages name."""
+
+BLANK = "blank rows"
+"""The reason under which rows without any value are counted."""
+
 
 @dataclass(frozen=True, slots=True)
 class InteractionLog:
@@ -46,7 +52,8 @@ class InteractionLog:
     keep: tuple[str, ...] = ()
     """The names of the kept columns: int64, float64, text or lists of text."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """The number of dropped rows of the source, by the reasons of `DataConfig.drop`."""
+    """The number of dropped rows of the source, by reason: those of `DataConfig.drop`, the names of
+    other settings that drop rows, and `BLANK`. They and ``rows`` add up to those of the source."""
 
 
 def read_log(
@@ -71,15 +78,34 @@ def read_log(
     columns = columns or Columns()
     roles = {role: name for role, name in columns.model_dump().items() if name is not None}
     origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
+    table = read_table(source, [*roles.values(), *keep], origin)
+    return check_log(table.with_row_index(ROW, offset=1), columns, origin, keep)
+
+
+def check_log(
+    table: pl.DataFrame, columns: Columns, origin: str, keep: Sequence[str] = ()
+) -> InteractionLog:
+    """Check the values of a log, and sort it into its total order.
+
+    Args:
+        table: the columns of the log, and `ROW`: the number of each row in messages.
+        columns: the names of its columns.
+        origin: its name in messages.
+        keep: the names of further columns to keep.
+
+    Raises:
+        InputError: a value breaks its column's rule, or the table has no rows.
+    """
+    roles = {role: name for role, name in columns.model_dump().items() if name is not None}
     for name in roles.values():
         if len(same := [role for role in roles if roles[role] == name]) > 1:
             raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
-    table = read_table(source, [*roles.values(), *keep], origin)
+    read = len(table)
     table = table.select(
+        pl.col(ROW).alias("row"),
         *(pl.col(name).alias(role) for role, name in roles.items()),
         *(convert_kept(table[name]).alias(KEPT + name) for name in keep),
-    )
-    table = table.with_row_index("row", offset=1).filter(
+    ).filter(
         ~pl.all_horizontal(pl.exclude("row").is_null())  # blank lines of a text file
     )
     if table.is_empty():
@@ -101,36 +127,51 @@ def read_log(
         origin=origin,
         columns=columns,
         keep=tuple(keep),
+        dropped={BLANK: read - len(table)} if read > len(table) else {},
     )
 
 
 def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
-    """Drop rows after the end of the split, then duplicates, then rare items and inactive users.
+    """Drop early and late rows, then duplicates, then rare items and inactive users; count them.
 
-    Items are filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times
-    are compared as stored: dates in whole seconds.
+    Early rows are those before ``since``, late rows those after the end of the split. Items are
+    filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times are
+    compared as stored: dates in whole seconds.
 
     Raises:
         InputError: no user is left.
     """
-    frame = _without_duplicates(_before_end_of_split(log.frame, config.split), config.duplicates)
-    rows = _count(frame)
-    while True:
-        frame = _with_at_least(frame, "item_id", config.min_item_interactions)
-        frame = _with_at_least(frame, "user_id", config.min_user_interactions)
-        frame = frame.sort("order").collect().lazy()
+    frame, rows, dropped = log.frame, log.rows, dict(log.dropped)
+
+    def keep(reason: str, kept: Frame) -> None:
+        nonlocal frame, rows
+        if kept is frame:
+            return
+        frame = kept.sort("order").collect().lazy()
         before, rows = rows, _count(frame)
+        if before > rows:
+            dropped[reason] = dropped.get(reason, 0) + before - rows
+
+    keep("since", _since(frame, config.since))
+    keep("test_until", _before_end_of_split(frame, config.split))
+    keep("duplicates", _without_duplicates(frame, config.duplicates))
+    while True:
+        before = rows
+        for column in ("item_id", "user_id"):
+            name = f"min_{column.removesuffix('_id')}_interactions"
+            keep(name, _with_at_least(frame, column, getattr(config, name)))
         if rows == before or not config.k_core:
             break
     if rows == 0:
+        since = "" if config.since is None else f"since={config.since}, "
         raise InputError(
-            f"{log.origin}: no user survives the filter (duplicates={config.duplicates}, "
+            f"{log.origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
             f"min_item_interactions={config.min_item_interactions}, "
             f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
             f"the log has {log.rows} rows of {_count(log.frame.select('user_id').unique())} users "
             f"and {_count(log.frame.select('item_id').unique())} items"
         )
-    return replace(log, frame=frame, rows=rows)
+    return replace(log, frame=frame, rows=rows, dropped=dropped)
 
 
 def fingerprint(table: pl.DataFrame) -> str:
@@ -171,6 +212,10 @@ def _in_order(frame: Frame) -> Frame:
         .select(*kept, nw.col("order").cast(nw.Int64))
         .sort("order")
     )
+
+
+def _since(frame: Frame, since: str | float | None) -> Frame:
+    return frame if since is None else frame.filter(nw.col("timestamp") >= time_value(since))
 
 
 def _before_end_of_split(frame: Frame, split: Split) -> Frame:

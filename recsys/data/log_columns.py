@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from recsys.data.missing import without_missing_words
 from recsys.errors import InputError
+
+_AS_WORD = " (a rule of data.drop can drop such rows)"
+_WHOLE_FLOAT = r"^-?[0-9]{1,15}\.0$"
+"""Integers as pandas writes them if some are missing in the column."""
 
 _ISO_FORMATS = (
     "%Y-%m-%d",
@@ -37,13 +42,18 @@ class LogColumn:
 
 def _ids(column: LogColumn) -> pl.Series:
     """Return ids: integers as int64, or text."""
-    ids = column.values
-    column.refuse(ids.is_null(), "an id is missing")
-    if ids.dtype in (pl.Categorical, pl.Enum):
-        ids = ids.cast(pl.String)
+    ids = without_missing_words(column.values)
+    column.refuse(ids.is_null(), "an id is missing" + _AS_WORD)
     if ids.dtype == pl.String:
-        column.refuse(ids == "", "an id is missing")
-        return ids
+        if not ids.str.contains(_WHOLE_FLOAT).all():
+            return ids
+        ids = ids.cast(pl.Float64)
+    if ids.dtype.is_float() or ids.dtype.is_decimal():
+        column.refuse(ids.cast(pl.Float64).is_nan(), "an id is missing")
+        whole = ids.cast(pl.Int64, strict=False)
+        if not (whole == ids).fill_null(value=False).all():
+            raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
+        return whole
     if not ids.dtype.is_integer():
         raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
     integers = ids.cast(pl.Int64, strict=False)
@@ -53,10 +63,10 @@ def _ids(column: LogColumn) -> pl.Series:
 
 def _times(column: LogColumn) -> pl.Series:
     """Return times as int64, float64, date or date-time, in full precision for the order."""
-    times = column.values
-    column.refuse(times.is_null(), "a value is missing")
+    times = without_missing_words(column.values)
+    column.refuse(times.is_null(), "a value is missing" + _AS_WORD)
     if times.dtype == pl.String:
-        numbers, dates = _numbers_in(times), _dates_in(times)
+        numbers, dates = numbers_in(times), dates_in(times)
         times = min(numbers, dates, key=pl.Series.null_count)
         column.refuse(times.is_null(), "neither a number nor an ISO 8601 date")
     if times.dtype in (pl.Date, pl.Datetime):
@@ -68,10 +78,10 @@ def _numbers(column: LogColumn) -> pl.Series:
     """Return finite numbers as int64 or float64."""
     numbers = column.values
     if numbers.dtype == pl.String:
-        numbers = _numbers_in(numbers)
+        numbers = numbers_in(numbers)
     elif not numbers.dtype.is_numeric():
         raise InputError(f"{column.name}: must be numbers, not {numbers.dtype}")
-    if numbers.dtype.is_integer():
+    if numbers.dtype.is_integer() or (numbers.dtype.is_decimal() and (numbers % 1 == 0).all()):
         numbers = numbers.cast(pl.Int64, strict=False)
         bad = numbers.is_null()
     else:
@@ -90,14 +100,20 @@ def convert_kept(column: pl.Series) -> pl.Series:
     return column.cast(pl.List(pl.String) if column.dtype.is_nested() else pl.String)
 
 
-def _numbers_in(text: pl.Series) -> pl.Series:
+def numbers_in(text: pl.Series) -> pl.Series:
+    """Parse text as int64 if all of it is, else as float64; null if invalid."""
     integers = text.cast(pl.Int64, strict=False)
     return text.cast(pl.Float64, strict=False) if integers.null_count() else integers
 
 
-def _dates_in(text: pl.Series) -> pl.Series:
+def dates_in(text: pl.Series) -> pl.Series:
     """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC."""
-    text = text.str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T")
+    text = (
+        text.str.replace(r"^(\d{4}-\d{2}-\d{2}) +", "${1}T")
+        .str.replace(r"(:\d{2}),(\d)", "${1}.${2}")
+        .str.replace(r" *(?:UTC|GMT)$", "Z")
+        .str.replace(r" +([+-]\d{2})", "${1}")
+    )
     times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
     for form in _ISO_FORMATS:
         if times.null_count():

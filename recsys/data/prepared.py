@@ -6,35 +6,26 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import (
-    INTERACTIONS,
-    build_arrays,
-    count_rows,
-    dataset_fingerprint,
-    write_arrays,
-)
+from recsys.data.arrays import INTERACTIONS
 from recsys.data.features.table import Features
-from recsys.data.files import new_folder
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
-from recsys.data.locks import sole_use
-from recsys.data.log import InteractionLog, filter_log
+from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.memory import check_memory
-from recsys.data.sessions import split_sessions
-from recsys.data.sources import load_source
+from recsys.data.preparation import write_dataset
+from recsys.data.settings import LogWords, refuse_clashes, with_words
 from recsys.data.structure import open_arrays
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource
 from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
@@ -42,8 +33,6 @@ TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
 """The column of the cuts at which a part of the split starts; the next one is its end."""
-_PATIENCE = 600
-"""Seconds to wait for another process that prepares the same folder, often with the same data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +228,7 @@ def prepare(
     out: str | os.PathLike[str] = "data/prepared",
     items: TableSource | None = None,
     users: TableSource | None = None,
+    **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
 
@@ -246,54 +236,20 @@ def prepare(
     one step otherwise; anything else at ``out`` is an error and is not touched.
 
     Args:
-        source: a named dataset, a file, a frame, or a log that was read already.
+        source: a named dataset, a file, a folder of parts, a pattern, a frame, or a log that was
+            read already.
         config: how to read and prepare it; ``source`` overrides ``config.source``.
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
+        **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
+            ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
     Raises:
-        InputError: the log, a table or the folder is invalid; nothing is written then.
+        InputError: the log, a table or the folder is invalid, or a word contradicts the config;
+            nothing is written then.
     """
     config = config or DataConfig()
-    out = Path(out)
-    previous = Manifest.load_if_valid(out)
-    item_table: pl.DataFrame | None = None
-    user_table = None if users is None else read_table(users, origin="the user table")
-    if isinstance(source, InteractionLog):
-        if config.drop:
-            raise InputError(
-                f"data.drop: {source.origin} was read already: drop rows when reading it"
-            )
-        if config.keep != source.keep:
-            raise InputError(
-                f"data.keep: {source.origin} was read already: keep columns when reading it"
-            )
-        log = source
-    else:
-        log, item_table = load_source(source, config)
-    if items is not None:
-        item_table = read_table(items, origin="the item table")
-    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
-    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
-    filtered = filter_log(sessions, config)
-    arrays, tables = build_arrays(filtered, item_table, user_table, config)
-    fingerprint = dataset_fingerprint(settings, arrays, tables)
-    if previous is None or previous.fingerprint != fingerprint:
-        with sole_use(out, "prepares it", _PATIENCE):
-            previous = Manifest.load_if_valid(out)  # another process may have prepared the same
-            if previous is None or previous.fingerprint != fingerprint:
-                with new_folder(out) as folder:
-                    Manifest(
-                        origin=log.origin,
-                        log_fingerprint=log.fingerprint,
-                        fingerprint=fingerprint,
-                        settings=settings,
-                        columns=log.columns,
-                        ordered_by=log.ordered_by,
-                        filtered_on="all rows, including validation and test targets",
-                        counts=count_rows(log, arrays, tables),
-                        dropped=dict(log.dropped),
-                        files=write_arrays(folder, arrays, tables),
-                    ).write(folder)
+    refuse_clashes(config, words)
+    write_dataset(source, with_words(config, words), Path(out), items, users)
     return PreparedDataset.open(out)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.config import DropRows
+from recsys.data.missing import without_missing_words
 from recsys.errors import InputError
 
 
@@ -45,7 +46,8 @@ def drop_rows(
 def _matched(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
     """Return which values match the rule."""
     if rule.missing:
-        empty = values.is_nan() if values.dtype.is_float() else values.cast(pl.String) == ""
+        values = without_missing_words(values)
+        empty = values.is_nan() if values.dtype.is_float() else values.is_null()
         return values.is_null() | empty.fill_null(value=False)
     if rule.matches is not None:
         try:

@@ -8,7 +8,7 @@ import os
 import tempfile
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -18,9 +18,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from recsys.config import Columns, DataConfig
 from recsys.data import readers
 from recsys.data.files import file_sha256
-from recsys.data.log import InteractionLog, read_log
-from recsys.data.row_filters import drop_rows
-from recsys.data.tables import TableSource, read_table
+from recsys.data.log import InteractionLog
+from recsys.data.reading import read_source
+from recsys.data.source_files import is_pattern
+from recsys.data.tables import TableSource
 from recsys.errors import InputError, did_you_mean
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
@@ -59,7 +60,8 @@ def load_source(
 
     Args:
         source: "ml-1m" and the like, a path, or a frame.
-        config: its columns, those to keep, its mirror and the rows to drop.
+        config: its columns, those to keep, its mirror and the rows to drop; columns that are not
+            given are guessed (`read_source`).
         cache: folder for downloaded files.
 
     Returns:
@@ -71,27 +73,15 @@ def load_source(
     config = config or DataConfig()
     dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return _read(source, config), None
+        return read_source(source, config), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
     named = config.model_copy(update={"columns": config.columns or dataset.columns})
-    return _read(log, named, dataset.name), items
-
-
-def _read(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
-    """Read a log without the rows that a rule drops."""
-    columns, rules, keep = config.columns or Columns(), config.drop, config.keep
-    if not rules:
-        return read_log(source, columns, origin, keep)
-    origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    roles = [name for name in columns.model_dump().values() if name is not None]
-    table = read_table(source, [*roles, *keep, *(rule.column for rule in rules)], origin)
-    table, dropped = drop_rows(table, rules, origin)
-    return replace(read_log(table, columns, origin, keep), dropped=dropped)
+    return read_source(log, named, dataset.name), items
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
-    """Return the dataset of that name; None if it is the path of a file.
+    """Return the dataset of that name; None if it is a path or a pattern.
 
     Raises:
         InputError: the source is neither a dataset nor a file.
@@ -99,8 +89,10 @@ def find_named_dataset(source: str) -> NamedDataset | None:
     names = [dataset.name for dataset in DATASETS]
     if source in names:
         return DATASETS[names.index(source)]
-    if Path(source).exists():
+    if Path(source).exists() or is_pattern(source):
         return None
+    if os.sep in source:
+        raise InputError(f"{source}: no such file or folder")
     hint = did_you_mean(source, names) or f"; the datasets are {', '.join(names)}"
     raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 

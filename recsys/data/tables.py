@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +15,120 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
+from recsys.data.source_files import SourceFile, find_files
+from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text, typed
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
-"""A file (.csv .tsv .parquet .jsonl .ndjson) or a frame (polars, pandas, Arrow)."""
+"""A file (.csv .tsv .txt .dat .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of parts, a
+pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
-_KINDS = {
-    ".csv": "CSV",
-    ".tsv": "TSV",
-    ".parquet": "Parquet",
-    ".jsonl": "JSON lines",
-    ".ndjson": "JSON lines",
-}
-_DELIMITERS = {"CSV": ",", "TSV": "\t"}
-_INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
+# A damaged Parquet page can make polars panic instead of raising.
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """A table whose columns are known, and whose rows are read when asked for."""
+
+    frame: nw.LazyFrame[Any]
+    names: tuple[str, ...]
+    """The names of the columns."""
+    origin: str
+    """The name of the table in messages."""
+    kind: str
+    """The format of a file in messages; empty for a frame."""
+    texts: tuple[TextTable, ...] = ()
+    """The text files that the rows come from, if they do."""
+    index: tuple[str, ...] = ()
+    """The names of the index of a pandas frame, which are no columns."""
+
+    def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
+        """Read columns, all if none are given, of the first rows, all if None.
+
+        A column of a text file has integers if every value is a plain integer, else text: one "007"
+        makes it text. Typed sources keep their types.
+
+        Raises:
+            InputError: a column is missing, or the table is broken.
+        """
+        chosen = self.frame.select(self._present(columns))
+        chosen = chosen if rows is None else chosen.head(rows)
+        try:
+            table = chosen.collect("polars").to_polars()
+        except (*_UNREADABLE, NarwhalsError, TypeError, ValueError) as error:
+            for text in self.texts:
+                _refuse_broken(text, error)
+            kind = f" as {self.kind}" if self.kind else ""
+            raise InputError(
+                f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
+            ) from error
+        return typed(table) if self.texts else table
+
+    def _present(self, columns: Sequence[str]) -> list[str]:
+        """Return the given columns, each once, or all if none are given."""
+        for name in columns:
+            if name not in self.names:
+                hint = self.hint or did_you_mean(name, self.names)
+                known = ", ".join(self.names)
+                raise InputError(f"{self.origin}: no column {name!r} among {known}{hint}")
+        return list(dict.fromkeys(columns) or self.names)
+
+    @property
+    def hint(self) -> str:
+        """What a message on a missing column adds: that the names may be elsewhere; else empty."""
+        if any(text.header_looks_like_data for text in self.texts):
+            return NO_HEADER_HINT
+        if self.texts and len(self.names) == 1:
+            return ONE_COLUMN_HINT
+        names = ", ".join(repr(name) for name in self.index)
+        return f"; {names} is the index: reset_index() makes it a column" if names else ""
 
 
 def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "") -> pl.DataFrame:
-    """Read the given columns of a table, or all of them if none are given.
-
-    A column of a text file has integers if every value is a plain integer, else text: one "007"
-    makes it text. Typed sources keep their types.
+    """Read the given columns of a table, or all of them if none are given; see `OpenTable.read`.
 
     Raises:
         InputError: no such file, an unknown extension, a broken file, a missing column, or a
             duplicate column name.
     """
+    return open_table(source, origin).read(columns)
+
+
+def open_table(source: TableSource, origin: str = "", *, header: bool = True) -> OpenTable:
+    """Find the columns of a table.
+
+    Args:
+        source: a file, a folder, a pattern or a frame.
+        origin: its name in messages; its path, or "the frame", if not given.
+        header: whether the first line of a text file names the columns; if not, they are 1, 2, ….
+
+    Raises:
+        InputError: there is no such file, or its format is unknown or broken.
+    """
     if not isinstance(source, str | os.PathLike):
-        return _read_frame(source, columns, origin or "the frame")
-    path = Path(source)
+        return _open_frame(source, origin or "the frame")
     origin = origin or str(source)
-    kind = _KINDS.get(path.suffix.lower())
-    if not path.is_file():
-        raise InputError(f"{origin}: no such file")
-    if kind is None:
-        raise InputError(f"{origin}: unknown extension {path.suffix!r}, not {', '.join(_KINDS)}")
-    if path.stat().st_size == 0:
+    files = find_files(source)
+    kind = files[0].kind
+    if len(files) == 1 and files[0].path.stat().st_size == 0:
         raise InputError(f"{origin}: the file is empty")
     try:
-        if kind in _DELIMITERS:
-            return _read_text(path, _DELIMITERS[kind], columns, origin)
-        if kind == "Parquet":
-            lazy = pl.scan_parquet(path, glob=False)
-        else:
-            lazy = pl.scan_ndjson(path, infer_schema_length=None)
-        return lazy.select(_present(columns, lazy.collect_schema().names(), origin)).collect()
-    # A damaged Parquet page can make polars panic instead of raising.
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        if kind in ("Parquet", "JSON lines"):
+            lazy = _scan(files, hive=not Path(source).is_file())
+            return OpenTable(nw.from_native(lazy), tuple(lazy.collect_schema()), origin, kind)
+        names = [origin if len(files) == 1 else str(file.path) for file in files]
+        texts = [open_text(file, header, name) for file, name in zip(files, names, strict=True)]
+    except _UNREADABLE as error:
         raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error
+    for text in texts:
+        if set(text.names) != set(texts[0].names):
+            raise InputError(
+                f"{text.origin}: has the columns {', '.join(text.names)}, but "
+                f"{texts[0].origin} has {', '.join(texts[0].names)}"
+            )
+    rows = pl.concat([text.scan().select(texts[0].names) for text in texts])
+    return OpenTable(nw.from_native(rows), texts[0].names, origin, kind, tuple(texts))
 
 
 def frame_like(answer: pl.DataFrame, *given: object) -> Any:
@@ -72,35 +141,55 @@ def frame_like(answer: pl.DataFrame, *given: object) -> Any:
     return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
-def _read_frame(frame: IntoFrame, columns: Sequence[str], origin: str) -> pl.DataFrame:
+def _scan(files: Sequence[SourceFile], hive: bool) -> pl.LazyFrame:
+    """Scan Parquet or JSON lines; if hive, the day of folders day=2024-01-05 is a column."""
+    sources = [file.path if file.compression is None else BytesIO(file.content()) for file in files]
+    if files[0].kind == "JSON lines":
+        return pl.scan_ndjson(sources, infer_schema_length=None)  # type: ignore[arg-type]
+    return pl.scan_parquet(sources, glob=False, hive_partitioning=hive)  # type: ignore[arg-type]
+
+
+def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     try:
-        lazy = nw.from_native(frame).lazy()
-        names = _present(columns, lazy.collect_schema().names(), origin)
-        return lazy.select(names).collect("polars").to_polars()
-    except InputError:
-        raise
+        lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
+        names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
     except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
+    if unnamed := [name for name in names if not isinstance(name, str)]:
+        raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")
+    index = getattr(getattr(frame, "index", None), "names", ())
+    labels = tuple(str(name) for name in index if name is not None)
+    return OpenTable(lazy, tuple(names), origin, "", index=labels)
 
 
-def _read_text(path: Path, delimiter: str, columns: Sequence[str], origin: str) -> pl.DataFrame:
-    top = pl.read_csv(path, separator=delimiter, has_header=False, n_rows=1, infer_schema=False)
-    header = [name or "" for name in top.row(0)]
-    if twice := next((name for name in header if header.count(name) > 1), None):
-        raise InputError(f"{origin}: two columns are named {twice!r}")
-    names = _present(columns, header, origin)
-    table = pl.read_csv(path, separator=delimiter, infer_schema=False, columns=names)
-    integer = table.select(pl.all().str.contains(_INTEGER).all() & pl.all().is_not_null().any())
-    return table.with_columns(pl.col(name).cast(pl.Int64) for name in names if integer[name].item())
+def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
+    """Convert times of pandas with a zone to UTC, since Arrow's own conversion is deprecated."""
+    types = lazy.collect_schema().items()
+    zoned = [name for name, kind in types if isinstance(kind, nw.Datetime) and kind.time_zone]
+    if not zoned or not lazy.implementation.is_pandas():
+        return lazy
+    return lazy.with_columns(
+        nw.col(*zoned).dt.convert_time_zone("UTC").dt.replace_time_zone(None),
+    )
 
 
-def _present(columns: Sequence[str], known: list[str], origin: str) -> list[str]:
-    """Return the given columns, each once, or all known ones if none are given."""
-    for name in columns:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise InputError(f"{origin}: no column {name!r} among {', '.join(known)}{hint}")
-    return list(dict.fromkeys(columns)) or known
+def _narwhals_knows(frame: Any) -> Any:
+    """Convert Arrow datasets, and other streams of Arrow data, to polars frames."""
+    arrow = sys.modules.get("pyarrow.dataset")  # who has a dataset has loaded it
+    if arrow is not None and isinstance(frame, arrow.Dataset):
+        return pl.scan_pyarrow_dataset(frame)
+    known = nw.from_native(frame, pass_through=True)
+    if not isinstance(known, nw.DataFrame | nw.LazyFrame) and hasattr(frame, "__arrow_c_stream__"):
+        return pl.DataFrame(frame)
+    return frame
+
+
+def _refuse_broken(text: TextTable, error: BaseException) -> None:
+    """Raise an `InputError` if this is the text file that cannot be read."""
+    try:
+        text.scan().select(pl.all().str.len_bytes().sum()).collect()
+    except _UNREADABLE as found:
+        raise InputError(f"{text.origin}: cannot be read as CSV: {text.explain(found)}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -45,7 +45,7 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
         raise InputError(
             f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
-            "history)"
+            "history): hold out more with data.split, e.g. --set data.split=global_time"
         )
     if request_time == "known" and _share_histories(holdout):
         raise InputError(

@@ -26,10 +26,12 @@ def dataset(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedD
 
 def test_what_is_left_out_and_what_stays(dataset: PreparedDataset, mirror: Path) -> None:
     lines = pl.read_parquet(mirror / "online-retail-ii.parquet")
-    assert sum(dataset.manifest.dropped.values()) + dataset.manifest.counts["rows_read"] == len(
-        lines
-    )
-    assert dataset.manifest.dropped == {
+    counts = dataset.manifest.counts
+    assert counts["rows_read"] == len(lines)
+    assert counts["interactions"] + sum(dataset.manifest.dropped.values()) == len(lines)
+    dropped = dict(dataset.manifest.dropped)
+    assert dropped.pop("duplicates") > 0
+    assert dropped == {
         "no customer": 235_287,
         "cancellation": 18_446,
         "returned or written off": 0,

@@ -36,9 +36,9 @@ def refused(source: Any, out: Path, config: DataConfig | None = None) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.csv", "user,item_id,timestamp\n1,1,1\n", ["'user_id'", "did you mean 'user'"]),
-        ("a.csv", "id;item\n1;2\n", ["no column 'user_id' among id;item"]),
-        ("a.jsonl", '{"user_id":1,"item_id":1}\n', ["no column 'timestamp'", "item_id"]),
+        ("a.csv", "who,item_id,timestamp\n1,1,1\n", ["which column is the user", "--user"]),
+        ("a.csv", "id;item\n1;2\n", ["the user; which column is the time", "id, item: name"]),
+        ("a.jsonl", '{"user_id":1,"item_id":1}\n', ["is the time", "order of time", "--time"]),
         ("a.csv", GOOD + "2,,4\n", ["'item_id'", "data row 4", "missing"]),
         ("a.csv", GOOD + "2,5\n", ["'timestamp'", "data row 4", "missing"]),
         ("a.csv", GOOD + "\n,5,1\n", ["'user_id'", "data row 5", "missing"]),
@@ -47,14 +47,14 @@ def refused(source: Any, out: Path, config: DataConfig | None = None) -> str:
         ("a.csv", GOOD + "2,1,2024-01-05\n", ["'timestamp'", "data row 4", "'2024-01-05'"]),
         ("a.tsv", "user_id\titem_id\ttimestamp\n1\t1\t2024-02-30\n", ["row 1", "'2024-02-30'"]),
         ("a.csv", "user_id,item_id,timestamp\n1,1,01/02/2024\n", ["row 1", "'01/02/2024'"]),
-        ("a.csv", GOOD + "2,1,nan\n", ["'timestamp'", "data row 4", "finite", "nan"]),
+        ("a.csv", GOOD + "2,1,nan\n", ["'timestamp'", "data row 4", "missing"]),
         ("a.csv", GOOD + "2,1,-inf\n", ["'timestamp'", "data row 4", "finite", "-inf"]),
         ("a.csv", GOOD + "2,1,1e300\n", ["'timestamp'", "data row 4", "64 bits"]),
         ("a.csv", "", ["the file is empty"]),
         ("a.csv", "user_id,item_id,timestamp\n", ["no rows"]),
         ("a.csv", "user_id,item_id,timestamp\n\n\n", ["no rows"]),
         ("a.csv", "user_id,item_id,timestamp,item_id\n1,2,3,4\n", ["two columns", "'item_id'"]),
-        ("a.csv", GOOD + "1,2,3,4,5\n", ["cannot be read as CSV"]),
+        ("a.csv", GOOD + "1,2,3,4,5\n", ["as CSV: data row 4 has 5 fields, the header has 3"]),
         ("a.jsonl", '{"user_id": 1, "item_id"\n', ["cannot be read as JSON lines"]),
         ("a.parquet", "not Parquet at all", ["cannot be read as Parquet"]),
         ("a.xlsx", "x", ["unknown extension '.xlsx'", ".csv", ".parquet"]),
@@ -71,14 +71,23 @@ def test_bad_files(name: str, text: str, words: list[str], tmp_path: Path) -> No
 def test_bad_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(GOOD.encode() + b"\xff\xfe,2,3\n")
-    assert "cannot be read as CSV" in refused(path, tmp_path / "out")
+    message = refused(path, tmp_path / "out")
+    assert "cannot be read as CSV: it is neither UTF-8 nor UTF-16 text" in message
 
 
-@pytest.mark.parametrize("missing", ["gone.csv", "folder.parquet"])
-def test_no_such_file(missing: str, tmp_path: Path) -> None:
-    (tmp_path / "folder.parquet").mkdir()
-    message = refused(tmp_path / missing, tmp_path / "out")
-    assert message == f"{tmp_path / missing}: no such file"
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("gone.csv", "no such file or folder"),
+        ("empty", "the folder has no files to read (.csv, .tsv, .txt, .dat, .parquet, .jsonl"),
+        ("gone-*.csv", "no file matches the pattern"),
+    ],
+)
+def test_no_such_file(source: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "_SUCCESS").touch()
+    message = refused(str(tmp_path / source), tmp_path / "out")
+    assert message.startswith(f"{tmp_path / source}: {rule}")
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:
@@ -113,7 +122,7 @@ def frame(**columns: Any) -> pl.DataFrame:
         (frame(timestamp=[None, 3]), ["'timestamp'", "data row 1", "missing"]),
         (frame(timestamp=[timedelta(1), timedelta(2)]), ["'timestamp'", "Duration"]),
         (frame().head(0), ["no rows"]),
-        (frame().drop("item_id"), ["no column 'item_id'"]),
+        (frame().drop("item_id"), ["which column is the item", "--item", "in Python item="]),
         (pd.DataFrame([[1, 2, 3, 4]], columns=["user_id", "item_id", "timestamp", "item_id"]), []),
         (pd.DataFrame({"user_id": [1, "x", None], "item_id": 1, "timestamp": 1}), []),
         ({"user_id": [1]}, ["cannot be read"]),

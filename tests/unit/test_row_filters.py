@@ -55,7 +55,7 @@ def test_the_dataset_stores_its_rules_and_counts(tmp_path: Path) -> None:
     config = DataConfig(columns=COLUMNS, drop=RULES[:1])
     dataset = prepare(LINES, config, tmp_path / "out")
     assert dataset.manifest.dropped == {"no customer": 1}
-    assert dataset.manifest.counts["rows_read"] == 4
+    assert dataset.manifest.counts["rows_read"] == 5
     assert dataset.config.drop == RULES[:1]
     other = prepare(LINES, DataConfig(columns=COLUMNS, drop=RULES[:2]), tmp_path / "other")
     assert other.fingerprint != dataset.fingerprint

@@ -1,0 +1,98 @@
+"""The page of an automatic run: its log, its race, its figures and what to try next."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from recsys.automatic.contender import Contender
+from recsys.automatic.facts import Machine
+from recsys.automatic.run import AutomaticRun
+from recsys.comparison.compare import compare
+from recsys.data.audit import audit
+from recsys.data.prepared import PreparedDataset
+from recsys.report.examples import examples_of
+from recsys.report.log_summary import LogSummary
+from recsys.report.race import Heat, RacePoint
+from recsys.report.run_page import RunReport, write_run_report
+from recsys.serving.recommender import Recommender
+from recsys.tracking import artifacts
+from recsys.tracking.runs import learning_curves
+from recsys.training.process_memory import peak_memory_mib
+
+_LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
+
+
+def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, command: str) -> Path:
+    """Write ``report.html`` into the folder of the run.
+
+    Args:
+        automatic: the finished run.
+        dataset: the dataset that it was made for.
+        out: the folder of the run.
+        command: the command that makes it again.
+    """
+    run = automatic.run
+    comparison = compare([run.run_id, *automatic.baseline_runs], run.tracking)
+    rows = [model.first for model in comparison.models]
+    recommender = Recommender.load(run.bundle, dataset)
+    seen = recommender.bundle.manifest.protocol.seen
+    report = RunReport(
+        name=out.name,
+        log=LogSummary.of(dataset, audit(dataset, seen)),
+        comparison=comparison,
+        command=command,
+        date=datetime.now(UTC),
+        seconds=automatic.seconds,
+        answer=run.run_id,
+        choices=tuple(automatic.choices),
+        heats=tuple(_heat(one, one is automatic.winner) for one in automatic.contenders),
+        curves=learning_curves(rows, run.tracking),
+        examples=examples_of(recommender, dataset),
+        next_steps=tuple(next_steps(automatic, dataset)),
+        peak_memory_mib=peak_memory_mib()[artifacts.PEAK_MEMORY],
+        versions={
+            "machine": str(Machine.here()),
+            "Python": platform.python_version(),
+            **{name: version(name) for name in _LIBRARIES},
+        },
+    )
+    return write_run_report(out / artifacts.REPORT, report)
+
+
+def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
+    """Return what a user may try next, in sentences, the most promising first."""
+    steps, first = [], automatic.contenders[0]
+    if not first.exhausted:
+        steps.append(
+            f"{first.candidate.name} was still rising when its time was over: give the run more "
+            "with --time-limit."
+        )
+    if automatic.winner is None:
+        steps.append(
+            "No model beat the best baseline: there may be too few interactions to learn from, or "
+            "too little time. A longer log (--since, --user-minimum 1) or more time may change it."
+        )
+    if len(dataset.item_table.columns) == 1:
+        steps.append(
+            "The items have no features: with --items TABLE, pages and explanations show their "
+            "names, and models may read them (model.item_features)."
+        )
+    steps.append(
+        f"The settings are in {artifacts.SETTINGS}: change one and run it again with recsys run, "
+        "then put both runs side by side with recsys compare."
+    )
+    return steps
+
+
+def _heat(one: Contender, won: bool) -> Heat:
+    points = tuple(RacePoint(p.seconds, p.epoch, p.ndcg_at_10) for p in one.points)
+    if won:
+        outcome = "won"
+    elif one.dropped_in is not None:
+        outcome = f"dropped after round {one.dropped_in}"
+    else:
+        outcome = "the best model, but a baseline is better"
+    return Heat(one.candidate.name, one.candidate.description, points, outcome, won)

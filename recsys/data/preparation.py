@@ -1,0 +1,120 @@
+"""How a log becomes the folder of a prepared dataset."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint, write_arrays
+from recsys.data.files import new_folder
+from recsys.data.locks import sole_use
+from recsys.data.log import InteractionLog, filter_log
+from recsys.data.manifest import Manifest
+from recsys.data.sessions import split_sessions
+from recsys.data.sources import load_source
+from recsys.data.tables import TableSource, read_table
+from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 600
+"""Seconds to wait for another process that prepares the same folder, often with the same data."""
+_NO_CONTENT = {"source", "mirror", "columns", "header"}
+"""The settings that say where a log is and how it is written, not what is in the dataset."""
+
+
+def write_dataset(
+    source: TableSource | InteractionLog,
+    config: DataConfig,
+    out: Path,
+    items: TableSource | None = None,
+    users: TableSource | None = None,
+) -> None:
+    """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`.
+
+    Raises:
+        InputError: the log, a table or the folder is invalid; nothing is written then.
+    """
+    previous = Manifest.load_if_valid(out)
+    user_table = None if users is None else read_table(users, origin="the user table")
+    log, item_table = _load(source, config)
+    if items is not None:
+        item_table = read_table(items, origin="the item table")
+    sessions = log if config.session_gap is None else split_sessions(log, config.session_gap)
+    filtered = filter_log(sessions, config)
+    arrays, tables = build_arrays(filtered, item_table, user_table, config)
+    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
+    content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
+    fingerprint = dataset_fingerprint(content, arrays, tables)
+    counts, dropped = count_rows(filtered, arrays, tables), dict(filtered.dropped)
+    _warn_of_empty_parts(log, config, counts)
+    manifest = Manifest(
+        origin=log.origin,
+        log_fingerprint=log.fingerprint,
+        fingerprint=fingerprint,
+        settings=settings,
+        columns=log.columns,
+        ordered_by=log.ordered_by,
+        filtered_on="all rows, including validation and test targets",
+        counts=counts,
+        dropped=dropped,
+        files={},
+    )
+    if _same(previous, manifest):
+        return
+    with sole_use(out, "prepares it", _PATIENCE):
+        if _same(Manifest.load_if_valid(out), manifest):  # another process prepared the same
+            return
+        with new_folder(out) as folder:
+            files = write_arrays(folder, arrays, tables)
+            manifest.model_copy(update={"files": files}).write(folder)
+
+
+def _same(previous: Manifest | None, manifest: Manifest) -> bool:
+    return previous is not None and (
+        (previous.fingerprint, previous.counts, previous.dropped)
+        == (manifest.fingerprint, manifest.counts, manifest.dropped)
+    )
+
+
+def _load(
+    source: TableSource | InteractionLog, config: DataConfig
+) -> tuple[InteractionLog, pl.DataFrame | None]:
+    """Return the log, and the item table of named datasets that have one."""
+    if not isinstance(source, InteractionLog):
+        return load_source(source, config)
+    if config.drop or config.where is not None:
+        rule = "where" if config.where is not None else "drop"
+        raise InputError(
+            f"data.{rule}: {source.origin} was read already: drop rows when reading it"
+        )
+    if config.keep != source.keep:
+        raise InputError(
+            f"data.keep: {source.origin} was read already: keep columns when reading it"
+        )
+    return source, None
+
+
+def _warn_of_empty_parts(log: InteractionLog, config: DataConfig, counts: dict[str, int]) -> None:
+    """Warn of a split that leaves no validation or no test targets, and say what helps."""
+    names = {"valid": "validation", "test": "test"}
+    empty = [f"no {name}" for part, name in names.items() if not counts[part]]
+    if not empty:
+        return
+    remedy = "hold out other interactions with data.split"
+    if isinstance(config.split, LeaveLastOut | LeaveLastBasketOut):
+        remedy = "hold out the latest interactions of all users: --set data.split=global_time"
+    logger.warning(
+        "%s: the split %s leaves %s targets: %s users have %s interactions; is %r the column of "
+        "the user? If it is, %s",
+        log.origin,
+        config.split,
+        " and ".join(empty),
+        f"{counts['users']:,}",
+        f"{counts['interactions']:,}",
+        log.columns.user_id,
+        remedy,
+    )

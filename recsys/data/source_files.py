@@ -1,0 +1,133 @@
+"""The files that a path, a folder or a pattern names, and the format that their names tell."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from recsys.errors import InputError
+
+_KINDS = {
+    ".csv": "CSV",
+    ".tsv": "TSV",
+    ".txt": "text",
+    ".dat": "text",
+    ".parquet": "Parquet",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_DATASET_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to read."""
+
+    path: Path
+    kind: str
+    """CSV, TSV, text, Parquet or JSON lines."""
+    compression: str | None = None
+    """gzip, zstd or bz2; None if the name has no such ending."""
+
+    def content(self) -> bytes:
+        """Return the content, decompressed.
+
+        Raises:
+            OSError: it cannot be read or decompressed.
+        """
+        with pa.input_stream(str(self.path), compression=self.compression) as stream:
+            return bytes(stream.read())
+
+
+def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
+    """Return the files of a path, of a folder with parts, or of a pattern such as logs/*.parquet.
+
+    Files of a folder are all that have a known ending, subfolders included, except those whose name
+    or folder begins with ``_`` or ``.``; they are read in the order of their paths.
+
+    Raises:
+        InputError: there is no such file, or its extension is unknown; a folder or pattern has no
+            files to read, or files of several kinds.
+    """
+    path = Path(source)
+    if path.is_file():
+        return (_known_file(path),)
+    if path.is_dir():
+        return _parts(path)
+    if not is_pattern(source):
+        raise InputError(f"{source}: no such file or folder")
+    matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
+    found = [part for match in matched for part in _matched(match)]
+    if not found:
+        raise InputError(f"{source}: no file matches the pattern")
+    return _of_one_kind(found, str(source))
+
+
+def is_pattern(source: str | os.PathLike[str]) -> bool:
+    """Return whether a path has wildcards and is no file itself."""
+    return glob.has_magic(str(source)) and not Path(source).exists()
+
+
+def source_name(source: str) -> str:
+    """Return a short name for what was read.
+
+    >>> source_name("logs/clicks.csv.gz"), source_name("logs/2024-*.parquet"), source_name("ml-1m")
+    ('clicks', 'logs', 'ml-1m')
+    """
+    path = Path(source)
+    if is_pattern(source):
+        fixed = [part for part in path.parts if not glob.has_magic(part) and part != os.sep]
+        return fixed[-1] if fixed else "log"
+    if path.suffix.lower() in _COMPRESSIONS:
+        path = path.with_suffix("")
+    return path.stem
+
+
+def _matched(path: Path) -> tuple[SourceFile, ...]:
+    return _parts(path) if path.is_dir() else (_known_file(path),)
+
+
+def _parts(folder: Path) -> tuple[SourceFile, ...]:
+    if (folder / _DATASET_MANIFEST).is_file():
+        raise InputError(f"{folder}: has a {_DATASET_MANIFEST}: a prepared dataset is not a log")
+    below = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    visible = [
+        path
+        for path in below
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    ]
+    known = [file for path in visible if (file := _file(path)) is not None]
+    if not known:
+        raise InputError(f"{folder}: the folder has no files to read ({', '.join(_KINDS)})")
+    return _of_one_kind(known, str(folder))
+
+
+def _of_one_kind(files: list[SourceFile], origin: str) -> tuple[SourceFile, ...]:
+    for file in files:
+        if file.kind != files[0].kind:
+            raise InputError(
+                f"{origin}: has {files[0].kind} and {file.kind} ({files[0].path.name}, "
+                f"{file.path.name}): name the files of one kind, as in '{origin}/*.parquet'"
+            )
+    return tuple(files)
+
+
+def _known_file(path: Path) -> SourceFile:
+    file = _file(path)
+    if file is None:
+        known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
+        raise InputError(f"{path}: unknown extension {path.suffix!r}, not {known}")
+    return file
+
+
+def _file(path: Path) -> SourceFile | None:
+    """Return the file with the format that its name tells, None if it tells none."""
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    inner = path if compression is None else path.with_suffix("")
+    kind = _KINDS.get(inner.suffix.lower())
+    return None if kind is None else SourceFile(path, kind, compression)

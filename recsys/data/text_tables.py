@@ -1,0 +1,195 @@
+"""Tables in delimited text: their encoding, delimiter, header and the types of their columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.missing import MISSING_WORDS
+from recsys.data.source_files import SourceFile
+from recsys.errors import InputError
+
+_INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
+_VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
+_DELIMITERS = (",", "\t", ";", "|")
+_DOUBLE_COLON = "::"
+_OTHER_KINDS = {
+    "PAR1": "a Parquet file: name it .parquet",
+    "PK\x03\x04": "a zip archive or Excel workbook: extract or export it",
+    "\x1f\ufffd": "compressed: name it .csv.gz",
+    "BZh": "compressed: name it .csv.bz2",
+    "(\ufffd/\ufffd": "compressed: name it .csv.zst",
+}
+"""How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
+_SAMPLE = 1 << 16
+_SAMPLED_LINES = 20
+_SAMPLED_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A delimited text file, its delimiter and the names of its columns."""
+
+    source: Path | bytes
+    """The path of a plain UTF-8 file, or the content of another one as UTF-8."""
+    delimiter: str
+    names: tuple[str, ...]
+    """The header without surrounding blanks, or 1, 2, … if the file has none."""
+    has_header: bool
+    origin: str
+
+    @property
+    def header_looks_like_data(self) -> bool:
+        """Whether a number or a date is among the names in the header."""
+        return self.has_header and any(_VALUE_NAME.match(name) for name in self.names)
+
+    def scan(self) -> pl.LazyFrame:
+        """Return all columns as text; a blank line is a row of nulls."""
+        source = io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source
+        return pl.scan_csv(
+            source,
+            separator=self.delimiter,
+            has_header=self.has_header,
+            new_columns=list(self.names),
+            infer_schema=False,
+            glob=False,
+        )
+
+    def explain(self, error: Exception) -> str:
+        """Return why the file cannot be read, with the row if a row has too many fields."""
+        if "utf-8" in str(error):
+            return "it is neither UTF-8 nor UTF-16 text: convert it to UTF-8"
+        found = self._ragged_row() if "more fields" in str(error) else None
+        if found is None:
+            return str(error).strip().partition("\n")[0] or type(error).__name__
+        row, fields = found
+        head = "the header" if self.has_header else "the first row"
+        return f"data row {row} has {fields} fields, {head} has {len(self.names)}"
+
+    def _ragged_row(self) -> tuple[int, int] | None:
+        """Return the number, from 1, of the first row with too many fields, and their number."""
+        if isinstance(self.source, bytes):
+            text = io.StringIO(self.source.decode(errors="replace"), newline="")
+        else:
+            text = io.StringIO(self.source.read_text("utf-8", errors="replace"), newline="")
+        for row, fields in enumerate(csv.reader(text, delimiter=self.delimiter)):
+            if len(fields) > len(self.names):
+                return row + (not self.has_header), len(fields)
+        return None
+
+
+def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
+    """Find the encoding, the delimiter and the names of the columns of a text file.
+
+    Byte order marks and UTF-16 are recognised. The delimiter is the one of comma, tab, semicolon,
+    bar and ``::`` that divides the first lines into equally many fields, the most if several do.
+
+    Raises:
+        InputError: the file is empty, is not text, or two columns have the same name.
+        OSError: it cannot be read or decompressed.
+    """
+    source, sample = _utf8(file)
+    if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
+        raise InputError(f"{origin}: is {kind}")
+    if not sample.strip():
+        raise InputError(f"{origin}: the file is empty")
+    delimiter = _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
+    if delimiter == _DOUBLE_COLON:
+        content = source if isinstance(source, bytes) else source.read_bytes()
+        source, delimiter = content.replace(b"::", b"\t"), "\t"
+        sample = sample.replace(_DOUBLE_COLON, delimiter)
+    first = [name.strip() for name in next(csv.reader(io.StringIO(sample), delimiter=delimiter))]
+    names = first if header else [str(number) for number in range(1, len(first) + 1)]
+    table = TextTable(source, delimiter, tuple(names), header, origin)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        hint = NO_HEADER_HINT if table.header_looks_like_data else ""
+        raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
+    return table
+
+
+ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
+"""What messages add if a text file has a single column."""
+
+NO_HEADER_HINT = "; the first line looks like data: if it is no header, give --no-header"
+"""What messages add if the names of columns look like values."""
+
+
+def typed(table: pl.DataFrame) -> pl.DataFrame:
+    """Strip blanks around text, and make columns integers if every value is a plain integer.
+
+    Words for missing values count as integers, unless a column has nothing else; "007" does not.
+
+    >>> typed(pl.DataFrame({"a": ["1", " 2 "], "b": ["007", "8"], "c": ["3", "NULL"]})).rows()
+    [(1, '007', 3), (2, '8', None)]
+    """
+    table = table.select(pl.all().str.strip_chars())
+    # Most columns of text show it in their first rows.
+    likely = [name for name in table.columns if _is_integer(table[name].head(_SAMPLED_ROWS))]
+    integer = [name for name in likely if _is_integer(table[name]) and _has_any(table[name])]
+    return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
+
+
+def _is_integer(values: pl.Series) -> bool:
+    """Return whether text has nothing but plain integers and words for missing values."""
+    others = values.filter(~values.str.contains(_INTEGER)).unique()
+    return others.is_in(list(MISSING_WORDS)).all()
+
+
+def _has_any(values: pl.Series) -> bool:
+    """Return whether text has a plain integer."""
+    return values.str.contains(_INTEGER).any()
+
+
+def _utf8(file: SourceFile) -> tuple[Path | bytes, str]:
+    """Return the file as UTF-8, in place if it is, and the beginning of its text."""
+    if file.compression is None:
+        with file.path.open("rb") as plain:
+            start = plain.read(_SAMPLE)
+        if _encoding_of(start) is None and (b"\n" in start or b"\r" not in start):
+            return file.path, _decoded(start)
+    content = file.content()
+    encoding = _encoding_of(content[:_SAMPLE])
+    if encoding is not None:
+        try:
+            content = content.decode(encoding).encode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file.path}: begins as {encoding} text, but is none") from error
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    return content, _decoded(content[:_SAMPLE])
+
+
+def _decoded(start: bytes) -> str:
+    return start.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def _encoding_of(start: bytes) -> str | None:
+    """Return the encoding of UTF-16 text, every other byte of which is mostly 0; else None."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}
+    return zeros.get(b"\x00")
+
+
+def _delimiter_of(sample: str, default: str) -> str:
+    """Return the delimiter that gives the first lines equally many fields, at least two."""
+    lines = [line for line in sample.splitlines() if line.strip()]
+    # The last line of a long sample is cut.
+    lines = (lines[:-1] if len(sample) >= _SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
+    fields = {delimiter: _fields(lines, delimiter) for delimiter in _DELIMITERS}
+    even = [d for d in _DELIMITERS if min(fields[d]) == max(fields[d]) > 1]
+    if not even and all(_DOUBLE_COLON in line for line in lines):
+        return _DOUBLE_COLON
+    several = even or [d for d in _DELIMITERS if fields[d][0] > 1]
+    return max(several, key=lambda d: (fields[d][0], d == default), default=default)
+
+
+def _fields(lines: Sequence[str], delimiter: str) -> list[int]:
+    rows: Iterable[list[str]] = csv.reader(lines, delimiter=delimiter)
+    return [len(row) for row in rows]

@@ -1,0 +1,205 @@
+"""The condition that chooses the rows of a log, in SQL, and a hint at logs that need one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+
+import polars as pl
+
+from recsys.data.log_columns import dates_in, numbers_in
+from recsys.data.missing import without_missing_words
+from recsys.errors import InputError, did_you_mean
+
+_KIND_COLUMNS = {
+    *("event", "eventtype", "eventname", "action", "actiontype", "interaction", "interactiontype"),
+    *("behavior", "behaviour", "behaviortype", "behaviourtype", "activity", "activitytype", "type"),
+}
+_PURCHASES = {
+    *("purchase", "purchased", "buy", "bought", "transaction", "order", "ordered", "sale", "sold"),
+    *("checkout", "payment"),
+}
+_VIEWS = {
+    *("view", "viewed", "click", "clicked", "pv", "pageview", "impression", "detail", "browse"),
+    *("productview", "itemview", "seen", "cart", "addtocart"),
+}
+_FEW_KINDS = 20
+_LITERAL = re.compile(
+    r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
+)
+"""Text in single quotes, text or a name in double quotes, a decimal number, or & and |."""
+
+
+def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
+    """Return the columns that a condition needs.
+
+    Args:
+        where: the condition; see `keep_where`.
+        names: the names of all columns of the table.
+        origin: the name of the table in messages.
+
+    Raises:
+        InputError: the condition is no SQL, or names an unknown column.
+    """
+    expression = _parsed(where, names, origin)
+    return list(dict.fromkeys(expression.meta.root_names()))
+
+
+def keep_where(
+    table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
+) -> tuple[pl.DataFrame, int]:
+    """Keep the rows for which a condition holds, and count the others.
+
+    The condition is an expression of SQL as polars reads it, e.g. ``event_type = 'purchase' and
+    price > 5``. ``==`` is taken for ``=``, and text may stand in double quotes too, as long as no
+    column has its name. Dates are written as ``date '2024-01-31'``. Text that holds numbers or
+    dates is compared as such if the condition compares it with numbers or dates. The condition does
+    not hold where it is unknown because a value is missing.
+
+    Args:
+        table: a table with at least the columns of the condition.
+        where: the condition.
+        origin: the name of the table in messages.
+        names: the names of all columns, in messages; those of the table if empty.
+
+    Raises:
+        InputError: the condition is no SQL, names an unknown column, compares text with numbers, or
+            is neither true nor false for each row.
+
+    >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
+    >>> keep_where(log, "event == 'purchase' and price > 9.9", "log")[0].rows()
+    [('purchase', '20')]
+    """
+    expression = _parsed(where, names or table.columns, origin)
+    used = list(dict.fromkeys(expression.meta.root_names()))
+    try:
+        holds = _evaluated(table, expression, used)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        hint = "; a date is written as date '2024-01-31'"
+        dated = any(table[name].dtype.is_temporal() for name in used)
+        reason = f"{_first_line(error)} ({_kinds(table, used)}){hint if dated else ''}"
+        raise InputError(f"{_named(where)}: {reason}") from error
+    if holds.dtype != pl.Boolean or len(holds) != len(table):
+        raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
+    kept = table.filter(holds)
+    return kept, len(table) - len(kept)
+
+
+def holds_nowhere(table: pl.DataFrame, where: str, origin: str) -> InputError:
+    """Return the error that a condition holds for no row of a table, with values of its columns."""
+    used = where_columns(where, table.columns, origin)
+    return InputError(
+        f"{_named(where)}: holds for none of the {len(table):,} rows of {origin} "
+        f"({_kinds(table, used)})"
+    )
+
+
+def kind_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns whose names say that they hold kinds of events.
+
+    >>> kind_columns(["user_id", "Event_Type", "price"])
+    ['Event_Type']
+    """
+    return [name for name in names if _plain(name) in _KIND_COLUMNS]
+
+
+def purchases_hint(values: pl.Series) -> str | None:
+    """Return a line on the kinds of events in a column, if purchases are among other kinds.
+
+    >>> print(purchases_hint(pl.Series("event", ["view", "buy", "view"])))
+    column 'event' has view (2), buy (1); to keep purchases alone: --where "event == 'buy'"
+    """
+    if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
+        return None
+    counts = values.cast(pl.String).drop_nulls().value_counts(sort=True).rows()
+    bought = [value for value, _ in counts if _plain(value) in _PURCHASES]
+    if (
+        len(counts) > _FEW_KINDS
+        or len(bought) != 1
+        or not any(_plain(value) in _VIEWS for value, _ in counts)
+    ):
+        return None
+    kinds = ", ".join(f"{value} ({count:,})" for value, count in counts)
+    column = values.name if re.fullmatch(r"[A-Za-z_]\w*", values.name) else f'"{values.name}"'
+    condition = f"{column} == '{bought[0]}'"
+    option = f"'{condition}'" if '"' in column else f'"{condition}"'
+    return f"column {values.name!r} has {kinds}; to keep purchases alone: --where {option}"
+
+
+def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
+    """Parse a condition, and check the names of its columns."""
+
+    def rewritten(match: re.Match[str]) -> str:
+        quoted, decimal = match["quoted"], match["decimal"]
+        if match["mark"] is not None:  # bits of numbers in SQL
+            raise InputError(f"{_named(where)}: write and, or and not in place of {match['mark']}")
+        if decimal is not None:  # polars would compare a decimal with text, as text
+            return f"cast({decimal} as double)"
+        return match[0] if quoted is None or quoted in names else f"'{quoted}'"
+
+    text = _LITERAL.sub(rewritten, where)
+    known = f"the columns of {origin} are {', '.join(names)}"
+    try:
+        expression = pl.sql_expr(text)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise InputError(
+            f"{_named(where)}: cannot be read as SQL, such as event = 'purchase' and price > 5: "
+            f"{_first_line(error)}; {known}"
+        ) from error
+    for name in expression.meta.root_names():
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; text stands in quotes: '{name}'"
+            raise InputError(f"{_named(where)}: no column {name!r}{hint}; {known}")
+    return expression
+
+
+def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) -> pl.Series:
+    """Evaluate a condition; columns of text that holds numbers are numbers if that is possible.
+
+    Columns of text that holds dates are dates if they are compared with dates.
+
+    Raises:
+        PolarsError: it compares text with numbers in any case.
+    """
+    choices = [_as_numbers_or_text(table[name]) for name in used]
+    for columns in product(*choices):
+        try:
+            return table.with_columns(columns).select(expression).to_series()
+        except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
+            refused = error
+    raise refused
+
+
+def _as_numbers_or_text(values: pl.Series) -> list[pl.Series]:
+    """Return a column as it is, as numbers before that and as dates after it, if it holds them."""
+    if values.dtype != pl.String:
+        return [values]
+    text = without_missing_words(values)
+    numbers = numbers_in(text)
+    if numbers.null_count() == text.null_count():
+        return [numbers, values]
+    dates = dates_in(text)
+    return [values, dates] if dates.null_count() == text.null_count() else [values]
+
+
+def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
+    """Return the type of each used column, and some of its values."""
+    parts = []
+    for name in used:
+        values = table[name].drop_nulls().unique(maintain_order=True).head(5).to_list()
+        shown = (str(v) if table[name].dtype.is_temporal() else repr(v) for v in values)
+        parts.append(f"column {name!r} of {table[name].dtype} has {', '.join(shown)}")
+    return "; ".join(parts)
+
+
+def _named(where: str) -> str:
+    return f"data.where {where!r}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]", "", text.lower())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,160 @@
+"""Columns are guessed where name and type leave no doubt, and only there."""
+
+from __future__ import annotations
+
+import logging
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys.config import Columns, DataConfig
+from recsys.data.guess import guess_columns
+from recsys.data.prepared import prepare
+from recsys.data.reading import find_columns
+from recsys.errors import InputError
+
+
+def sample(user: str, item: str, time: str, /, **more: Any) -> pl.DataFrame:
+    return pl.DataFrame({user: [7], item: ["A1"], time: [1_700_000_000], **more})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("user_id", "customer_id", "userId", "CustomerID", "visitorid", "client", "member_id"),
+        *("uid", "USER_ID", "Customer ID", "user", "customer", "session_id"),
+    ],
+)
+def test_names_of_users(name: str) -> None:
+    assert guess_columns(sample(name, "sku", "ts")).columns.user_id == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("item_id", "sku", "product_id", "movieId", "itemid", "article", "asin", "StockCode"),
+        *("track_id", "isbn", "SKU", "Product-ID"),
+    ],
+)
+def test_names_of_items(name: str) -> None:
+    assert guess_columns(sample("uid", name, "ts")).columns.item_id == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("timestamp", "ts", "event_time", "InvoiceDate", "bought_at", "date", "datetime"),
+        *("created_at", "unix_time", "eventTime"),
+    ],
+)
+def test_names_of_times(name: str) -> None:
+    assert guess_columns(sample("uid", "sku", name)).columns.timestamp == name
+
+
+@pytest.mark.parametrize(
+    "seen", [1, 1.0, date(2024, 1, 5), datetime(2024, 1, 5), "2024-01-05", "7"]
+)
+def test_types_of_times(seen: Any) -> None:
+    table = pl.DataFrame({"uid": [1], "sku": [2], "date": [seen]})
+    assert guess_columns(table).columns.timestamp == "date"
+
+
+def test_what_was_guessed_is_said() -> None:
+    found = guess_columns(sample("customer_id", "item_id", "ts"))
+    assert found.guessed == {"user": "customer_id", "time": "ts"}
+    assert str(found) == "user 'customer_id', time 'ts'"
+    assert guess_columns(sample("user_id", "item_id", "timestamp")).guessed == {}
+
+
+def test_a_default_name_wins_over_another_name_and_an_id_over_a_name() -> None:
+    table = sample("customer_id", "sku", "event_time", user_id=[1], timestamp=[2])
+    assert guess_columns(table).columns.model_dump() == {
+        "user_id": "user_id",
+        "item_id": "sku",
+        "timestamp": "timestamp",
+        "position": None,
+    }
+    assert guess_columns(sample("uid", "movie", "ts", movieId=[1])).columns.item_id == "movieId"
+
+
+def test_what_is_given_is_not_guessed() -> None:
+    table = sample("customer_id", "sku", "ts", userId=[1])
+    columns = guess_columns(table, Columns(user_id="customer_id")).columns
+    assert (columns.user_id, columns.item_id, columns.timestamp) == ("customer_id", "sku", "ts")
+    swapped = guess_columns(sample("uid", "sku", "ts", asin=[1]), Columns(user_id="sku"))
+    assert swapped.columns.item_id == "asin", "a column has one role"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (sample("userId", "sku", "ts", uid=[1]), ["the user, userId or uid", "--user (in Python"]),
+        (sample("uid", "sku", "ts", asin=[1]), ["the item, sku or asin"]),
+        (sample("uid", "sku", "date", time=[1]), ["the time, date or time"]),
+        (sample("uid", "sku", "ts", created_at=[1]), ["the time, ts or created_at"]),
+        (sample("uid", "title", "ts"), ["which column is the item;", "uid, title, ts"]),
+        (sample("uid", "sku", "price"), ["which column is the time;", "numbers them"]),
+        (
+            pl.DataFrame({"uid": [1], "sku": [2], "date": ["5 May"]}),
+            ["the time (date has neither numbers nor ISO 8601 dates: '5 May')"],
+        ),
+        (
+            pl.DataFrame({"uid": [True], "sku": [2], "ts": [3]}),
+            ["the user (uid has neither integers nor text: True)"],
+        ),
+        (
+            pl.DataFrame({"a": [1], "b": [2], "c": [3]}),
+            ["--user, --item, --time (in Python user=, item=, time=)"],
+        ),
+    ],
+)
+def test_doubts_are_refused(table: pl.DataFrame, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        guess_columns(table, origin="the log")
+    for word in ["the log: cannot tell which column is the ", *words]:
+        assert word in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "guessed"),
+    [
+        ([(1, 2, 1_700_000_000)], True),
+        ([("a", "b", 4.5, "2024-01-05")], True),
+        ([(1, 2, 5, 1_700_000_000), (1, 3, 5, 1_700_000_001)], True),
+        ([(1, 2, 3)], False),
+        ([(1_700_000_000, 2, 3)], False),
+        ([(1, 1_700_000_000, 1_700_000_000)], False),
+        ([(1, 2, 5, 6, 1_700_000_000)], False),
+    ],
+)
+def test_positions_are_guessed_if_only_the_last_is_a_time(rows: list[Any], guessed: bool) -> None:
+    table = pl.DataFrame(rows, orient="row")
+    table.columns = [str(number) for number in range(1, table.width + 1)]
+    if guessed:
+        columns = guess_columns(table).columns
+        assert (columns.user_id, columns.item_id) == ("1", "2")
+        assert columns.timestamp == str(table.width)
+    else:
+        with pytest.raises(InputError, match="which column is the time"):
+            guess_columns(table)
+
+
+def test_a_source_tells_its_columns_and_a_preparation_logs_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("CustomerID,StockCode,InvoiceDate\n1,2,2024-01-05\n")
+    found = find_columns(path)
+    assert found.guessed == {"user": "CustomerID", "item": "StockCode", "time": "InvoiceDate"}
+    with caplog.at_level(logging.INFO, "recsys"):
+        dataset = prepare(str(path), out=tmp_path / "out")
+    line = "log.csv: guessed the columns: user 'CustomerID', item 'StockCode', time 'InvoiceDate'"
+    assert line in caplog.text
+    assert dataset.config.columns == found.columns
+    caplog.clear()
+    prepare(str(path), DataConfig(columns=found.columns), tmp_path / "again")
+    assert "guessed" not in caplog.text

@@ -1,0 +1,346 @@
+"""Conditions, earliest times and minimums: which rows remain, and every row is accounted for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import recsys
+from recsys.cli import main
+from recsys.config import Columns, DataConfig, DropRows, GlobalTime
+from recsys.data.log import read_log
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.where import keep_where, purchases_hint
+from recsys.errors import InputError
+
+EVENTS = pl.DataFrame(
+    {
+        "event_type": ["view", "purchase", "view", "purchase", "cart", None],
+        "price": ["9.5", "20", "NULL", "100", "3", "4"],
+        "sku": ["7", "8", "7", "7", "9", "8"],
+        "stars": [1, 2, 3, 4, 5, 5],
+        "day": [f"2024-01-0{day}" for day in range(1, 7)],
+        "moment": [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 7)],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("event_type == 'purchase'", [1, 3]),
+        ("event_type = 'purchase'", [1, 3]),
+        ('event_type == "purchase"', [1, 3]),
+        ("event_type != 'view'", [1, 3, 4]),
+        ("event_type in ('cart', 'view')", [0, 2, 4]),
+        ("event_type == 'view' and stars > 1", [2]),
+        ("EVENT_TYPE is null", None),
+        ("event_type is null or stars = 1", [0, 5]),
+        ("not event_type == 'purchase'", [0, 2, 4]),
+        ("price > 9.75", [1, 3]),
+        ("price >= 20", [1, 3]),
+        ("price is not null", [0, 1, 3, 4, 5]),
+        ("sku == '7' and price > 9.1", [0, 3]),
+        ("sku == 7", [0, 2, 3]),
+        ("stars between 1.5 and 3", [1, 2]),
+        ("day >= date '2024-01-03'", [2, 3, 4, 5]),
+        ("day >= '2024-01-03'", [2, 3, 4, 5]),
+        ("moment < date '2024-01-03'", [0, 1]),
+        ("event_type like 'pur%'", [1, 3]),
+    ],
+)
+def test_conditions(where: str, kept: list[int] | None) -> None:
+    table = EVENTS.with_row_index("row")
+    if kept is None:
+        with pytest.raises(InputError, match="did you mean|no column"):
+            keep_where(table, where, "the log")
+        return
+    rows, dropped = keep_where(table, where, "the log")
+    assert rows["row"].to_list() == kept
+    assert dropped == len(EVENTS) - len(kept)
+
+
+def test_a_date_compared_as_text_is_refused_with_the_form_of_dates() -> None:
+    with pytest.raises(InputError, match="a date is written as date '2024-01-31'"):
+        keep_where(EVENTS, "moment >= '2024-01-03'", "the log")
+
+
+def test_text_in_double_quotes_is_a_column_if_there_is_one() -> None:
+    table = pl.DataFrame({"a": [1, 2], "b c": [1, 3]})
+    assert keep_where(table, 'a = "b c"', "the log")[0].rows() == [(1, 1)]
+
+
+LOG = """user_id,item_id,timestamp,event
+1,1,2024-01-01,view
+1,2,2024-01-02,purchase
+
+1,2,2024-01-02,purchase
+2,1,2024-01-03,purchase
+2,NULL,2024-01-03,purchase
+2,3,2024-01-04,purchase
+1,3,2024-01-05,purchase
+3,4,2024-01-06,purchase
+1,1,2024-01-07,purchase
+"""
+
+
+DROPS = """user_id,item_id,timestamp,event
+1,1,2024-01-01,view
+1,2,2024-01-01,purchase
+
+1,2,2024-01-03,purchase
+1,2,2024-01-04,purchase
+2,NULL,2024-01-03,purchase
+2,2,2024-01-03,purchase
+2,3,2024-01-04,purchase
+1,3,2024-01-05,purchase
+3,9,2024-01-04,purchase
+4,2,2024-01-06,purchase
+1,2,2024-01-09,purchase
+"""
+"""A row for each reason to drop one, in the order of the lines."""
+
+
+def test_every_row_of_the_file_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(DROPS)
+    dataset = recsys.prepare(
+        tmp_path / "log.csv",
+        DataConfig(drop=(DropRows(reason="no item", column="item_id", missing=True),)),
+        tmp_path / "out",
+        where="event == 'purchase'",
+        since="2024-01-02",
+        user_minimum=2,
+        item_minimum=2,
+        duplicates="first",
+        split=GlobalTime(valid_from="2024-01-04", test_from="2024-01-05", test_until="2024-01-09"),
+    )
+    manifest = dataset.manifest
+    assert manifest.dropped == {
+        "blank rows": 1,
+        "no item": 1,
+        "where": 1,
+        "since": 1,
+        "test_until": 1,
+        "duplicates": 1,
+        "min_item_interactions": 1,
+        "min_user_interactions": 1,
+    }
+    assert (manifest.counts["rows_read"], manifest.counts["interactions"]) == (12, 4)
+
+
+def test_the_condition_is_a_setting_of_the_dataset(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(LOG.replace("NULL", "2"))
+    out = tmp_path / "out"
+    plain = prepare(str(tmp_path / "log.csv"), out=out)
+    assert not {"where", "since", "header"} & plain.manifest.settings.keys(), "as before they were"
+    chosen = prepare(str(tmp_path / "log.csv"), out=out, where="event = 'purchase'")
+    assert chosen.fingerprint != plain.fingerprint
+    assert chosen.config.where == "event = 'purchase'"
+    late = prepare(str(tmp_path / "log.csv"), out=out, since=datetime(2024, 1, 4, tzinfo=UTC))
+    assert late.manifest.counts["interactions"] == 4
+    assert late.manifest.dropped["since"] == 5
+    assert PreparedDataset.open(out).config.since == "2024-01-04T00:00:00+00:00"
+
+
+def test_a_header_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\n1,2,3\n1,3,4\n1,4,5\n")
+    (tmp_path / "b.csv").write_text("1,2,3\n1,3,4\n1,4,5\n")
+    named = prepare(str(tmp_path / "a.csv"), out=tmp_path / "a")
+    other = prepare(
+        str(tmp_path / "b.csv"), out=tmp_path / "b", header=False, user="1", item="2", time="3"
+    )
+    assert other.fingerprint == named.fingerprint
+    assert other.config.header is False
+
+
+def test_the_fingerprint_of_unchanged_settings_is_that_of_old(tmp_path: Path) -> None:
+    """Computed before there were where, since and header."""
+    table = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1, 2, 3]})
+    fingerprint = prepare(table, out=tmp_path / "out").fingerprint
+    assert fingerprint == "19e8776e2e1b3fdf6009d4e47c775aec197138913f782342d951d8a4793a0e76"
+
+
+def test_rules_need_a_log_that_was_not_read_yet(tmp_path: Path) -> None:
+    log = read_log(pl.DataFrame({"user_id": [1], "item_id": [1], "timestamp": [1]}))
+    with pytest.raises(InputError, match=r"data\.where: the frame was read already"):
+        prepare(log, DataConfig(where="item_id = 1"), tmp_path / "out")
+
+
+FRAME = pl.DataFrame(
+    {"customer": [1, 1, 1, 2], "sku": ["a", "b", "c", "a"], "bought_at": [1, 2, 3, 4], "n": 1}
+)
+
+
+def test_the_words_of_the_command_line(tmp_path: Path) -> None:
+    dataset = prepare(
+        FRAME,
+        out=tmp_path / "out",
+        user="customer",
+        item="sku",
+        time="bought_at",
+        where="n = 1",
+        since=2,
+        user_minimum=2,
+        item_minimum=1,
+        keep=["n"],
+        split="leave_last_out",
+    )
+    assert dataset.user_ids.to_list() == [1]
+    config = dataset.config
+    assert config.columns == Columns(user_id="customer", item_id="sku", timestamp="bought_at")
+    assert (config.where, config.since, config.min_user_interactions) == ("n = 1", 2, 2)
+    assert (config.keep, config.min_item_interactions) == (("n",), 1)
+    split = prepare(FRAME, out=tmp_path / "s", split=GlobalTime(test_fraction=0.25))
+    assert split.config.split == GlobalTime(test_fraction=0.25)
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "message"),
+    [
+        (DataConfig(where="n = 1"), {"where": "n = 2"}, "config says where='n = 1'"),
+        (
+            DataConfig(columns=Columns(user_id="customer")),
+            {"user": "sku"},
+            "user='sku': config says user_id='customer'",
+        ),
+        (DataConfig(min_user_interactions=2), {"user_minimum": 3}, "min_user_interactions=2"),
+        (None, {"user_minimum": 0}, "min_user_interactions: input should be greater than"),
+        (None, {"since": "soon"}, "since: a time must be a number or an iso 8601 date"),
+        (None, {"split": "last"}, "split: the kind must be 'leave_last_out'"),
+        (None, {"customer": "x"}, "customer: no such setting of a log; they are user, item, time"),
+    ],
+)
+def test_wrong_words(config: Any, words: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        prepare(FRAME, config, tmp_path / "out", **words)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_words_that_agree_with_the_config(tmp_path: Path) -> None:
+    config = DataConfig(min_user_interactions=2, columns=Columns(user_id="customer"))
+    dataset = prepare(
+        FRAME, config, tmp_path / "out", user_minimum=2, item="sku", duplicates="first"
+    )
+    assert dataset.config.min_user_interactions == 2
+    assert dataset.config.duplicates == "first"
+
+
+def test_a_split_without_targets_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pl.DataFrame({"order_id": range(30), "sku": 7, "ts": range(30)})
+    prepare(table, out=tmp_path / "out", user="order_id")
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    line = record.getMessage()
+    assert "leave_last_out leaves no validation and no test targets: 30 users have 30" in line
+    assert "is 'order_id' the column of the user?" in line
+    assert "--set data.split=global_time" in line
+    caplog.clear()
+    prepare(table.with_columns(order_id=1), out=tmp_path / "one", user="order_id")
+    assert not caplog.records
+
+
+def test_purchases_among_views_are_hinted_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = FRAME.with_columns(Event=pl.Series(["view", "Purchase", "view", "cart"]))
+    with caplog.at_level(logging.INFO, "recsys"):
+        prepare(table, out=tmp_path / "out")
+    hint = "column 'Event' has view (2), "
+    assert hint in caplog.text
+    assert "to keep purchases alone: --where \"Event == 'Purchase'\"" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "recsys"):
+        prepare(table, out=tmp_path / "out", where="Event == 'Purchase'")
+    assert hint not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "kinds", [["view", "cart"], ["purchase", "purchase"], ["buy", "purchase", "view"], [1, 2]]
+)
+def test_no_hint_where_there_is_nothing_to_choose(kinds: list[Any]) -> None:
+    assert purchases_hint(pl.Series("event", kinds)) is None
+
+
+class Terminal:
+    """Types commands and reads what they print."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["recsys", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = self._capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture
+def terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    return Terminal(monkeypatch, capsys)
+
+
+def test_the_options_of_prepare(terminal: Terminal, tmp_path: Path) -> None:
+    Path("log.csv").write_text(LOG.partition("\n")[2])
+    options = ["--no-header", "--user", "1", "--item", "2", "--time", "3"]
+    options += ["--where", "\"4\" != 'view'"]
+    rules = ["--since", "2024-01-03", "--user-minimum", "2", "--item-minimum", "1"]
+    drop = ["--set", "data.drop=[{reason: no item, column: '2', missing: true}]"]
+    words = ["prepare", "log.csv", "--out", "out", *options, *rules, *drop]
+    status, out, err = terminal(*words, "--json")
+    assert status == 0, err
+    (row,) = json.loads(out)
+    assert row["rows_read"] == 10
+    assert row["dropped"] == {
+        "blank rows": 1,
+        "no item": 1,
+        "where": 1,
+        "since": 2,
+        "min_user_interactions": 1,
+    }
+    assert row["interactions"] == 4
+    status, out, _ = terminal(*words)
+    for part in ("blank rows: 1", "no item: 1", "where: 1", "since: 2", "min_user_interactions: 1"):
+        assert part in " ".join(out.split())
+
+
+def test_the_options_win_over_a_config(terminal: Terminal) -> None:
+    Path("log.csv").write_text(LOG.replace("NULL", "2"))
+    Path("mine.yaml").write_text(
+        "data: {source: log.csv, where: \"event = 'view'\", columns: {user_id: item_id}}"
+    )
+    words = ["--user", "user_id", "--item", "item_id", "--where", "event = 'purchase'", "--json"]
+    status, out, err = terminal("prepare", "mine.yaml", "--out", "out", *words)
+    assert status == 0, err
+    assert json.loads(out)[0]["interactions"] == 8
+
+
+def test_audit_reads_a_folder_of_parts(terminal: Terminal) -> None:
+    Path("logs").mkdir()
+    FRAME.write_parquet("logs/part.parquet")
+    status, out, err = terminal("audit", "logs", "--where", "n = 1", "--json")
+    assert status == 0, err
+    assert any(finding["name"] == "future_training" for finding in json.loads(out))
+
+
+def test_a_name_that_is_neither_file_nor_dataset(terminal: Terminal) -> None:
+    for source, rule in [
+        ("m1-1m", "neither a file nor a named dataset; did you mean 'ml-1m'"),
+        ("gone/log.csv", "no such file or folder"),
+        ("gone-*.csv", "no file matches the pattern"),
+    ]:
+        status, _, err = terminal("prepare", source, "--out", "out")
+        assert (status, err.count("\n")) == (2, 1)
+        assert err.startswith(f"error: {source}: {rule}")
