@@ -2,15 +2,20 @@
 
 From a log to recommendations::
 
-    data = recsys.prepare("purchases.csv", out="data/purchases")
-    run = recsys.fit("configs/mine.yaml", data)
-    model = recsys.load(run.bundle)
-    model.recommend(histories, k=10)
+    model = recsys.fit("purchases.csv", time_limit="30m")
+    model.recommend(users=["C42"], k=10)
     model.explain(history, item)
+    model.save("bundle")
+
+From an experiment of one's own::
+
+    data = recsys.prepare("purchases.csv", out="data/purchases")
+    run = recsys.train("mine.yaml", data)
+    model = recsys.load(run.bundle)
     recsys.compare([run.run_id, other.run_id])
 
-``load`` and all that a loaded model does need only the core dependencies; ``fit`` and ``compare``
-need the extra ``train``.
+``load`` and all that a loaded model does need only the core dependencies; ``fit``, ``train`` and
+``compare`` need the extra ``train``.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from recsys.errors import InputError
 from recsys.extras import install_hint
 
 if TYPE_CHECKING:
-    from recsys.api import compare, fit
+    from recsys.api import compare, fit, train
     from recsys.config import Experiment, load_experiment
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
@@ -50,6 +55,7 @@ _HOMES = {
     "load": "recsys.serving.recommender:Recommender.load",
     "load_experiment": "recsys.config:load_experiment",
     "prepare": "recsys.data.prepared:prepare",
+    "train": "recsys.api:train",
 }
 """Where each public name is defined, as module:attribute."""
 
@@ -67,6 +73,7 @@ __all__ = [
     "load",
     "load_experiment",
     "prepare",
+    "train",
 ]
 
 

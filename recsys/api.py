@@ -4,21 +4,72 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Unpack
 
+from recsys.automatic.candidates import Plan, Preset
+from recsys.automatic.fit_log import fit_log, name_of
 from recsys.comparison import compare as comparison
 from recsys.comparison.page import write_comparison_report
 from recsys.comparison.significance import Method
 from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.settings import LogWords
+from recsys.data.tables import TableSource
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run
+from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import audit_of, learning_curves, log_report
 
 PathLike = str | os.PathLike[str]
 
 
 def fit(
+    log: TableSource,
+    *,
+    items: TableSource | None = None,
+    users: TableSource | None = None,
+    time_limit: str | float | None = None,
+    preset: Preset = "balanced",
+    name: str | None = None,
+    seed: int = 0,
+    tracking: TrackingConfig | None = None,
+    **words: Unpack[LogWords],
+) -> Recommender:
+    """Make the best recommender for a log that the time allows, with no settings to write.
+
+    The columns are found, the log is prepared (``data/NAME``), baselines are tuned, models race on
+    validation, the winner is tested once, and all of it is tracked. The results are in
+    ``runs/NAME``: the bundle, ``report.html`` and the settings as YAML. An interrupted call resumes
+    when it is made again.
+
+    Args:
+        log: a frame (pandas, polars, Arrow, DuckDB …), a file, a folder of parts or a pattern.
+        items: item features: a table with the column item_id; see `prepare`.
+        users: user features: a table with the column user_id.
+        time_limit: seconds, or text such as ``"30m"``; 5, 15 and 60 minutes for the presets if
+            None.
+        preset: ``fast``, ``balanced`` or ``best``: how many kinds of model are tried.
+        name: of the run and its folders; that of the file if None.
+        seed: of the weights, the batches and the samples.
+        tracking: the MLflow store; the default one if None.
+        **words: ``user="customer"``, ``item``, ``time``, ``where``, ``since``, ``user_minimum``,
+            ``split`` …; see `prepare`.
+
+    Returns:
+        The recommender, with the log to look users up in.
+
+    Raises:
+        InputError: the log, a setting or the store is invalid.
+    """
+    plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig())
+    fitted = fit_log(
+        log, plan, time_limit, items=items, users=users, command="recsys.fit(...)", **words
+    )
+    return Recommender.load(fitted.automatic.run.bundle, fitted.dataset)
+
+
+def train(
     experiment: Experiment | PathLike,
     dataset: PreparedDataset | PathLike,
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.comparison.formats import TESTS, decimals, title
+from recsys.comparison.formats import decimals, title
+from recsys.comparison.terminal import caption, comparison_table
 from recsys.data.files import new_file
 from recsys.errors import InputError
-from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 if TYPE_CHECKING:
-    from recsys.comparison.significance import PairedResult
-    from recsys.comparison.table import ComparedRun, Comparison
-    from recsys.evaluation.metrics.intervals import Interval
-
-_COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
-"""The logged costs of a run, with the heads of their columns."""
+    from recsys.comparison.table import Comparison
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
@@ -42,9 +37,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
         for name, value in shown[0].items():
             table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
     else:
-        for name, value in shown[0].items():
+        for column, (name, value) in enumerate(shown[0].items()):
             number = isinstance(value, int | float)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left")
+            table.add_column(
+                name.replace("_", " "),
+                justify="right" if number else "left",
+                overflow="fold",
+                no_wrap=column == 0,  # it names the row, and is often copied
+            )
         for row in shown:
             table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
     Console().print(table)
@@ -84,7 +84,7 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         return
     metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(_caption(comparison, _beside, None), justify="left")
+    table.caption = Text(caption(comparison), justify="left")
     for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
     for row in rows:
@@ -95,100 +95,6 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
             cells.append(f"{decimals(row[name])} [{low}, {high}]")
         table.add_row(*map(Text, cells))
     Console().print(table)
-
-
-def comparison_table(comparison: Comparison, width: int) -> Table:
-    """Return one line per run: the best of each metric bold, the difference in the last one.
-
-    The table is the widest of these that fits ``width`` columns: with ids, models and costs;
-    without them; with the intervals below the means; with half their width below the means.
-    """
-    unlimited = Console(width=10_000)
-    for full, cell in ((True, _beside), (False, _beside), (False, _below)):
-        table = _comparison_table(comparison, full, cell)
-        if unlimited.measure(table).maximum <= width:
-            return table
-    return _comparison_table(comparison, False, _half_below)
-
-
-def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interval], str]) -> Table:
-    rows, metrics = comparison.rows, comparison.metrics
-    tested = _tested(comparison)
-    costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
-    best = {name: max(row.metrics[name] for row in rows) for name in metrics}
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(_caption(comparison, cell, tested), justify="left")
-    for head in ("run", "id", "model") if full else ("run",):
-        table.add_column(head, overflow="fold", min_width=8)
-    several = ["to the first (p)"] if tested else []
-    for head in [*map(title, metrics), *several]:
-        table.add_column(head, no_wrap=True)
-    for cost in costs:
-        table.add_column(_COSTS[cost], justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        cells = [Text(row.name + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""))]
-        if full:
-            cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
-        for name in metrics:
-            # More coverage or novelty is not better by itself: nothing is bold.
-            bold = len(rows) > 1 and name in row.intervals and row.metrics[name] == best[name]
-            cells.append(Text(_cell_of(row, name, cell), style="bold" if bold else ""))
-        if tested:
-            untested = "not tested" if number else "baseline"
-            cells.append(_difference(row.differences.get(tested), untested))
-        cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
-        table.add_row(*cells)
-    return table
-
-
-def _tested(comparison: Comparison) -> str | None:
-    """Return the metric whose test is shown: the last that has a value per user; None if none."""
-    tested = [name for name in comparison.metrics if name in comparison.rows[0].intervals]
-    return tested[-1] if tested and len(comparison.rows) > 1 else None
-
-
-def _cell_of(row: ComparedRun, metric: str, cell: Callable[[Interval], str]) -> str:
-    """Format a metric of a run; ``cell`` formats its interval, if it has one."""
-    interval = row.intervals.get(metric)
-    text = decimals(row.metrics[metric]) if interval is None else cell(interval)
-    return text + (f" s {decimals(row.spreads[metric])}" if metric in row.spreads else "")
-
-
-def _beside(interval: Interval) -> str:
-    return f"{decimals(interval.mean)} [{decimals(interval.low)}, {decimals(interval.high)}]"
-
-
-def _below(interval: Interval) -> str:
-    return _beside(interval).replace(" ", "\n", 1)
-
-
-def _half_below(interval: Interval) -> str:
-    return f"{decimals(interval.mean)}\n±{decimals((interval.high - interval.low) / 2)}"
-
-
-def _caption(comparison: Comparison, cell: Callable[[Interval], str], tested: str | None) -> str:
-    """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
-    users, targets = comparison.users, comparison.targets
-    of = f" of {users:,} users" if users != targets else ""
-    text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
-    for part in sorted({row.fitted_on for row in comparison.rows}):
-        fitted = "; ".join(row.name for row in comparison.rows if row.fitted_on == part)
-        text += f" Fitted on {part}: {fitted}."
-    if comparison.rows[0].intervals:
-        text += " ±: half the 95% interval." if cell is _half_below else " [ ]: 95% interval."
-    if any(row.seeds > 1 for row in comparison.rows):
-        text += " s: standard deviation of the seeds' own means."
-    if tested is not None:
-        test = TESTS[comparison.method]
-        text += f" (p): {test} of {title(tested)}, Holm-corrected; * below .05."
-    return text
-
-
-def _difference(result: PairedResult | None, untested: str) -> Text:
-    if result is None:
-        return Text(untested, style="dim")
-    mark = " *" if result.p_value < 0.05 else ""
-    return Text(f"{decimals(result.difference, sign='+')} ({decimals(result.p_value)}){mark}")
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
@@ -206,6 +112,8 @@ def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
 
 
 def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, int) and not name.endswith("_id"):  # an id is shown to be copied

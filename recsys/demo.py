@@ -14,15 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from recsys.comparison.compare import compare
+from recsys.comparison.terminal import comparison_table
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
-from recsys.console import comparison_table
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.experiments.baseline import baselines_of, fit_baseline
+from recsys.experiments.baseline import baselines_of, fit_baselines
 from recsys.experiments.fit import fit
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
+from recsys.tracking.links import mlflow_link
 
 
 def demo(experiment: Experiment, console: Console) -> None:
@@ -51,7 +52,7 @@ def demo(experiment: Experiment, console: Console) -> None:
             "model": model.model_copy(update={"head": DotProduct()}),
         }
     )
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines]
+    runs = fit_baselines(baselines, experiment, dataset)
     dot_product = fit(ablation, dataset)
     attention = fit(experiment, dataset)
 
@@ -70,7 +71,7 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.rule("6. Look closer")
     console.print(
         f"All runs, metrics and pictures:\n"
-        f"  {_program('mlflow')} ui --backend-store-uri {experiment.tracking.uri}\n"
+        f"{mlflow_link(experiment.tracking, program=_program('mlflow'))}\n"
         f"More for a customer:\n"
         f"  {_program('recsys')} recommend {attention.bundle} --user C00001 "
         f"--data {dataset.path} -k 5",

@@ -52,7 +52,7 @@ def continued(sold: Shop, truth: Shop, folder: Path, n: int, *overrides: str) ->
         CONFIG, [*overrides, split, f"tracking.uri=sqlite:///{folder}/mlflow.db"]
     )
     data = recsys.prepare(sold.interactions, experiment.data, folder / "data")
-    run = recsys.fit(experiment, data, out=folder / "run")
+    run = recsys.train(experiment, data, out=folder / "run")
     chains = chain_continuation(truth, generated(recsys.load(run.bundle)), n=n, num_probes=100)
     print(chains)
     assert chains.height == 8

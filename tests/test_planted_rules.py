@@ -27,7 +27,7 @@ def findings(sold: Shop, truth: Shop, folder: Path, *overrides: str) -> Findings
     """Fit a model to the log of one shop and test it with the truth of another."""
     data = recsys.prepare(sold.interactions, out=folder / "data", items=sold.products)
     tracking = f"tracking.uri=sqlite:///{folder}/mlflow.db"
-    run = recsys.fit(CONFIG, data, overrides=[*overrides, tracking], out=folder / "run")
+    run = recsys.train(CONFIG, data, overrides=[*overrides, tracking], out=folder / "run")
     model = recsys.load(run.bundle)
     rules = rule_recovery(truth, best_items(model), num_probes=100)
     cases = explanation_accuracy(truth, shares(model), max_cases=200)

@@ -118,8 +118,15 @@ def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
     scores = pl.read_parquet("scores.parquet")["score"].to_list()
     assert scores == pytest.approx([row["score"] for row in best], abs=1e-5)
 
-    _, _, _ = terminal("train", "small.yaml", "--data", "data/mine", "--set", "name=other",
-                       "--set", "model.head={kind: dot_product}")  # fmt: skip
+    assert {*trained["baselines"]} == {"markov", "popularity"}
+    _, out, _ = terminal("train", "small.yaml", "--data", "data/mine", "--set", "name=other",
+                         "--set", "model.head={kind: dot_product}")  # fmt: skip
+    table = [line.split()[:2] for line in out.splitlines()]
+    heads = next(words for words in table if words[:1] == ["name"])
+    assert heads == ["name", "ndcg@10"]
+    measured = f"{trained['baselines']['markov']['ndcg_at_10']:.4f}"
+    assert ["markov", measured] in table
+    assert [words[0] for words in table if words][-1].startswith("http://127.0.0.1:5000/#/exp")
     compared = terminal.json("compare", "small", "other")
     assert [row["model"] for row in compared] == ["target_attention", "dot_product"]
     assert compared[0]["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
@@ -270,7 +277,7 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
     frame = pl.read_csv("purchases.csv", try_parse_dates=True).to_pandas()
     frame.columns = ["user_id", "item_id", "timestamp"]
     data = recsys.prepare(frame, out="data/frame")
-    run = recsys.fit("small.yaml", data, overrides=["training.max_epochs=1"])
+    run = recsys.train("small.yaml", data, overrides=["training.max_epochs=1"])
     model = recsys.load(run.bundle, data)
     best = model.recommend(frame, k=2)
     assert type(best) is type(frame)
@@ -281,7 +288,7 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "absent.yaml"], "absent.yaml: cannot read the config"),
+        (["train", "absent.yaml"], "absent.yaml: neither a config file nor a preset"),
         (["train", "small.yaml", "--set", "modle.dropout=1"], "did you mean 'model'"),
         (["train", "small.yaml", "--data", "nowhere"], "nowhere: not a prepared dataset"),
         (["run", "small.yaml", "--set", "data.source=nothing.csv"], "nothing.csv: neither"),

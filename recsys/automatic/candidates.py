@@ -6,7 +6,8 @@ logs of several kinds (docs/automatic.md has the measurements) and never reads a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from recsys.automatic.facts import LogFacts
@@ -25,6 +26,27 @@ _FULL_SOFTMAX_ITEMS = 60_000
 """The largest catalogue whose full softmax is worth its cost on a CPU."""
 _FIELDS = {"fast": 2, "balanced": 4, "best": 6}
 """The number of kinds of model that a preset races."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an automatic run is told; all else follows from the log."""
+
+    name: str
+    """Of the MLflow run; those of the baselines are called NAME-BASELINE."""
+    preset: Preset = "balanced"
+    """How many kinds of model are raced."""
+    seed: int = 0
+    """Of the weights, the batches and the samples."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """The MLflow store."""
+    fresh: bool = False
+    """Whether to forget the race of a run that was interrupted."""
+
+    @property
+    def out(self) -> Path:
+        """The folder of the results."""
+        return Path("runs") / self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +107,7 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
     return choices
 
 
-def propose(
-    facts: LogFacts,
-    data: DataConfig,
-    preset: Preset,
-    *,
-    name: str,
-    seed: int,
-    tracking: TrackingConfig,
-) -> list[Candidate]:
+def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     """Return the candidates of a race, those that are most likely to win first."""
     values = {choice.setting: choice.value for choice in choose_sizes(facts)}
     dim = int(values["model.embedding_dim"])
@@ -150,16 +164,16 @@ def propose(
             description,
             Experiment.model_validate(
                 {
-                    "name": name,
-                    "seed": seed,
+                    "name": plan.name,
+                    "seed": plan.seed,
                     "data": data,
                     "model": model,
                     "training": training,
                     "count_ensemble": {},
                     "evaluation": {"seen": choose_seen(facts).value},
-                    "tracking": tracking,
+                    "tracking": plan.tracking,
                 }
             ),
         )
-        for kind, (description, model) in list(kinds.items())[: _FIELDS[preset]]
+        for kind, (description, model) in list(kinds.items())[: _FIELDS[plan.preset]]
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import Plan, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
@@ -19,7 +19,7 @@ from recsys.automatic.journal import Journal
 from recsys.automatic.race import race
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.baselines.popularity import Popularity
-from recsys.config import EvaluationConfig, Experiment, TrackingConfig, dump_experiment, flatten
+from recsys.config import EvaluationConfig, Experiment, dump_experiment, flatten
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
@@ -72,13 +72,9 @@ class AutomaticRun:
 
 def run_automatically(
     dataset: PreparedDataset,
+    plan: Plan,
     budget: Budget,
     *,
-    name: str,
-    preset: Preset = "balanced",
-    seed: int = 0,
-    tracking: TrackingConfig | None = None,
-    out: Path | None = None,
     progress: Progress | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> AutomaticRun:
@@ -89,12 +85,8 @@ def run_automatically(
 
     Args:
         dataset: the prepared dataset.
+        plan: name, preset, seed and store.
         budget: the time limit; it is kept but for the last epoch.
-        name: of the MLflow run; those of the baselines are called NAME-BASELINE.
-        preset: how many kinds of model are raced.
-        seed: of the weights, the batches and the samples.
-        tracking: the MLflow store; the default one if None.
-        out: folder of the results; ``runs/NAME`` if None.
         progress: a progress display that is shown already; a new one for each training if None.
         announce: called with one line about what is tried next.
 
@@ -102,10 +94,12 @@ def run_automatically(
         InputError: nothing is held out to choose or to test on, there is nothing to train on, or
             ``out`` or the store cannot be used.
     """
-    out, tracking = out or Path("runs") / name, tracking or TrackingConfig()
+    out = plan.out
     check_out(out)
-    decisive = {"dataset": dataset.fingerprint, "preset": preset, "seed": seed}
+    decisive = {"dataset": dataset.fingerprint, "preset": plan.preset, "seed": plan.seed}
     journal = Journal(out.with_name(f"{out.name}.race"), decisive)
+    if plan.fresh:
+        journal.remove()
     budget.before = journal.seconds_spent()
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
@@ -114,10 +108,19 @@ def run_automatically(
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     evaluation = EvaluationConfig.model_validate({"seen": choices[0].value})
     held_out = HeldOutParts.find(dataset, evaluation.request_time)
-    held_out = held_out._replace(valid=held_out.valid.sample(RACE_TARGETS, seed))
-    candidates = propose(facts, dataset.config, preset, name=name, seed=seed, tracking=tracking)
+    held_out = held_out._replace(valid=held_out.valid.sample(RACE_TARGETS, plan.seed))
+    candidates = propose(facts, dataset.config, plan)
     protocol = candidates[0].experiment
-    baselines = tune_baselines(protocol, dataset, held_out.valid, budget, announce)
+    contenders: list[Contender] = []
+    baselines: list[MeasuredBaseline] = []
+
+    def say(what: str) -> None:
+        found = [(one.ndcg_at_10, one.name) for one in baselines]
+        found += [(one.quality, one.candidate.name) for one in contenders if one.points]
+        quality, name = max(found, default=(0.0, ""))
+        announce(f"{what}; best {quality:.4f}, {name}" if found else what)
+
+    baselines += tune_baselines(protocol, dataset, held_out.valid, budget, say)
     reserve = _evaluation_seconds(dataset, held_out, baselines, evaluation)
     logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, budget.limit)
     started = time.monotonic()
@@ -128,10 +131,10 @@ def run_automatically(
     journal.restore(contenders)
     for one in contenders:
         one.saved = lambda contender: journal.save(contender, contenders, lambda: budget.spent)
-    ranked = race(contenders, (budget.left - reserve) * _RACE_SHARE, announce)
-    announce(f"training {ranked[0].candidate.name}")
+    ranked = race(contenders, (budget.left - reserve) * _RACE_SHARE, say)
+    say(f"training {ranked[0].candidate.name}")
     finished = finish(ranked[0], lambda: budget.left - reserve)
-    announce("testing")
+    say("testing")
     seconds = time.monotonic() - started
     model = _write_model(finished, ranked[0], held_out, seconds, out)
     run, chosen, answer = _answer(

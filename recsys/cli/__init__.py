@@ -7,21 +7,25 @@ import os
 import signal
 import sys
 
-from rich.console import Console
 from rich.logging import RichHandler
 
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
+    configs,
+    demonstration,
+    evaluation,
     experiments,
     logs,
     profiling,
     retrieval,
+    run,
     scoring,
     suites,
 )
 from recsys.cli.options import app
 from recsys.errors import InputError, NotFirstProcess, Terminated
 from recsys.extras import install_hint
+from recsys.progress import STDERR
 
 __all__ = ["app", "main"]
 
@@ -31,7 +35,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False, show_time=False)],
+        handlers=[RichHandler(console=STDERR, show_path=False, show_time=False)],
     )
     is_first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)

@@ -7,24 +7,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from recsys.cli.options import (
-    Bundle,
-    BundleData,
     Config,
     Data,
     Fresh,
-    HeldOutPart,
     Json,
     Set,
     Uri,
     app,
     find_dataset,
-    open_beside,
     read_experiment,
 )
-from recsys.config import GivenItems, TrackingConfig
+from recsys.comparison.formats import title
+from recsys.config import TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.errors import InputError
 
@@ -46,6 +42,8 @@ def train_model(
     torchrun --nproc-per-node 2 -m recsys train ...
     """
     from recsys.experiments.fit import fit
+    from recsys.experiments.headline import simplest_baselines
+    from recsys.tracking.links import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
     experiment = read_experiment(config, overrides, uri)
@@ -58,78 +56,23 @@ def train_model(
     if data is not None:  # it takes the place of the config's data section
         experiment = experiment.model_copy(update={"data": dataset.config})
     run = fit(experiment, dataset, fresh=fresh)
+    baselines = simplest_baselines(experiment, dataset)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
-    show_rows([row | {name: figure.mean for name, figure in run.test.items()}], as_json)
-
-
-@app.command("run")
-def run_experiment(
-    config: Config,
-    overrides: Set = None,
-    fresh: Fresh = False,
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
-    """Prepare the data, train, evaluate, fit the baselines and compare, in one command.
-
-    If training is interrupted, the same command resumes it.
-    """
-    from recsys.comparison.compare import compare
-    from recsys.experiments.baseline import baselines_of, fit_baseline
-    from recsys.experiments.fit import fit
-    from recsys.training import processes
-
-    experiment = read_experiment(config, overrides, uri)
-    with processes.rank_zero_first():
-        dataset = find_dataset(experiment, None)
-    model = fit(experiment, dataset, fresh=fresh).run_id  # first, because it may refuse the config
-    runs = [fit_baseline(name, experiment, dataset) for name in baselines_of(experiment, dataset)]
-    show_comparison(compare([model, *runs[::-1]], experiment.tracking), as_json)
-
-
-@app.command("evaluate")
-def evaluate_bundle(
-    bundle: Bundle,
-    data: BundleData,
-    part: HeldOutPart = "test",
-    candidates: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of user_id and item_id: the items to rank for each user, the targets "
-            "included; overrides the config."
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the rank table: .parquet.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
-
-    Ranks are exact and over the full catalogue, unless the config names candidates.
-    """
-    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
-    from recsys.evaluation.held_out import find_holdout
-    from recsys.evaluation.metrics.ranks import metric_names
-    from recsys.evaluation.segments import with_segments
-    from recsys.evaluation.tables.rank import evaluate
-
-    if out is not None and out.suffix != ".parquet":
-        raise InputError(f"{out}: a rank table is a .parquet file")
-    loaded, dataset = open_beside(bundle, data, part)
-    config = loaded.experiment.evaluation
-    if candidates is not None:
-        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
-    holdout = find_holdout(dataset, part, config.request_time)
-    among = choose_candidates(config, dataset, part, holdout)
-    table = evaluate(loaded.scorer, holdout, part, config.seen, candidates=among)
-    table = with_segments(table, dataset, holdout)
-    if is_sampled(table.protocol.candidates):
-        logger.warning(SAMPLED_WARNING)
-    if out is not None:
-        table.save(out)
-    figures = table.summary(metric_names(config.cutoffs))
+    if as_json:
+        means = {name: figure.mean for name, figure in run.test.items()}
+        show_rows([row | means | {"baselines": baselines}], as_json)
+        return
+    show_rows([row], as_json)
+    tested = {experiment.name: run.headline} | baselines
+    print("\nTest metrics beside counts without settings, one protocol (all metrics: --json):")
     show_rows(
-        [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
+        [
+            {"name": name} | {title(metric): metrics.get(metric) for metric in run.headline}
+            for name, metrics in tested.items()
+        ],
+        as_json,
     )
+    print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
 
 
 @app.command("compare")
@@ -187,20 +130,3 @@ def compare_runs(
         show_segments(comparison, by, as_json)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
-
-
-@app.command("demo")
-def run_demo(
-    config: Annotated[
-        Path, typer.Argument(help="Config of an experiment on the simulated shop.")
-    ] = Path("configs/shop.yaml"),
-    overrides: Set = None,
-    uri: Uri = None,
-) -> None:
-    """Train on the simulated shop and show metrics, explanations and recovered rules.
-
-    Takes about five minutes.
-    """
-    from recsys.demo import demo
-
-    demo(read_experiment(config, overrides, uri), Console())

@@ -41,8 +41,10 @@ Uri = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store or server; overrides the config."),
 ]
-Config = Annotated[Path, typer.Argument(help="Config of an experiment, e.g. configs/shop.yaml.")]
-Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME/bundle.")]
+Config = Annotated[
+    str, typer.Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
+]
+Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
 BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
 HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-out targets.")]
@@ -53,7 +55,7 @@ Out = Annotated[Path | None, typer.Option(help="File to write: .parquet or .csv.
 
 
 def read_experiment(
-    config: Path | None, overrides: Sequence[str] | None, uri: str | None = None
+    config: str | None, overrides: Sequence[str] | None, uri: str | None = None
 ) -> Experiment:
     """Read the experiment of a config, or the defaults if None, and apply the overrides."""
     changes = [*(overrides or [])]
@@ -124,7 +126,7 @@ def read_preparation(log: str, words: LogWords, overrides: Sequence[str] | None)
         overrides: fields to change, as key=value.
     """
     if Path(log).suffix in (".yaml", ".yml"):
-        experiment = read_experiment(Path(log), overrides)
+        experiment = read_experiment(log, overrides)
     else:
         experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
     since = words.get("since")

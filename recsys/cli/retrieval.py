@@ -9,6 +9,7 @@ import typer
 
 from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, app, open_beside
 from recsys.console import show_rows
+from recsys.progress import stage
 
 _SIZES = [10, 20, 50, 100, 200, 500, 1000]
 
@@ -34,7 +35,8 @@ def show_retrieval(
     loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation
     holdout = find_holdout(dataset, part, config.request_time)
-    metrics = retrieval_metrics(
-        loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
-    )
+    with stage(f"ranking the {part} targets"):
+        metrics = retrieval_metrics(
+            loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
+        )
     show_rows([asdict(row) for row in metrics], as_json)

@@ -12,6 +12,7 @@ from recsys.console import ids_like, show_frame, show_rows
 from recsys.data.manifest import library_version
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.progress import stage
 
 if TYPE_CHECKING:
     from recsys.serving.recommender import Recommender
@@ -64,7 +65,8 @@ def recommend_items(
     recommender, users = _open(bundle, data, user)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
+    with stage("recommending"):
+        answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
     show_frame(answer, out, as_json)
 
 
@@ -88,7 +90,9 @@ def score_items(
     recommender = Recommender.load(bundle)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    show_frame(recommender.score(histories, candidates, at=_time(at)), out, as_json)
+    with stage("scoring"):
+        answer = recommender.score(histories, candidates, at=_time(at))
+    show_frame(answer, out, as_json)
 
 
 @app.command("generate")
@@ -162,15 +166,16 @@ def generate_items(
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = _open(bundle, data, user)
-    answer = recommender.generate(
-        histories,
-        users=users,
-        n=n,
-        strategy=strategy,
-        candidates=allowed,
-        seen=seen,
-        repeats=repeats,
-    )
+    with stage("generating"):
+        answer = recommender.generate(
+            histories,
+            users=users,
+            n=n,
+            strategy=strategy,
+            candidates=allowed,
+            seen=seen,
+            repeats=repeats,
+        )
     show_frame(answer, out, as_json)
 
 

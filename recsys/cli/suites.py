@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @app.command("suite")
 def run_many(
-    suite: Annotated[Path, typer.Argument(help="Config of a suite, e.g. configs/suite.yaml.")],
+    suite: Annotated[str, typer.Argument(help="A suite: a YAML file, or a preset's name.")],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -46,8 +46,11 @@ def run_many(
 def tune_model(
     config: Config,
     search: Annotated[
-        Path, typer.Option("--search", help="Config of the search: settings and budget.")
-    ] = Path("configs/tune.yaml"),
+        str,
+        typer.Option(
+            "--search", help="Settings to search and budget: a YAML file, or a preset's name."
+        ),
+    ] = "tune",
     trials: Annotated[
         int | None, typer.Option(min=1, help="Total number of trials; overrides the search.")
     ] = None,

@@ -10,6 +10,7 @@ import polars as pl
 from recsys.comparison.effect import Effect
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.significance import Method, PairedResult
+from recsys.comparison.terminal import comparison_html, comparison_text
 from recsys.errors import InputError
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.registry import find_metric
@@ -72,6 +73,14 @@ class Comparison:
     """The runs of each row, with the tables that its metrics were computed from."""
     method: Method = "randomisation"
     """The test that p-values come from."""
+
+    def __repr__(self) -> str:
+        """Return the table, as `recsys compare` prints it."""
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return comparison_html(self)
 
     def frame(self) -> pl.DataFrame:
         """Return one row per run with one column per number; null if there is none.

@@ -52,6 +52,7 @@ from recsys.config.model import (
     TargetAttention,
     TransformerConfig,
 )
+from recsys.config.presets import Preset, find_config, preset_by_part, presets
 from recsys.config.search import Choices, Range, Search, load_search
 from recsys.config.section import Section
 from recsys.config.split import (
@@ -102,6 +103,7 @@ __all__ = [
     "ModelConfig",
     "NextItemConfig",
     "NumberFeature",
+    "Preset",
     "Range",
     "RequestTime",
     "SampledItems",
@@ -120,11 +122,14 @@ __all__ = [
     "TransformerConfig",
     "UserHoldout",
     "dump_experiment",
+    "find_config",
     "flatten",
     "load_experiment",
     "load_search",
     "load_suite",
     "parse_experiment",
+    "preset_by_part",
+    "presets",
     "time_value",
     "with_changes",
 ]

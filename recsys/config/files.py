@@ -11,9 +11,10 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from recsys.config.document import MAX_CHARACTERS, DocumentError, parse_yaml
 from recsys.config.experiment import Experiment
+from recsys.config.presets import find_config, no_config
 from recsys.config.section import Section
+from recsys.config.yaml_text import MAX_CHARACTERS, DocumentError, parse_yaml
 from recsys.errors import InputError, did_you_mean, one_line
 
 _MAX_COMPLAINTS, _MAX_LENGTH = 10, 300
@@ -26,6 +27,10 @@ AnySection = TypeVar("AnySection", bound=Section)
 def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
 
+    Args:
+        path: the YAML file, or the name of a preset.
+        overrides: the fields to change.
+
     Raises:
         InputError: the file cannot be read, or fields are unknown or wrong; the message names all
             of them.
@@ -34,7 +39,7 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
 
 
 def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
-    """Read a section from a YAML file of its own.
+    """Read a section from a YAML file, or a preset, of its own.
 
     Raises:
         InputError: as `load_experiment`.
@@ -43,9 +48,12 @@ def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySec
 
 
 def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
+    file = find_config(path) or Path(path)
+    if not file.is_file():
+        raise no_config(path)
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            tree = parse_yaml(file.read(MAX_CHARACTERS + 1))
+        with file.open(encoding="utf-8") as opened:
+            tree = parse_yaml(opened.read(MAX_CHARACTERS + 1))
     except DocumentError as error:
         raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
@@ -82,7 +90,7 @@ def parse_experiment(
         except DocumentError as error:
             text = one_line(f"--set {override}: not valid YAML: {error}", _MAX_LENGTH)
             raise InputError(text) from error
-    return _check(tree, Experiment, origin)
+    return _check(tree, Experiment, origin, overrides)
 
 
 def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> AnySection:
@@ -95,14 +103,32 @@ def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> A
     return _check(given | changes, type(section), origin)
 
 
-def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySection:
+def _check(
+    tree: dict[str, Any], kind: type[AnySection], origin: str, overrides: Sequence[str] = ()
+) -> AnySection:
+    """Validate a tree; each complaint names the override that caused it, or else the origin."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        found = [one_line(complaint, _MAX_LENGTH) for complaint in _complaints(error, kind)]
-        if len(found) > _MAX_COMPLAINTS:
-            found[_MAX_COMPLAINTS:] = [f"and {len(found) - _MAX_COMPLAINTS} more"]
-        raise InputError(f"{origin}: " + "; ".join(found)) from error
+        complaints: dict[str, list[str]] = {}
+        for number, (path, complaint) in enumerate(found := [*_complaints(error, kind)]):
+            cause = next((o for o in overrides[::-1] if _concerns(o, path)), None)
+            source = origin if cause is None else f"--set {one_line(cause, _MAX_LENGTH)}"
+            line = one_line(f"{path or 'config'}: {complaint}", _MAX_LENGTH)
+            if number == _MAX_COMPLAINTS:
+                line = f"and {len(found) - number} more"
+            complaints.setdefault(source, []).append(line)
+            if number == _MAX_COMPLAINTS:
+                break
+        raise InputError(
+            "; ".join(f"{source}: {'; '.join(found)}" for source, found in complaints.items())
+        ) from error
+
+
+def _concerns(override: str, path: str) -> bool:
+    """Did an override set the field of a path, a section that has it, or a field below it?"""
+    key = override.partition("=")[0]
+    return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -123,21 +149,24 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
     return dict(walk("", experiment.model_dump(mode="json")))
 
 
-def _complaints(error: ValidationError, root: type[Section]) -> Iterator[str]:
-    """Yield a line per wrong field: its full path, the rule, the value, and the nearest name."""
+def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the full path of each wrong field; and the rule, the value, and the nearest name."""
     for problem in error.errors():
         path, section = _locate([str(part) for part in problem["loc"]], root)
         if problem["type"] == "extra_forbidden":
             known = list(section.model_fields) if section else []
             wrong = path.rpartition(".")[2]
             hint = did_you_mean(wrong, known) or f"; known here: {', '.join(known)}"
-            yield f"{path}: unknown key{hint}"
+            yield path, f"unknown key{hint}"
         elif problem["type"] == "union_tag_invalid":
-            tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
-            yield f"{path}: the kind must be {tags}, not {_shown(tag)}"
+            context = problem["ctx"]
+            yield path, f"the kind must be {context['expected_tags']}, not {_shown(context['tag'])}"
+        elif problem["type"] == "union_tag_not_found":
+            kinds = ", ".join(map(repr, _kinds_of(path, section)))
+            yield path, f"needs a kind, one of {kinds}; not {_shown(problem['input'])}"
         else:
             rule = problem["msg"].lower().removeprefix("value error, ")
-            yield f"{path or 'config'}: {rule}, not {_shown(problem['input'])}"
+            yield path, f"{rule}, not {_shown(problem['input'])}"
 
 
 def _shown(value: object) -> str:
@@ -146,6 +175,13 @@ def _shown(value: object) -> str:
         return _REPR.repr(value)
     except ValueError:  # Python shows no integer of many thousand digits
         return f"a value of type {type(value).__name__}"
+
+
+def _kinds_of(path: str, section: type[Section] | None) -> Iterator[str]:
+    """Yield the kinds of section that a field of a section may contain."""
+    field = section.model_fields.get(path.rpartition(".")[2]) if section else None
+    for option in _sections(field.annotation) if field else ():
+        yield from _kinds(option)
 
 
 def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recsys.config import EvaluationConfig, RequestTime
+from recsys.config import EvaluationConfig, LeaveLastOut, RequestTime
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
@@ -45,7 +45,7 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
         raise InputError(
             f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
-            "history): hold out more with data.split, e.g. --set data.split=global_time"
+            f"history): {_remedy(dataset, part)}"
         )
     if request_time == "known" and _share_histories(holdout):
         raise InputError(
@@ -54,6 +54,21 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
             "one, or let histories advance"
         )
     return holdout
+
+
+def _remedy(dataset: PreparedDataset, part: Part) -> str:
+    """Say how long the histories are, how long they need to be, and what to do."""
+    lengths, split = np.diff(dataset.offsets), dataset.config.split
+    counts = [f"{(lengths == n).sum():,} have {n}" for n in (1, 2)]
+    users = f"of {len(lengths):,} users, {', '.join(counts)}, {(lengths > 2).sum():,} have more"
+    if not isinstance(split, LeaveLastOut):
+        return f"{users} interactions: prepare it with more interactions or another data.split"
+    needed = split.targets * (2 if part == "valid" else 1) + 1
+    fewer = ", a smaller data.split.targets" if split.targets > 1 else ""
+    return (
+        f"{users} interactions, and a user needs {needed} of known items: prepare it with longer "
+        f"histories{fewer} or --set data.split=global_time"
+    )
 
 
 class HeldOutParts(NamedTuple):

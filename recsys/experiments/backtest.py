@@ -10,6 +10,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables.rank import RankTable, pool_folds
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
+from recsys.progress import shown, stage
 from recsys.tracking.runs import find_runs
 
 MODEL = "model"
@@ -43,13 +44,16 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
     """
     runs = []
-    for number, dataset in enumerate(datasets, 1):
-        update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
-        fold = experiment.model_copy(update=update)
-        if name == MODEL:
-            runs.append(fit(fold, dataset).run_id)
-        else:
-            runs.append(fit_baseline(name, fold, dataset))
+    with shown() as view, stage(f"backtest of {name}", len(datasets), view) as line:
+        for number, dataset in enumerate(datasets, 1):
+            line.say(f"fold {number} of {len(datasets)}")
+            update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
+            fold = experiment.model_copy(update=update)
+            if name == MODEL:
+                runs.append(fit(fold, dataset, progress=view).run_id)
+            else:
+                runs.append(fit_baseline(name, fold, dataset))
+            line.advance()
     evaluated = find_runs(runs, experiment.tracking, "test")
     tables = tuple(run.ranks for run in evaluated)
     return Backtested(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rich.progress import Progress
 
 from recsys.baselines.ease import MAX_ITEMS
 from recsys.baselines.saved import FittedBaseline
@@ -18,6 +21,7 @@ from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.next_lists import evaluate_lists
 from recsys.experiments.results import Results, Run, check_out
+from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
@@ -52,6 +56,32 @@ def baseline_settings(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that decide the result of a baseline, by dotted name."""
     decisive = ("seed", "data.", "evaluation.", "training.refit")
     return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
+
+
+def fit_baselines(
+    names: Sequence[str],
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Tune, fit and log baselines one after the other; see `fit_baseline`.
+
+    Args:
+        names: keys of `BASELINES`.
+        experiment: protocol, tracking and name.
+        dataset: the prepared dataset.
+        progress: the view to show them in. If None, a new one.
+
+    Returns:
+        The ids of the MLflow runs, in the order of the names.
+    """
+    runs = []
+    with stage("baselines", len(names), progress, even=False) as line:
+        for number, name in enumerate(names, 1):
+            line.say(f"{number} of {len(names)}: {name}")
+            runs.append(fit_baseline(name, experiment, dataset))
+            line.advance()
+    return runs
 
 
 def fit_baseline(
@@ -152,4 +182,5 @@ def _run(
         valid={},
         test=results.test_metrics,
         seconds=tuned.seconds + fitting,
+        headline=results.headline,
     )

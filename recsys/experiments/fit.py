@@ -32,7 +32,8 @@ from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.results import Results, Run, check_out
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.scorer import Scorer
+from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.progress import shown, stage
 from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
@@ -115,7 +116,10 @@ def _fit(
         file.remove()
     family, settings = experiment.family, flatten(experiment)
     run_id, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
-    with track(experiment, dataset, family, settings, candidates, run_id) as tracker:
+    with (
+        track(experiment, dataset, family, settings, candidates, run_id) as tracker,
+        shown(progress) as view,
+    ):
         reset_peak_memory()
         started = time.perf_counter() - before
 
@@ -123,10 +127,10 @@ def _fit(
             seconds = time.perf_counter() - started
             file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train(report=tracker.log_epoch, save=save, progress=progress)
+        fitted = train(report=tracker.log_epoch, save=save, progress=view)
         seconds = time.perf_counter() - started
         run = evaluate_and_write(
-            experiment, dataset, held_out, fitted, candidates, seconds, out, tracker
+            experiment, dataset, held_out, fitted, candidates, seconds, out, tracker, view
         )
     file.remove()
     return run
@@ -141,6 +145,7 @@ def evaluate_and_write(
     seconds: float,
     out: Path,
     tracker: Tracker,
+    progress: Progress | None = None,
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
@@ -153,24 +158,29 @@ def evaluate_and_write(
         seconds: how long the training took.
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
+        progress: the view to show it in. If None, a new one.
     """
     length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
     scorer, count_ensemble, valid_ranks, alone = _with_counts(
-        experiment, dataset, held_out, fitted, candidates
+        experiment, dataset, held_out, fitted, candidates, progress
     )
-    test = evaluate_held_out(scorer, dataset, held_out.test, "test", evaluation, candidates)
-    lists = evaluate_model_lists(
-        fitted.model,
-        scorer,
-        length,
-        dataset,
-        "test",
-        evaluation.seen,
-        evaluation.request_time,
-    )
+    testing = f"testing {experiment.name}"
+    with stage(testing, len(held_out.test.histories), progress) as line:
+        reporting = ReportingScorer(scorer, line.advance)
+        test = evaluate_held_out(reporting, dataset, held_out.test, "test", evaluation, candidates)
+    with stage(testing, None, progress):
+        lists = evaluate_model_lists(
+            fitted.model,
+            scorer,
+            length,
+            dataset,
+            "test",
+            evaluation.seen,
+            evaluation.request_time,
+        )
     results = Results(
         evaluation.cutoffs,
         test,
@@ -199,6 +209,7 @@ def evaluate_and_write(
         valid=results.valid_metrics,
         test=results.test_metrics,
         seconds=seconds,
+        headline=results.headline,
     )
 
 
@@ -219,15 +230,17 @@ def _with_counts(
     held_out: HeldOutParts,
     fitted: Fitted,
     candidates: Candidates | None,
+    progress: Progress | None,
 ) -> _Final:
     _, valid = fitted.curve.validated()
     scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
     if experiment.count_ensemble is None:
         return _Final(scorer, None, valid, {})
-    test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-    count_ensemble, weighed = fit_count_ensemble(
-        experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
-    )
+    with stage(f"weighing counts of {experiment.name}", None, progress):
+        test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
+        count_ensemble, weighed = fit_count_ensemble(
+            experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
+        )
     return _Final(
         count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +22,28 @@ from recsys.evaluation.tables.rank import RankTable
 from recsys.evaluation.tables.top_k import TopKTable
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker
+
+logger = logging.getLogger(__name__)
+
+
+def headline_metrics(
+    ranks: RankTable, cutoffs: Sequence[int], catalogue: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the five metrics that a run is judged by first.
+
+    They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
+    largest cut-off.
+
+    Args:
+        ranks: the ranks of the test targets.
+        cutoffs: the k of the metrics.
+        catalogue: the metrics of the best items, by name; without coverage if it has none.
+    """
+    k = min(cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
+    names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{max(cutoffs, default=k)}"]
+    metrics = {name: interval.mean for name, interval in ranks.summary(names).items()}
+    coverage = (catalogue or {}).get(f"coverage_at_{k}")
+    return metrics if coverage is None else metrics | {f"coverage_at_{k}": coverage}
 
 
 @dataclass(frozen=True)
@@ -41,6 +65,11 @@ class Results:
         """The metrics of the test ranks and of the lists, with intervals."""
         ranks = self.test.ranks.summary(metric_names(self.cutoffs))
         return ranks | list_summary(self.lists)
+
+    @cached_property
+    def headline(self) -> dict[str, float]:
+        """The five test metrics that come first."""
+        return headline_metrics(self.test.ranks, self.cutoffs, self.test.metrics)
 
     @cached_property
     def valid_metrics(self) -> dict[str, Interval]:
@@ -67,6 +96,7 @@ class Results:
             folder: the folder that `save` wrote to; its other files are logged too.
             costs: numbers by name.
         """
+        tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
             tracker.log_path(path)
         if self.valid is not None:
@@ -101,10 +131,12 @@ class Run:
     `recsys.evaluation.next_lists.list_summary`)."""
     seconds: float
     """Seconds of training, validation and refit."""
+    headline: dict[str, float] = field(default_factory=dict)
+    """The five test metrics that come first; see `headline_metrics`."""
 
 
 def check_out(out: Path) -> None:
-    """Check, before hours of training, that the results can be written.
+    """Check, before hours of training, that the results can be written; log what they replace.
 
     Raises:
         InputError: the path holds something else than a run, or cannot be written.
@@ -114,6 +146,12 @@ def check_out(out: Path) -> None:
         if foreign := there - artifacts.RUN_FILES:
             raise InputError(
                 f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
+            )
+        if there:
+            written = datetime.fromtimestamp(out.stat().st_mtime, UTC).astimezone()
+            logger.info(
+                "%s of %s is replaced when this run ends; another name keeps it: --set name=…",
+                *(out, f"{written:%Y-%m-%d %H:%M}"),
             )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

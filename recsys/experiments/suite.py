@@ -17,9 +17,9 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baseline import baseline_settings, baselines_of, fit_baseline
 from recsys.experiments.fit import fit
+from recsys.progress import new_progress
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoint import CheckpointError
-from recsys.training.progress import training_progress
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def run_suite(
             known = ", ".join(BASELINES)
             raise InputError(f"suite {suite.name}: baselines: {name!r}: must be one of {known}")
     runs: dict[str, list[str]] = {}
-    with sole_use(out / suite.name, "runs the suite"), training_progress() as progress:
+    with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
             protocol = suite.protocol(entry)
             steps = list(_steps(suite, entry, protocol, prepared(protocol), out))

@@ -21,9 +21,9 @@ from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
 from recsys.inference.catalogue import Catalogue
+from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint
 from recsys.training.loop import train
-from recsys.training.progress import training_progress
 from recsys.training.state import MONITOR
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def _search(
     search: Search,
     trials: int | None,
 ) -> None:
-    with training_progress() as progress:
+    with new_progress() as progress:
         bar = progress.add_task(f"{experiment.name}: trials", total=trials, status="")
 
         def attempt(trial: optuna.Trial) -> float:

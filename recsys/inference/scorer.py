@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +66,27 @@ class Scored:
             return self.scores
         tokens = torch.from_numpy(candidates.astype(np.int64))
         return self.scores.gather(1, tokens.to(self.scores.device))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportingScorer:
+    """A scorer that reports the number of histories whenever it has scored some."""
+
+    scorer: Scorer
+    report: Callable[[int], object]
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.scorer.num_items
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`."""
+        scores = self.scorer.score(histories, candidates)
+        self.report(len(histories))
+        return scores
 
 
 def users_per_batch(num_items: int) -> int:

@@ -22,6 +22,7 @@ from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
+from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
@@ -117,13 +118,15 @@ class ModelBundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelBundle:
-        """Open a folder that `write` wrote.
+        """Open a folder that `write` wrote, or the folder of a run that contains it.
 
         Raises:
             InputError: the folder is no bundle or has another format version, a file is not as it
                 was written, or the weights do not fit the config.
         """
         path = Path(path)
+        if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
+            path /= "bundle"  # of a run's folder
         return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
 
     @classmethod

@@ -33,6 +33,7 @@ from recsys.tracking.artifacts import (
     top_k_file,
 )
 from recsys.tracking.evaluated_run import EvaluatedRun, run_label
+from recsys.tracking.store import refuse_broken_store
 
 __all__ = [
     "Run",
@@ -74,7 +75,7 @@ def find_runs(
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
-    try:
+    with refuse_broken_store(tracking.uri):
         with store_lock(tracking):
             client = MlflowClient(tracking.absolute_uri)
         there = _runs_of(client, tracking)
@@ -86,8 +87,6 @@ def find_runs(
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         with _no_progress_bar():
             return [one for run in chosen for one in _download(client, run, part, sources)]
-    except (MlflowException, OSError) as error:
-        raise InputError(f"tracking.uri {tracking.uri}: cannot be used: {error}") from error
 
 
 def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:

@@ -7,7 +7,6 @@ import json
 import logging
 import subprocess
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,22 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.files import file_sha256, sync, sync_entries
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError, Terminated
+from recsys.errors import Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
+from recsys.tracking.links import EXPERIMENT_KIND
 from recsys.tracking.runs import store_lock
+from recsys.tracking.store import refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
-_CONTACT_SECONDS = 10
 _FINGERPRINT = "config_fingerprint"
 """The tag that is equal for runs that would give the same results."""
 
@@ -82,6 +83,16 @@ class Tracker:
             flat[f"{prefix}/{name}_low"] = interval.low
             flat[f"{prefix}/{name}_high"] = interval.high
         self.log_metrics(flat)
+
+    def log_dataset(self, dataset: PreparedDataset) -> None:
+        """Log which dataset the run reads: MLflow shows its name, digest, source and counts."""
+        source = json.dumps({"uri": str(dataset.path.absolute())})
+        counts = json.dumps(dataset.manifest.counts)
+        name, digest = Path(dataset.manifest.origin).stem, dataset.fingerprint[:16]
+        entity = Dataset(name, digest, "local", source, profile=counts)
+        context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
+        with self.log_store_errors():
+            self.client.log_inputs(self.run_id, [DatasetInput(entity, [context])])
 
     def log_audit(self, findings: Sequence[Finding]) -> None:
         """Log the findings of the audit of the dataset, as the artifact audit.json."""
@@ -165,6 +176,7 @@ def track(
     try:
         if known is None:
             client.log_batch(tracker.run_id, params=_params(settings))
+            tracker.log_dataset(dataset)
             tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
@@ -249,8 +261,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location = None
-    check_server(config.uri)
-    try:
+    with refuse_broken_store(config.uri):
         if config.database is not None:
             config.database.parent.mkdir(parents=True, exist_ok=True)
             location = (config.database.parent / "mlartifacts").as_uri()
@@ -259,20 +270,7 @@ def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             known = client.get_experiment_by_name(config.experiment)
             if known is not None:
                 return client, known.experiment_id
-            return client, client.create_experiment(config.experiment, artifact_location=location)
-    except (MlflowException, OSError) as error:
-        raise InputError(f"tracking.uri {config.uri}: cannot be used: {error}") from error
-
-
-def check_server(uri: str) -> None:
-    """Refuse a server that does not answer; MLflow itself would retry for minutes."""
-    if not uri.startswith(("http://", "https://")):
-        return
-    try:
-        # The scheme was checked above: this opens no file.
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
-            pass
-    except urllib.error.HTTPError:
-        pass  # a server that answers, with an error
-    except OSError as error:
-        raise InputError(f"tracking.uri {uri}: no server answers: {error}") from error
+            experiment_id = client.create_experiment(
+                config.experiment, artifact_location=location, tags=EXPERIMENT_KIND
+            )
+            return client, experiment_id

@@ -79,7 +79,7 @@ class EpochRecorder(pl.Callback):
     @property
     def should_stop(self) -> bool:
         """Whether the last epoch is over or patience is exhausted."""
-        return len(self.curve.epochs) >= self._last_epoch or self.patience_exhausted
+        return len(self.curve.epochs) >= self.last_epoch or self.patience_exhausted
 
     @property
     def total_steps(self) -> int:
@@ -99,8 +99,25 @@ class EpochRecorder(pl.Callback):
         return self._epochs - self._decay_epochs if early is None else early.epoch
 
     @property
-    def _last_epoch(self) -> int:
+    def last_epoch(self) -> int:
+        """Number of the last epoch, as currently planned."""
         return self._hold_epochs + self._decay_epochs
+
+    @property
+    def validations_done(self) -> int:
+        """Number of complete validations."""
+        return sum(MONITOR in epoch for epoch in self.curve.epochs)
+
+    @property
+    def validations_left(self) -> int:
+        """Number of planned validations that are not complete."""
+        if self._validate is None:
+            return 0
+        every, done, last = self._config.validate_every, len(self.curve.epochs), self.last_epoch
+        if done and MONITOR not in self.curve.epochs[-1]:  # it may be under way
+            done -= 1
+        between = last // every - done // every
+        return between + (last % every != 0 and done < last)
 
     @property
     def patience_exhausted(self) -> bool:
@@ -155,7 +172,7 @@ class EpochRecorder(pl.Callback):
         epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(metrics)
         every = self._config.validate_every
-        if self._validate is None or epoch % every == 0 or epoch == self._last_epoch:
+        if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
             self._validate_epoch(epoch, metrics)
         if self.patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
             self._start_decay(EarlyDecay(epoch, self._steps_before + trainer.global_step))

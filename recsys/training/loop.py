@@ -27,6 +27,7 @@ from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import Seen
+from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
@@ -94,16 +95,21 @@ def train(
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start)
-        validate = _validate(experiment, module.model, validation)
+        line = None
+        if processes.is_first():
+            steps = 0 if start is None else start.step
+            ranked = 0 if validation is None else len(validation.histories) // processes.count()
+            line = ProgressLine(experiment.name, steps, max(ranked, 1), progress)
+        validate = _validate(experiment, module.model, validation, line)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start))
-        if processes.is_first():
-            steps = 0 if start is None else start.step
-            callbacks.append(ProgressLine(experiment.name, steps, recorder, progress))
+        if line is not None:
+            line.follow(recorder)
+            callbacks.append(line)
         if not (recorder.should_stop or (start is not None and start.ended)):
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
@@ -139,26 +145,26 @@ def new_module(
 
 
 def _validate(
-    experiment: Experiment, model: Model, validation: Holdout | None
+    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine | None
 ) -> Callable[[], RankTable] | None:
     if validation is None:
         return None
-    length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    return lambda: _rank_together(model, length, validation, seen)
+    scorer: Scorer = ModelScorer(model, experiment.model.max_sequence_length)
+    if line is not None:
+        scorer = ReportingScorer(scorer, line.rank)
+    return lambda: _rank_together(scorer, validation, experiment.evaluation.seen)
 
 
-def _rank_together(
-    model: Model, max_sequence_length: int, validation: Holdout, seen: Seen
-) -> RankTable:
+def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable:
     """Rank a share of the validation targets in each process, and return all ranks in each."""
     positions, share = validation.shard(processes.index(), processes.count())
-    table = evaluate(ModelScorer(model, max_sequence_length), share, "valid", seen)
+    table = evaluate(scorer, share, "valid", seen)
     if processes.count() == 1:
         return table
     ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
     ranks[positions] = torch.from_numpy(table.ranks.copy())
     total = processes.all_reduce_sum(ranks).numpy()
-    return rank_table(total, validation, "valid", model.num_items, seen)
+    return rank_table(total, validation, "valid", scorer.num_items, seen)
 
 
 def build_batches(experiment: Experiment, histories: Histories) -> Batches:

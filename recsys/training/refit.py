@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,10 +17,14 @@ from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
-from recsys.training.loop import train
+from recsys.training.loop import build_batches, train
 from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
+
+FEW_STEPS = 1_000
+"""A training of fewer steps has hardly begun: on a log of 800 items, with 3 steps an epoch, ten
+times the 120 steps of 40 epochs raised the test NDCG@10 from .459 to .532."""
 
 Save = Callable[[TrainingState, Curve | None], None]
 """Saves the state of the training under way and, during the refit, the curve of the first one."""
@@ -66,17 +71,26 @@ def train_and_refit(
         Terminated: SIGTERM.
     """
     start, refit_start = _starts(found, report)
+    histories, epochs = dataset.histories("valid"), experiment.training.max_epochs
+    if found is None:
+        _log_short_plan(epochs, len(build_batches(experiment, histories)))
     model, curve = train(
         experiment,
         catalogue,
-        dataset.histories("valid"),
+        histories,
         valid,
-        experiment.training.max_epochs,
+        epochs,
         report,
         progress,
         start,
         lambda state: save(state, None),
     )
+    if still_rising(curve, epochs):
+        logger.info(
+            "still rising: the best epoch, %d, was the last: train longer with "
+            "--set training.max_epochs=%d",
+            *(epochs, 2 * epochs),
+        )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
@@ -99,6 +113,21 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
+
+
+def still_rising(curve: Curve, epochs: int) -> bool:
+    """Was the last of the planned epochs the best, and the learning rate never cut for patience?"""
+    return curve.early_decay is None and not curve.interrupted and curve.best_epoch == epochs
+
+
+def _log_short_plan(epochs: int, steps: int) -> None:
+    """Log that a plan has few steps: epochs of a small log are short."""
+    if (total := epochs * steps) < FEW_STEPS:
+        logger.info(
+            "only %d steps are planned, %d in each of %d epochs, and most models need %d: "
+            "--set training.max_epochs=%d",
+            *(total, steps, epochs, FEW_STEPS, math.ceil(FEW_STEPS / steps)),
+        )
 
 
 def _starts(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recsys.automatic.budget import Budget, parse_time_limit
-from recsys.automatic.candidates import Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
@@ -60,7 +60,7 @@ def contenders(
     dataset: PreparedDataset, tracking: TrackingConfig, preset: Preset = "fast"
 ) -> list[Contender]:
     facts = LogFacts.of(dataset)
-    candidates = propose(facts, dataset.config, preset, name="test", seed=0, tracking=tracking)
+    candidates = propose(facts, dataset.config, Plan("test", preset, 0, tracking))
     valid = dataset.holdout("valid")
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
 
@@ -155,7 +155,7 @@ def test_repeats_decide_about_seen_items() -> None:
 
 def test_a_large_catalogue_is_sampled(tracking: TrackingConfig) -> None:
     facts = replace(USUAL, items=200_000)
-    candidates = propose(facts, DataConfig(), "fast", name="x", seed=0, tracking=tracking)
+    candidates = propose(facts, DataConfig(), Plan("x", "fast", 0, tracking))
     assert {one.experiment.training.loss.kind for one in candidates} == {"sampled_softmax"}
 
 
@@ -165,7 +165,7 @@ def test_candidates_are_complete_experiments(
     tracking: TrackingConfig, preset: Preset, has_times: bool
 ) -> None:
     facts = replace(USUAL, has_times=has_times)
-    candidates = propose(facts, DataConfig(), preset, name="x", seed=3, tracking=tracking)
+    candidates = propose(facts, DataConfig(), Plan("x", preset, 3, tracking))
     assert len({one.name for one in candidates}) == len(candidates) >= 2
     assert {one.experiment.seed for one in candidates} == {3}
 
@@ -340,26 +340,22 @@ def test_a_model_wins_where_histories_have_rules(
     dataset: PreparedDataset, tracking: TrackingConfig, here: Path
 ) -> None:
     """Pairs of items decide: counts of single successions cannot tell."""
-    run = run_automatically(
-        dataset, Budget(20), name="chains", preset="fast", tracking=tracking, out=here / "out"
-    )
+    run = run_automatically(dataset, Plan("chains", "fast", 0, tracking), Budget(20))
     assert run.run.test["ndcg_at_10"].mean > 0.5
     assert "answer" in run.answer
     assert run.contenders[0].points
-    model = Recommender.load(here / "out" / "bundle", dataset)
+    model = Recommender.load(here / "runs" / "chains" / "bundle", dataset)
     assert len(model.recommend(users=[0, 1], k=3)) == 6
-    settings = load_experiment(here / "out" / "experiment.yaml")
+    settings = load_experiment(here / "runs" / "chains" / "experiment.yaml")
     assert settings.evaluation.seen == run.choices[0].value
-    assert not (here / "out.race").exists()
+    assert not (here / "runs" / "chains.race").exists()
 
 
 def test_the_settings_run_by_themselves(
     dataset: PreparedDataset, tracking: TrackingConfig, here: Path
 ) -> None:
-    run_automatically(
-        dataset, Budget(5), name="chains", preset="fast", tracking=tracking, out=here / "out"
-    )
-    settings = load_experiment(here / "out" / "experiment.yaml")
+    run_automatically(dataset, Plan("chains", "fast", 0, tracking), Budget(5))
+    settings = load_experiment(here / "runs" / "chains" / "experiment.yaml")
     again = fit(settings, dataset, here / "again")
     assert again.test["ndcg_at_10"].mean > 0.3
 
@@ -378,17 +374,15 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
         }
     )
     dataset = prepare(log, out=tmp_path / "random")
-    run = run_automatically(
-        dataset, Budget(3), name="random", preset="fast", tracking=tracking, out=here / "out"
-    )
+    run = run_automatically(dataset, Plan("random", "fast", 0, tracking), Budget(3))
     if "baseline," not in run.answer:
         pytest.fail(run.answer)
-    model = Recommender.load(here / "out" / "bundle", dataset)
+    model = Recommender.load(here / "runs" / "random" / "bundle", dataset)
     recommended = model.recommend(users=[0], k=3)
     assert recommended["source"].unique().to_list() == ["model"]
     with pytest.raises(InputError, match="holds the baseline"):
         model.explain([1, 2], 3)
-    settings = load_experiment(here / "out" / "experiment.yaml")
+    settings = load_experiment(here / "runs" / "random" / "experiment.yaml")
     assert settings.baseline == run.baselines[0].name
     again = fit(settings, dataset, here / "again")
     assert again.test["ndcg_at_10"] == run.run.test["ndcg_at_10"]

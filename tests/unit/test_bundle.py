@@ -127,6 +127,16 @@ def test_a_folder_that_is_no_bundle_is_refused(
         ModelBundle.open(tiny_dataset.path)
 
 
+def test_the_folder_of_a_run_stands_for_its_bundle(
+    tmp_path: Path, tiny_bundle: ModelBundle
+) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copytree(tiny_bundle.path, tmp_path / "run" / "bundle")
+    opened = ModelBundle.open(tmp_path / "run")
+    assert opened.path == tmp_path / "run" / "bundle"
+    assert opened.manifest == tiny_bundle.manifest
+
+
 def test_another_format_version_is_refused(folder: Path) -> None:
     sign(folder, format_version=99)
     with pytest.raises(InputError, match="format version 99, and this library reads 2"):

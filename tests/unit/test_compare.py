@@ -16,8 +16,8 @@ from rich.text import Text
 from recsys.comparison.compare import compare
 from recsys.comparison.significance import PairedResult, holm, paired_test
 from recsys.comparison.table import Comparison
+from recsys.comparison.terminal import comparison_table
 from recsys.config import TrackingConfig
-from recsys.console import comparison_table
 from recsys.data.histories import Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
@@ -185,6 +185,27 @@ def test_metrics_come_from_the_rank_tables(
         "leave_last_out, test part, ranked over all 2,000 items, seen items excluded, "
         "ties against the target, 3 targets outside the catalogue dropped"
     )
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_comparison_prints_as_its_table(
+    tracking: TrackingConfig,
+    three: tuple[str, str, str],
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    comparison = compare(three, tracking)
+    lines = str(comparison).splitlines()
+    assert repr(comparison) == str(comparison)
+    assert max(map(len, lines)) <= width
+    assert len(lines) < 30
+    assert lines[0].split()[0] == "run"
+    assert any(line.lstrip().startswith("attention") for line in lines)
+    html = comparison._repr_html_()
+    assert html.startswith("<pre")
+    assert "attention" in html
+    assert "<html" not in html
 
 
 def test_differences_are_to_the_first_run(

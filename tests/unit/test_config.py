@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +156,44 @@ def test_wrong_losses_are_refused(training: dict[str, object], message: str) -> 
     with pytest.raises(InputError) as caught:
         parse_experiment({"training": training})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (
+            {"model": {"head": {"num_heads": 2}}},
+            "model.head: needs a kind, one of 'target_attention', 'dot_product', 'cosine', 'mixtur",
+        ),
+        (
+            {"training": {"loss": {}}},
+            "training.loss: needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'gbce'",
+        ),
+    ],
+)
+def test_a_section_without_its_kind_is_told_the_kinds(
+    tree: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment(tree, origin="mine.yaml")
+    assert str(caught.value).startswith(f"mine.yaml: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_an_override_breaks_is_not_blamed_on_the_file() -> None:
+    overrides = ["model.dropuot=0.1", "training.patience=3"]
+    with pytest.raises(InputError) as caught:
+        parse_experiment({"seed": -1}, overrides, "mine.yaml")
+    assert str(caught.value) == (
+        "mine.yaml: seed: input should be greater than or equal to 0, not -1; "
+        "--set model.dropuot=0.1: model.dropuot: unknown key; did you mean 'dropout'?"
+    )
+
+
+def test_an_experiment_is_made_of_plain_keyword_arguments() -> None:
+    fields: dict[str, Any] = {
+        "name": "mine",
+        "model": {"kind": "next_item", "head": {"kind": "dot_product"}},
+        "training": {"max_epochs": 5, "loss": "bce"},
+    }
+    assert Experiment(**fields) == parse_experiment(fields)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,21 +14,27 @@ from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
+from recsys.experiments import headline
+from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
+from recsys.experiments.headline import simplest_baselines
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import runs
 from recsys.tracking import tracker as tracking
+from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import find_runs
 from recsys.training import refit as refit_module
 from recsys.training.loop import train
 from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
+from recsys.training.refit import still_rising
+from recsys.training.state import Curve, EarlyDecay
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +84,74 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
     assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_mlflow_shows_the_dataset_and_a_headline(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    run = fit(experiment, dataset, tmp_path / "out")
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    logged = client.get_run(run.run_id)
+    assert logged.inputs is not None
+    (found,) = logged.inputs.dataset_inputs
+    assert dataset.fingerprint.startswith(found.dataset.digest)
+    assert json.loads(found.dataset.source) == {"uri": str(dataset.path)}
+    assert json.loads(found.dataset.profile or "")["users"] == dataset.manifest.counts["users"]
+    first = {name: value for name, value in logged.data.metrics.items() if "headline" in name}
+    assert first == {f"headline/{name}": value for name, value in run.headline.items()}
+    assert [*run.headline] == ["ndcg_at_10", "recall_at_10", "mrr", "coverage_at_10"]
+    assert run.headline["ndcg_at_10"] == run.test["ndcg_at_10"].mean
+    kind = client.get_experiment(logged.info.experiment_id).tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"
+    command, link = mlflow_link(experiment.tracking, run.run_id).splitlines()
+    assert command == f"mlflow ui --backend-store-uri {experiment.tracking.uri}"
+    page = f"/#/experiments/{logged.info.experiment_id}/runs"
+    assert link == f"http://127.0.0.1:5000{page}/{run.run_id}?workflowType=machine_learning"
+
+
+def test_the_simplest_baselines_are_those_that_runs_log(
+    dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    found = simplest_baselines(experiment, dataset)
+    logged = MlflowClient(experiment.tracking.absolute_uri)
+    for name in ("markov", "popularity"):
+        metrics = logged.get_run(fit_baseline(name, experiment, dataset)).data.metrics
+        assert found[name] == {metric: metrics[f"test/{metric}"] for metric in found[name]}
+        assert {"ndcg_at_10", "recall_at_10", "mrr"} == set(found[name])
+
+
+def test_no_baselines_are_counted_beside_very_many_scores(
+    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headline, "_MOST_SCORES", 10_000)
+    assert simplest_baselines(experiment, dataset) == {}
+
+
+def test_a_training_that_is_too_short_says_so(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    tree = experiment.model_dump(mode="json", exclude={"data"})
+    training = {"max_epochs": 2, "refit": False, "batch_tokens": 200, "learning_rate": 1e-2}
+    fit(parse_experiment(tree | {"training": training}), dataset, tmp_path / "out")
+    (planned,) = re.findall(
+        r"only (\d+) steps are planned, (\d+) in each of 2 epochs, .*max_epochs=(\d+)", caplog.text
+    )
+    total, steps, enough = map(int, planned)
+    assert total == 2 * steps
+    assert (enough - 1) * steps < 1000 <= enough * steps
+    assert "still rising: the best epoch, 2, was the last" in caplog.text
+    assert "--set training.max_epochs=4" in caplog.text
+
+
+def test_a_training_whose_best_epoch_is_not_the_last_or_that_decayed_early_is_not_rising() -> None:
+    assert still_rising(Curve(best_epoch=3), epochs=3)
+    assert not still_rising(Curve(best_epoch=2), epochs=3)
+    assert not still_rising(Curve(best_epoch=3, early_decay=EarlyDecay(2, 10)), epochs=3)
+    assert not still_rising(Curve(best_epoch=3, interrupted=True), epochs=3)
 
 
 def test_the_refitted_model_is_trained_on_all_but_the_test_targets_for_as_many_epochs(
@@ -200,6 +276,34 @@ def test_an_unreachable_server_is_reported_at_once(
     with pytest.raises(InputError, match=r"tracking\.uri http://127\.0\.0\.1:9: no server answers"):
         fit(experiment.model_copy(update={"tracking": tracking}), dataset, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("uri", ["postgresql://nohost.invalid/db", "mysql://127.0.0.1:9/db"])
+def test_a_database_that_cannot_be_reached_is_one_line(uri: str) -> None:
+    with pytest.raises(InputError, match="no server answers") as caught:
+        find_runs([], TrackingConfig(uri=uri), "test")
+    assert str(caught.value).startswith(f"tracking.uri {uri}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_driver_of_a_database_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tracking = TrackingConfig(uri=f"postgresql://127.0.0.1:{server.getsockname()[1]}/db")
+        with pytest.raises(InputError, match="needs the Python package psycopg2?, which is not"):
+            find_runs([], tracking, "test")
+
+
+def test_a_run_that_replaces_one_of_its_name_says_so(
+    dataset: PreparedDataset,
+    experiment: Experiment,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    fit(experiment, dataset, tmp_path / "out")
+    assert "is replaced" not in caplog.text
+    fit(experiment, dataset, tmp_path / "out")
+    assert re.search(rf"{tmp_path}/out of 20\d\d-.* is replaced when this run ends", caplog.text)
 
 
 def test_files_of_the_user_are_not_replaced(

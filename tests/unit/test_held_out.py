@@ -69,3 +69,24 @@ def test_targets_of_one_history_cannot_have_known_request_times(
     find_holdout(dataset, "test", "unknown")
     with pytest.raises(InputError, match=r"request_time=known: .* several test targets after one"):
         find_holdout(dataset, "test", "known")
+
+
+@pytest.mark.parametrize(
+    ("targets", "remedy"),
+    [
+        (1, "needs 3 of known items: prepare it with longer histories or --set data.split=global"),
+        (2, "needs 5 of known items: prepare it with longer histories, a smaller data.split.tar"),
+    ],
+)
+def test_a_split_without_targets_says_how_long_histories_are_and_what_to_do(
+    tmp_path: Path, targets: int, remedy: str
+) -> None:
+    rows = [("ann", "hat", 1), ("bob", "hat", 1), ("bob", "boots", 2), ("cat", "boots", 3)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    config = DataConfig(split=LeaveLastOut(targets=targets))
+    dataset = prepare(log, config, tmp_path / "data")
+    with pytest.raises(InputError) as caught:
+        find_holdout(dataset, "valid", "unknown")
+    assert "of 3 users, 2 have 1, 1 have 2, 0 have more interactions" in str(caught.value)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,114 @@
+"""From a log to a recommender: prepare, choose, train, test, and write the page."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from rich.progress import Progress
+
+from recsys.automatic.budget import Budget, parse_time_limit
+from recsys.automatic.candidates import Plan, Preset
+from recsys.automatic.page import write_page
+from recsys.automatic.run import AutomaticRun, run_automatically
+from recsys.config import DataConfig
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.settings import LogWords
+from recsys.data.source_files import source_name
+from recsys.data.tables import TableSource
+from recsys.errors import InputError
+from recsys.progress import shown, stage
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
+"""Seconds of each preset if no limit is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLog:
+    """A log with the recommender that was made for it."""
+
+    dataset: PreparedDataset
+    automatic: AutomaticRun
+    page: Path
+
+
+def fit_log(
+    source: TableSource,
+    plan: Plan,
+    time_limit: str | float | None = None,
+    *,
+    items: TableSource | None = None,
+    users: TableSource | None = None,
+    config: DataConfig | None = None,
+    command: str = "",
+    **words: Unpack[LogWords],
+) -> FittedLog:
+    """Make the best recommender for a log that the time allows.
+
+    The prepared dataset goes to ``data/NAME``, the results to ``runs/NAME``.
+
+    Args:
+        source: see `prepare`.
+        plan: name, preset, seed and store.
+        time_limit: seconds, or text such as ``30m``; that of the preset if None.
+        items: see `prepare`.
+        users: see `prepare`.
+        config: further settings of the data.
+        command: the command that makes the page again.
+        **words: see `prepare`.
+
+    Raises:
+        InputError: the log, a setting or the store is invalid.
+    """
+    if plan.preset not in TIME_LIMITS:
+        raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
+    limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
+    budget, name = Budget(limit), plan.name
+    with shown() as view, stage(f"{name}: reading", progress=view):
+        dataset = prepare(source, config, Path("data") / name, items, users, **words)
+        counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
+        logger.info("%s: %s in %s", name, counts, dataset.path)
+    with shown() as view:
+        show = _Show(view, name, budget)
+        automatic = run_automatically(dataset, plan, budget, progress=view, announce=show)
+        show("writing the page")
+        page = write_page(automatic, dataset, plan.out, command)
+    return FittedLog(dataset, automatic, page)
+
+
+_COUNTED = ("users", "items", "interactions")
+
+
+class _Show:
+    """Shows the time left of the whole run, and what is tried.
+
+    Args:
+        progress: the view.
+        name: of the run.
+        budget: the time.
+    """
+
+    def __init__(self, progress: Progress, name: str, budget: Budget) -> None:
+        self._progress = progress
+        self._budget = budget
+        self._task = progress.add_task(name, total=budget.limit, status="")
+
+    def __call__(self, what: str) -> None:
+        """Show what is tried from now on."""
+        ends = self._progress.get_time() + max(self._budget.left, 0.0)
+        self._progress.update(
+            self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False
+        )
+
+
+def name_of(source: TableSource) -> str:
+    """Return a name for the run of a source, such as that of its file."""
+    if not isinstance(source, str | os.PathLike):
+        return "recommender"
+    return re.sub(r"[^\w.-]+", "-", source_name(str(source))).strip("-.") or "recommender"

@@ -1,0 +1,37 @@
+"""How to look at runs in MLflow's pages."""
+
+from __future__ import annotations
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from recsys.config import TrackingConfig
+
+EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which MLflow 3 shows an experiment's runs instead of its traces."""
+_LOCAL = "http://127.0.0.1:5000"
+_VIEW = "workflowType=machine_learning"
+"""MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this."""
+
+
+def mlflow_link(
+    tracking: TrackingConfig, run_id: str | None = None, program: str = "mlflow"
+) -> str:
+    """Return how to open the runs of an experiment, or one run: a command, if needed, and a link.
+
+    Args:
+        tracking: the store.
+        run_id: the run; all runs of the experiment if None.
+        program: what to type to start MLflow.
+    """
+    is_server = tracking.uri.startswith(("http://", "https://"))
+    server = tracking.uri.rstrip("/") if is_server else _LOCAL
+    client = MlflowClient(tracking.absolute_uri)
+    try:
+        experiment = client.get_experiment_by_name(tracking.experiment)
+    except MlflowException:  # the run was lost with its store
+        experiment = None
+    place = "" if experiment is None else f"/{experiment.experiment_id}/runs"
+    one = f"/{run_id}" if place and run_id else ""
+    link = f"{server}/#/experiments{place}{one}?{_VIEW}"
+    return link if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n{link}"

@@ -1,0 +1,185 @@
+"""The progress view: true at any moment, and never wider than the terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import Progress
+
+from recsys.config import Experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset
+from recsys.experiments.baseline import fit_baselines
+from recsys.experiments.fit import fit
+from recsys.inference.catalogue import Catalogue
+from recsys.progress import new_progress, progress_line, stage
+from recsys.training.loop import train
+from recsys.training.progress import Pace
+
+LONG = "training online-retail-ii-next-basket refit"
+FIGURES = "epoch 12/40, best .1234, loss 5.12"
+
+
+class Recorded:
+    """A terminal that keeps every picture of the view."""
+
+    def __init__(self, width: int, *, terminal: bool = True) -> None:
+        self.file = io.StringIO()
+        self.console = Console(
+            file=self.file, width=width, height=24, force_terminal=terminal, color_system=None
+        )
+        self.pictures: list[str] = []
+
+    def view(self) -> Progress:
+        view = new_progress(self.console)
+        update = view.update
+
+        def recorded(*args: Any, **fields: Any) -> None:
+            update(*args, **fields)
+            paper = Console(file=io.StringIO(), width=self.console.width, color_system=None)
+            with paper.capture() as capture:
+                paper.print(view.get_renderable())
+            self.pictures.append(capture.get())
+
+        view.update = recorded  # type: ignore[method-assign]
+        return view
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
+    line = progress_line(LONG, 0.4, ">1:02:03 left", FIGURES, width)
+    assert cell_len(line.plain) <= width
+    assert "\n" not in line.plain
+
+
+def test_at_80_columns_the_time_left_and_the_figures_are_whole() -> None:
+    line = progress_line(LONG, 0.4, ">1:02:03 left", FIGURES, 80).plain
+    assert ">1:02:03 left" in line
+    assert line.endswith(FIGURES)
+
+
+def test_the_time_left_counts_steps_and_validations_by_what_each_has_taken() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.seconds_of(steps=10, ranked=200) == (0, False)
+    for _ in range(2):
+        clock.now += 0.5
+        pace.step()
+    assert pace.seconds_of(steps=10, ranked=200) == (5, False)  # a validation was never measured
+    assert pace.seconds_of(steps=10, ranked=0) == (5, True)
+    clock.now += 8
+    pace.rank(50)
+    assert pace.seconds_of(steps=10, ranked=200) == (5 + 32, True)
+    clock.now += 60
+    pace.restart()
+    clock.now += 0.5
+    pace.step()
+    assert pace.seconds_of(steps=10, ranked=0) == (5, True)
+
+
+def test_a_stage_of_even_units_has_a_time_left_and_another_has_the_time_so_far() -> None:
+    clock = Clock()
+    for even, shown in ((True, "0:00:30 left"), (False, "0:00:10 so far")):
+        terminal = Recorded(80)
+        view = terminal.view()
+        view.get_time = clock
+        with stage("testing mine", 400, view, even=even) as line:
+            clock.now += 10
+            line.advance(100)
+        assert shown in terminal.pictures[-1]
+        assert not view.tasks
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    monkeypatch.chdir(tmp_path)
+    return parse_experiment(
+        {
+            "name": "a-run-whose-name-is-long",
+            "model": {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 3},
+            "training": {"max_epochs": 3, "batch_tokens": 4, "refit": True},
+            "count_ensemble": {"weights": [1.0]},
+            "evaluation": {"seen": "allow", "cutoffs": [2]},
+        }
+    )
+
+
+def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    terminal = Recorded(80)
+    with terminal.view() as view:
+        fit(experiment, tiny_dataset, progress=view)
+        fit_baselines(["popularity", "markov"], experiment, tiny_dataset, view)
+        assert not view.tasks
+    shown = [line for picture in terminal.pictures for line in picture.splitlines()]
+    assert max(map(len, shown)) <= 80
+    training = [line for line in shown if line.startswith("training")]
+    assert all(" left " in line for line in training)
+    assert any("epoch 3/3, best ." in line for line in training)
+    assert any("epoch 2/3, validating 100%" in line for line in training)
+    assert ">" in training[0]  # no validation was measured yet
+    assert ">" not in training[-1]
+    assert any(line.startswith("testing a-run-whose…") for line in shown)
+    assert any(line.endswith("2 of 2: markov") for line in shown)
+
+
+def test_the_time_left_is_not_zero_while_a_validation_is_under_way(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    """The last step is made long before the last validation ends."""
+    terminal, left = Recorded(80), []
+    view = terminal.view()
+    shown = view.update
+
+    def update(*args: Any, **fields: Any) -> None:
+        shown(*args, **fields)
+        if "epoch 2/3, validating" in fields.get("status", ""):
+            left.append(fields["ends"] - view.get_time())
+
+    view.update = update  # type: ignore[method-assign]
+    fit(experiment, tiny_dataset, progress=view)
+    assert left
+    assert min(left) > 0
+
+
+def test_a_training_that_its_caller_will_end_shows_no_time_left(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    terminal = Recorded(80)
+    train(
+        experiment,
+        Catalogue.of(experiment.model, tiny_dataset),
+        tiny_dataset.histories("valid"),
+        tiny_dataset.holdout("valid"),
+        100_000,
+        lambda epoch, _: epoch == 2,
+        terminal.view(),
+    )
+    assert any(" so far epoch 2, best ." in line for line in terminal.pictures)
+    assert not any(" left" in line or "100000" in line for line in terminal.pictures)
+
+
+def test_without_a_terminal_each_epoch_is_one_line(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    terminal = Recorded(80, terminal=False)
+    with terminal.view() as view:
+        fit(experiment, tiny_dataset, progress=view)
+    lines = terminal.file.getvalue().splitlines()
+    epochs = [line for line in lines if not line.startswith(f"{experiment.name} refit")]
+    assert [line.partition("  ")[0] for line in epochs] == [
+        f"{experiment.name}: epoch {epoch}" for epoch in (1, 2, 3)
+    ]
