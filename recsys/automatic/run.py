@@ -124,7 +124,7 @@ def run_automatically(
     reserve = _evaluation_seconds(dataset, held_out, baselines, evaluation)
     logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, budget.limit)
     started = time.monotonic()
-    contenders = [
+    contenders += [
         Contender.ready(each, dataset, held_out.valid, lambda: time.monotonic() - started, progress)
         for each in candidates
     ]
