@@ -25,6 +25,16 @@ class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors
     """
 
 
+def one_line(text: object, most: int | None = None) -> str:
+    r"""Return a text as one line without control characters, cut after so many characters.
+
+    >>> one_line("a\x1b[2Jb\n  c")
+    'a?[2Jb c'
+    """
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
+    return line if most is None or len(line) <= most else f"{line[:most]}…"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint at the known name nearest to an unknown one; empty if none is near.
 

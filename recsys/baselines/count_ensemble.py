@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -91,26 +91,61 @@ class CountEnsemble:
         save_file(tensors, path, {"count_ensemble": json.dumps(facts, sort_keys=True)})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CountEnsemble:
+    def load(cls, path: str | os.PathLike[str], num_items: int | None = None) -> CountEnsemble:
         """Read a file written by `save`.
 
+        Args:
+            path: the file.
+            num_items: the size of the catalogue that it must count; any if None.
+
         Raises:
-            InputError: the file cannot be read, or is not a count ensemble.
+            InputError: the file cannot be read, or is not a count ensemble: scipy does not check
+                its indices, and one outside the matrix would end the process.
         """
         try:
             with safe_open(path, framework="numpy") as file:
                 facts = json.loads(file.metadata()["count_ensemble"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            _check_tensors(tensors)
             popularity = tensors["log_popularity"]
+            if num_items not in (None, len(popularity) - 1):
+                raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
             matrix = csr_array(
                 (tensors["values"], tensors["columns"], tensors["offsets"]),
                 shape=(len(popularity), len(popularity)),
             )
             settings = PCTMSettings(**facts["settings"])
-            counts = PCTM(matrix, popularity, settings)
-            return cls(counts, float(facts["weight"]), float(facts["repeat_weight"]))
+            weights = float(facts["weight"]), float(facts["repeat_weight"])
+            if not all(map(math.isfinite, (*weights, *asdict(settings).values()))):
+                raise ValueError("weights and settings must be finite")
+            return cls(PCTM(matrix, popularity, settings), *weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
+
+
+def _check_tensors(tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Check the parts of a sparse matrix [I + 1, I + 1] and its popularity [I + 1].
+
+    Raises:
+        KeyError: one is missing.
+        ValueError: the first that is not as `CountEnsemble.save` wrote it.
+    """
+    types = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
+    for name, dtype in {**types, "log_popularity": np.float64}.items():
+        array = tensors[name]
+        if array.dtype != dtype or array.ndim != 1:
+            raise ValueError(f"{name} must be one row of {np.dtype(dtype)}, not {array.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite")
+    offsets, columns, size = tensors["offsets"], tensors["columns"], len(tensors["log_popularity"])
+    if size < 2 or len(offsets) != size + 1:
+        raise ValueError(f"offsets must be {size + 1} for {size - 1} items, not {len(offsets)}")
+    if len(columns) != len(tensors["values"]):
+        raise ValueError(f"{len(columns)} columns need as many values")
+    if offsets[0] != 0 or offsets[-1] != len(columns) or (np.diff(offsets) < 0).any():
+        raise ValueError(f"offsets must ascend from 0 to {len(columns)}")
+    if len(columns) and not (columns.min() >= 0 and columns.max() < size):
+        raise ValueError(f"columns must be item tokens from 0 to {size - 1}")
 
 
 def add_scores(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:

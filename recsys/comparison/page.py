@@ -40,7 +40,7 @@ class ComparisonReportManifest(FolderManifest):
 
     noun: ClassVar[str] = "a comparison report"
     remedy: ClassVar[str] = "compare the runs again"
-    current_version: ClassVar[int] = 1
+    current_version: ClassVar[int] = 2
 
     format: Literal["recsys.comparison"] = "recsys.comparison"
     format_version: int = current_version

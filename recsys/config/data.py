@@ -76,16 +76,16 @@ class DataConfig(Section):
     keep: tuple[str, ...] = ()
     """Further columns of the source to store with each interaction, for
     ``model.interaction_features``; without them a dataset is smaller."""
-    session_gap: int | None = Field(None, gt=0)
+    session_gap: int | None = Field(None, gt=0, lt=2**63)
     """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session.
     Each session of USER is then a separate user, USER#1, USER#2 and so on, in filters, splits and
     metrics. If None, users are not split into sessions."""
     duplicates: Literal["keep", "drop_exact", "first", "last"] = "keep"
     """What to do with several interactions of a user with an item: keep all (repeat purchases are
     real), drop rows equal in user, item and time, or keep only the first or last of each pair."""
-    min_user_interactions: int = Field(1, ge=1)
+    min_user_interactions: int = Field(1, ge=1, lt=2**31)
     """Users with fewer interactions are dropped."""
-    min_item_interactions: int = Field(1, ge=1)
+    min_item_interactions: int = Field(1, ge=1, lt=2**31)
     """Items with fewer interactions are dropped."""
     k_core: bool = False
     """Apply the two filters until both hold, instead of once (items first, then users)."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer
 
-from recsys.config.section import Section
+from recsys.config.section import MAX_COUNT, MAX_SEED, Section
 
 
 class AllItems(Section):
@@ -23,10 +23,10 @@ class SampledItems(Section):
     """
 
     kind: Literal["sampled"] = "sampled"
-    num: int = Field(100, ge=1)
+    num: int = Field(100, ge=1, le=MAX_COUNT)
     """The number of items drawn per user, without replacement, in addition to the user's targets;
     items of the history are not drawn if ``evaluation.seen`` is ``filter``."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """The seed of the draws: every model is evaluated with the same items."""
     by: Literal["uniform", "popularity"] = "uniform"
     """uniform: with equal probability; popularity: in proportion to the interactions before the
@@ -63,7 +63,7 @@ class EvaluationConfig(Section):
     seen: Literal["filter", "allow"] = "filter"
     """filter: items of the user's full history are not ranked (nor, inside the window, used as
     negatives in training); allow: repeat purchases count."""
-    cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5, 10, 20, 50, 100)
+    cutoffs: tuple[Annotated[int, Field(ge=1, le=MAX_COUNT)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
     request_time: RequestTime = "unknown"
     """known: a model may read the time of each request, which is the time of its target. Only some

@@ -18,7 +18,7 @@ from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
 from recsys.config.loss import CrossEntropy, LossConfig
 from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
-from recsys.config.section import Section
+from recsys.config.section import MAX_COUNT, MAX_SEED, Section
 from recsys.errors import InputError
 
 BaselineName = Literal[
@@ -42,16 +42,16 @@ WITH_COUNTS = " + counts"
 class TrainingConfig(Section):
     """How the model is trained."""
 
-    max_epochs: int = Field(40, ge=1)
+    max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
     """Maximum number of epochs: passes over the training part, unless epochs_per_pass divides
     them."""
-    epochs_per_pass: int = Field(1, ge=1)
+    epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs that a pass over the training part is divided into. Above 1, an epoch reads
     a random share of the histories, another one each time: a large log is validated more often. A
     sequence_to_sequence model always reads all of them."""
-    validate_every: int = Field(1, ge=1)
+    validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
-    patience: int = Field(10, ge=1)
+    patience: int = Field(10, ge=1, le=MAX_COUNT)
     """Number of epochs without a better validation NDCG@10 before the learning rate starts to decay
     (with schedule hold_decay), and, during the decay, before training stops."""
     learning_rate: float = Field(1e-3, gt=0)
@@ -62,7 +62,7 @@ class TrainingConfig(Section):
     """The learning rate after the warm-up. hold_decay: constant, then a linear decay to a
     hundredth; inverse_square_root: proportional to the inverse square root of the step, as in the
     2017 Transformer."""
-    warmup_steps: int = Field(100, ge=0)
+    warmup_steps: int = Field(100, ge=0, le=10**9)
     """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
@@ -73,13 +73,13 @@ class TrainingConfig(Section):
     """Share of the target probability that cross_entropy spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
     """Maximum norm of the gradient; larger gradients are scaled down to it."""
-    batch_tokens: int = Field(12_800, ge=1)
+    batch_tokens: int = Field(12_800, ge=1, le=10**9)
     """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
     """Training windows of a history longer than model.max_sequence_length. newest: its newest
     items; all: consecutive windows over the entire history, so that every item but the first is a
     target once. A sequence_to_sequence model always trains on random cuts of the entire history."""
-    checkpoint_minutes: float = Field(5.0, ge=0)
+    checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Precision of matrix products. auto: bf16 if the hardware multiplies it fast, else float32."""
@@ -141,7 +141,7 @@ class Experiment(Section):
 
     name: str = Field("experiment", pattern=r"^\w[\w.-]*$")
     """Name of the MLflow run and of the output folder; letters, digits, _ . and -."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the initial weights, the order of the batches, dropout and negative samples."""
     data: DataConfig = DataConfig()
     baseline: BaselineName | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from recsys.config.section import Section
+from recsys.config.section import MAX_WIDTH, Section
 
 
 class _Column(Section):
@@ -39,7 +39,7 @@ class TextFeature(_Column):
     """Words, such as a title, as TF-IDF vectors reduced by a truncated SVD."""
 
     kind: Literal["text"]
-    dims: int = Field(32, ge=1)
+    dims: int = Field(32, ge=1, le=MAX_WIDTH)
     """Dimensions of the reduced vectors; fewer than the words that at least two rows share."""
 
 

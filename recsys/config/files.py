@@ -1,8 +1,9 @@
-"""Experiments from and to YAML, with overrides; the only reader of YAML."""
+"""Experiments from and to YAML, with overrides."""
 
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -13,8 +14,12 @@ from pydantic import ValidationError
 from recsys.config.experiment import Experiment
 from recsys.config.presets import find_config, no_config
 from recsys.config.section import Section
-from recsys.config.yaml_text import parse_yaml
-from recsys.errors import InputError, did_you_mean
+from recsys.config.yaml_text import MAX_CHARACTERS, DocumentError, parse_yaml
+from recsys.errors import InputError, did_you_mean, one_line
+
+_MAX_COMPLAINTS, _MAX_LENGTH = 10, 300
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -47,11 +52,12 @@ def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.is_file():
         raise no_config(path)
     try:
-        tree = parse_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        with file.open(encoding="utf-8") as opened:
+            tree = parse_yaml(opened.read(MAX_CHARACTERS + 1))
+    except DocumentError as error:
+        raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
         raise InputError(f"{path}: cannot read the config: {error}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, dict | None):
         raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
     return tree or {}
@@ -79,7 +85,11 @@ def parse_experiment(
                 raise InputError(
                     f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
                 )
-        section[leaf] = parse_yaml(value)
+        try:
+            section[leaf] = parse_yaml(value)
+        except DocumentError as error:
+            text = one_line(f"--set {override}: not valid YAML: {error}", _MAX_LENGTH)
+            raise InputError(text) from error
     return _check(tree, Experiment, origin, overrides)
 
 
@@ -101,10 +111,15 @@ def _check(
         return kind.model_validate(tree)
     except ValidationError as error:
         complaints: dict[str, list[str]] = {}
-        for path, complaint in _complaints(error, kind):
+        for number, (path, complaint) in enumerate(found := [*_complaints(error, kind)]):
             cause = next((o for o in overrides[::-1] if _concerns(o, path)), None)
-            source = origin if cause is None else f"--set {cause}"
-            complaints.setdefault(source, []).append(f"{path or 'config'}: {complaint}")
+            source = origin if cause is None else f"--set {one_line(cause, _MAX_LENGTH)}"
+            line = one_line(f"{path or 'config'}: {complaint}", _MAX_LENGTH)
+            if number == _MAX_COMPLAINTS:
+                line = f"and {len(found) - number} more"
+            complaints.setdefault(source, []).append(line)
+            if number == _MAX_COMPLAINTS:
+                break
         raise InputError(
             "; ".join(f"{source}: {'; '.join(found)}" for source, found in complaints.items())
         ) from error
@@ -145,13 +160,21 @@ def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[s
             yield path, f"unknown key{hint}"
         elif problem["type"] == "union_tag_invalid":
             context = problem["ctx"]
-            yield path, f"the kind must be {context['expected_tags']}, not {context['tag']!r}"
+            yield path, f"the kind must be {context['expected_tags']}, not {_shown(context['tag'])}"
         elif problem["type"] == "union_tag_not_found":
             kinds = ", ".join(map(repr, _kinds_of(path, section)))
-            yield path, f"needs a kind, one of {kinds}; not {problem['input']!r}"
+            yield path, f"needs a kind, one of {kinds}; not {_shown(problem['input'])}"
         else:
             rule = problem["msg"].lower().removeprefix("value error, ")
-            yield path, f"{rule}, not {problem['input']!r}"
+            yield path, f"{rule}, not {_shown(problem['input'])}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as a message shows it: a long one is cut."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python shows no integer of many thousand digits
+        return f"a value of type {type(value).__name__}"
 
 
 def _kinds_of(path: str, section: type[Section] | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from recsys.config.section import Section
+from recsys.config.section import MAX_COUNT, Section
 
 
 class CrossEntropy(Section):
@@ -16,7 +16,7 @@ class CrossEntropy(Section):
 
 
 class _Sampled(Section):
-    num_negatives: int = Field(1024, ge=1)
+    num_negatives: int = Field(1024, ge=1, le=MAX_COUNT)
     """Number of items drawn for each step, which all of its targets share. If it reaches the size
     of the catalogue and negatives are uniform, every item is drawn once."""
     negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"

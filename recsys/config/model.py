@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from recsys.config.features import InteractionFeatures, ItemFeatures, UserFeatures
-from recsys.config.section import Section
+from recsys.config.section import MAX_WIDTH, Section
 
 
 def _as_pair(value: object) -> object:
@@ -31,9 +31,9 @@ class TargetAttention(Section):
     """Each candidate attends to the purchases of the history (`TargetAttentionHead`)."""
 
     kind: Literal["target_attention"] = "target_attention"
-    num_heads: int = Field(2, ge=1)
+    num_heads: int = Field(2, ge=1, le=1_024)
     """Number of attention heads, whose contributions are summed."""
-    head_dim: int = Field(32, ge=1)
+    head_dim: int = Field(32, ge=1, le=MAX_WIDTH)
     """Width of the queries, keys and values of each head."""
     kv_source: Literal["items", "states", "both"] = "items"
     """Source of the keys and values: item embeddings, encoder states or both."""
@@ -88,9 +88,9 @@ class MixtureOfLogits(Section):
     """Several cosines, weighted by history and candidate (`MixtureOfLogitsHead`)."""
 
     kind: Literal["mixture_of_logits"] = "mixture_of_logits"
-    components: int = Field(2, ge=1)
+    components: int = Field(2, ge=1, le=1_024)
     """Number of components of each representation; the cost is quadratic in it."""
-    component_dim: int = Field(32, ge=1)
+    component_dim: int = Field(32, ge=1, le=MAX_WIDTH)
     """Width of a component."""
     temperature: float = Field(0.05, gt=0)
     """Divisor of the cosines; the smaller, the sharper the softmax."""
@@ -104,18 +104,18 @@ Head = Annotated[
 class TransformerConfig(Section):
     """Settings of every Transformer."""
 
-    embedding_dim: int = Field(64, ge=1)
+    embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
     """D, the width of item embeddings and hidden states."""
     wide_heads: bool = False
     """Whether every attention head has the full embedding_dim instead of its share."""
-    num_heads: int = Field(2, ge=1)
+    num_heads: int = Field(2, ge=1, le=1_024)
     """Number of attention heads of each block; must divide embedding_dim unless heads are wide."""
-    feed_forward_dim: int = Field(256, ge=1)
+    feed_forward_dim: int = Field(256, ge=1, le=MAX_WIDTH)
     """Width of the hidden layer of a feed-forward network."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
     """Activation of a feed-forward network; relu is the published one. swiglu adds a third linear
     map of the same width as a gate."""
-    max_sequence_length: int = Field(50, ge=1)
+    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
     """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout probability of embeddings, attention and feed-forward networks."""
@@ -164,7 +164,7 @@ class NextItemConfig(FeatureReaderConfig, TransformerConfig):
     """An encoder and a head that predict the next item."""
 
     kind: Literal["next_item"] = "next_item"
-    num_blocks: int = Field(2, ge=0)
+    num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     head: Head = TargetAttention()
     """The head that scores candidates."""
@@ -179,7 +179,7 @@ class MaskedItemConfig(TransformerConfig):
     """A bidirectional encoder that predicts masked items: BERT4Rec."""
 
     kind: Literal["masked_item"]
-    num_blocks: int = Field(2, ge=0)
+    num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     mask_probability: float = Field(0.2, gt=0, le=1)
     """Share of the items that training masks, redrawn in every epoch; at least one per sequence."""
@@ -194,13 +194,13 @@ class HSTUConfig(FeatureReaderConfig):
     """HSTU blocks (`HSTUBlock`) and a head that predict the next item."""
 
     kind: Literal["hstu"]
-    embedding_dim: int = Field(64, ge=1)
+    embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
     """D, the width of item embeddings and hidden states."""
-    num_blocks: int = Field(2, ge=0)
+    num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
-    num_heads: int = Field(2, ge=1)
+    num_heads: int = Field(2, ge=1, le=1_024)
     """Number of attention heads of each block; must divide embedding_dim."""
-    max_sequence_length: int = Field(50, ge=1)
+    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
     """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout probability of embeddings and blocks."""
@@ -233,11 +233,11 @@ class SequenceToSequenceConfig(TransformerConfig):
     kind: Literal["sequence_to_sequence"]
     positions: Literal["learned", "sinusoidal"] = "learned"
     """Position vectors added to the item embeddings."""
-    num_encoder_blocks: int = Field(2, ge=0)
+    num_encoder_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
-    num_decoder_blocks: int = Field(2, ge=1)
+    num_decoder_blocks: int = Field(2, ge=1, le=1_000)
     """Number of decoder blocks."""
-    max_generated: int = Field(20, ge=1)
+    max_generated: int = Field(20, ge=1, le=10_000)
     """Maximum number of generated purchases; training predicts as many from random cuts of each
     history."""
 
@@ -251,9 +251,9 @@ class FactorisationMachineConfig(Section):
     """Inner products of the candidate with the last item and with all items; no Transformer."""
 
     kind: Literal["factorisation_machine"]
-    embedding_dim: int = Field(64, ge=1)
+    embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
     """D, the width of item embeddings."""
-    max_sequence_length: int = Field(50, ge=1)
+    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
     """Number of items of a history that the model reads, the newest."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout probability of embeddings."""

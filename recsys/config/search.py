@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from recsys.config.files import load_section
-from recsys.config.section import Section
+from recsys.config.section import MAX_COUNT, Section
 
 Number = int | float
 Value = bool | int | float | str | None
@@ -45,9 +45,9 @@ class Search(Section):
 
     space: dict[str, Range | Choices] = Field(min_length=1)
     """Fields of the sections model and training by dotted name, e.g. ``model.dropout``."""
-    trials: Annotated[int, Field(ge=1)] | None = 50
+    trials: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = 50
     """Number of trials of the study, including earlier calls. If None, only the time is limited."""
-    minutes: float | None = Field(None, gt=0)
+    minutes: float | None = Field(None, gt=0, le=10**8)
     """Number of minutes after which this call starts no more trials. If None, no time limit."""
 
     @model_validator(mode="after")

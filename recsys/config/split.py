@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recsys.config.section import Section
+from recsys.config.section import MAX_SEED, Section
 
 ChosenTargets = Literal["first", "last", "every"]
 """Which of a user's interactions in a part of the split are targets."""
@@ -25,13 +25,15 @@ def _as_time(value: object) -> object:
         return value.isoformat()
     if isinstance(value, str):
         try:
-            datetime.fromisoformat(value)
-        except ValueError:
+            time_value(value)
+        except (ValueError, OverflowError):
             raise ValueError("a time must be a number or an ISO 8601 date") from None
     return value
 
 
-Time = Annotated[int | float | str, BeforeValidator(_as_time)]
+Time = Annotated[
+    Annotated[int, Field(ge=-(2**63), lt=2**63)] | float | str, BeforeValidator(_as_time)
+]
 """A date or date-time in ISO 8601 (UTC if it names no zone), or a number in the log's own unit."""
 
 
@@ -51,7 +53,7 @@ class LeaveLastOut(Section):
     """Test targets are each user's last interactions; validation targets are those before them."""
 
     kind: Literal["leave_last_out"] = "leave_last_out"
-    targets: int = Field(1, ge=1)
+    targets: int = Field(1, ge=1, lt=2**31)
     """Number of targets per user in each part."""
 
     def __str__(self) -> str:
@@ -125,7 +127,7 @@ class UserHoldout(Section):
     """Fraction of the users in the test part."""
     valid_fraction: float = Field(0.1, gt=0, lt=1)
     """Fraction of the users in the validation part."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the random choice of users."""
 
     def __str__(self) -> str:
@@ -144,7 +146,7 @@ class Backtest(Section):
     kind: Literal["backtest"] = "backtest"
     cuts: tuple[Time, ...] = ()
     """Starts of the test parts, ascending; if empty, `folds` and `test_fraction` decide them."""
-    folds: int = Field(3, ge=1)
+    folds: int = Field(3, ge=1, le=1_000)
     """Number of test parts, equally large, at the end of the log."""
     test_fraction: float = Field(0.1, gt=0, lt=1)
     """Fraction of the log's interactions in each test part."""

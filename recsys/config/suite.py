@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from recsys.config.experiment import Experiment, TrackingConfig
 from recsys.config.files import load_section, parse_experiment
-from recsys.config.section import Section
+from recsys.config.section import MAX_SEED, Section
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 """Letters, digits, _ . and -; part of the names of runs and folders."""
@@ -46,7 +46,7 @@ class Suite(_Fields):
 
     name: Name = "suite"
     """Name of the suite."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field((0,), min_length=1)
     """Seeds that every model is trained with; baselines use the first."""
     datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
     """The datasets."""

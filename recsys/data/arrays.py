@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig
+from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.sessions import user_of_session
@@ -79,6 +81,17 @@ def dataset_fingerprint(
     for name in sorted(tables):
         digest.update(tables[name].write_ndjson().encode())
     return digest.hexdigest()
+
+
+def write_arrays(
+    folder: Path, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
+) -> dict[str, str]:
+    """Write the output of `build_arrays`, and return the SHA-256 of each file."""
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
 
 
 def count_rows(

@@ -1,15 +1,35 @@
-"""Atomic writing of files and folders, and checksums."""
+"""Files and folders that appear completely or not at all, also at a kill or a power cut.
+
+What is written is synced to the disk before it takes its place, and the old content is deleted only
+after the new one has: see Pillai et al. 2014, "All file systems are not created equal".
+"""
 
 from __future__ import annotations
 
+import errno
+import glob
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from polars.exceptions import PolarsError
+from safetensors import SafetensorError
+
+from recsys.data.locks import free_lock, locked
+from recsys.data.renames import exchange
 from recsys.errors import InputError
+
+_SUFFIX = ".writing"
+_NEW, _OLD = "new", "old"
+_WRITE_ERRORS = (OSError, PolarsError, SafetensorError)
+"""What a full disk makes of a write: polars and safetensors have errors of their own."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_LITTLE = 64 * 1024
+"""With fewer free bytes than this a write that failed without a reason met a full disk."""
 
 
 def file_sha256(path: Path) -> str:
@@ -23,46 +43,150 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling folder that replaces the path when the block ends without error.
 
     The old content of the path is deleted then; the caller decides whether it may be. If the block
-    fails, nothing changes.
+    fails, nothing changes. At a kill or a power cut the path has the old or the new content; see
+    `recover` for systems that cannot exchange two folders.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written, e.g. because the disk is full.
     """
     path = path.resolve()  # a link is kept and its target replaced
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        new, old = work / "new", work / "old"
-        new.mkdir()
-        yield new
-        if path.exists():
-            path.rename(old)
-        try:
-            new.rename(path)
-        except BaseException:  # not even an interrupt may lose the old folder
-            if old.exists():
-                old.rename(path)
-            raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with _told(path):
+        _make_parents(path)
+        with _workspace(path) as work, _told(path):
+            new = work / _NEW
+            new.mkdir()
+            yield new
+            sync(new)
+            _put_in_place(new, path, work / _OLD)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling file that replaces the path when the block ends without error.
 
+    At a kill or a power cut the path has the old or the new content.
+
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, e.g. because the disk is full.
+    """
+    with _told(path), _workspace(path) as work, _told(path):
+        part = work / path.name
+        yield part
+        sync(part)
+        part.replace(path)
+        sync_entries(path.parent)
+
+
+def recover(path: Path) -> None:
+    """Undo a replacement of the folder that a kill ended halfway, and delete what it left behind.
+
+    Where two folders cannot be exchanged, a kill between the two renames leaves the path empty; the
+    old folder is put back. Folders that another process writes at the moment are left alone.
+    """
+    # In a folder of another user, what is there is what can be read.
+    with suppress(OSError), locked(path.parent):
+        _sweep(path)
+
+
+def sync(path: Path) -> None:
+    """Have the disk store a file, or a folder with everything in it.
+
+    Raises:
+        OSError: the disk is full or damaged.
+    """
+    if path.is_dir() and not path.is_symlink():
+        for entry in sorted(path.iterdir()):
+            sync(entry)
+    if not path.is_symlink():
+        sync_entries(path)
+
+
+def sync_entries(path: Path) -> None:
+    """Have the disk store a file, or the names that a folder holds but not what they stand for.
+
+    Raises:
+        OSError: the disk is full or damaged.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno == errno.EINVAL):  # some shares sync no folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _make_parents(path: Path) -> None:
+    """Make the folders above the path; each is known to the disk before the next."""
+    missing = [parent for parent in path.parents if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        sync_entries(parent.parent)
+
+
+def _put_in_place(new: Path, path: Path, old: Path) -> None:
+    """Move a synced folder to the path; what was there goes to its sibling, for deletion."""
+    work = new.parent
+    if not path.exists():
+        new.rename(path)
+    elif not exchange(new, path):
+        path.rename(old)
+        try:
+            sync_entries(work)
+            new.rename(path)
+        except BaseException:  # not even an interrupt may lose the old folder
+            old.rename(path)
+            raise
+    sync_entries(path.parent)
+    sync_entries(work)
+
+
+@contextmanager
+def _workspace(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside the path, locked while it is used, and delete it afterwards."""
+    with locked(path.parent):  # so that nobody sweeps the folder before it is locked
+        _sweep(path)
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_SUFFIX, dir=path.parent))
+        lock = locked(work)
+        lock.__enter__()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        lock.__exit__(None, None, None)
+
+
+def _sweep(path: Path) -> None:
+    """Delete the workspaces of processes that were killed; put back an old folder found there."""
+    for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
+        if not free_lock(work):
+            continue
+        if (work / _OLD).exists() and not path.exists():
+            (work / _OLD).rename(path)
+            sync_entries(path.parent)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Make one line of what can go wrong when the path is written.
+
+    Within a workspace too: once that is deleted, the disk is no longer full.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            part = Path(folder, path.name)
-            yield part
-            part.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        yield
+    except _WRITE_ERRORS as error:
+        raise InputError(f"{path}: cannot be written: {_reason(error, path)}") from error
+
+
+def _reason(error: Exception, path: Path) -> str:
+    text = str(getattr(error, "strerror", None) or error) or type(error).__name__
+    number = getattr(error, "errno", None)
+    if number in _FULL or os.strerror(errno.ENOSPC) in text:
+        return "the disk is full"
+    with suppress(OSError):
+        existing = next(parent for parent in path.parents if parent.exists())
+        if number is None and shutil.disk_usage(existing).free < _LITTLE:
+            return "the disk is full"  # numpy says only how many bytes it could write
+    return " ".join(text.split())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
-from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint
-from recsys.data.files import file_sha256, new_folder
+from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint, write_arrays
+from recsys.data.files import new_folder
+from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.row_rules import select_interactions
@@ -20,6 +20,8 @@ from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 600
+"""Seconds to wait for another process that prepares the same folder, often with the same data."""
 _NO_CONTENT = {"source", "mirror", "columns", "header"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
@@ -48,30 +50,33 @@ def write_dataset(
     fingerprint = dataset_fingerprint(content, arrays, tables)
     counts, dropped = count_rows(filtered, arrays, tables), dict(filtered.dropped)
     _warn_of_empty_parts(log, config, counts)
-    if previous is not None and (fingerprint, counts, dropped) == (
-        previous.fingerprint,
-        previous.counts,
-        previous.dropped,
-    ):
+    manifest = Manifest(
+        origin=log.origin,
+        log_fingerprint=log.fingerprint,
+        fingerprint=fingerprint,
+        settings=settings,
+        columns=log.columns,
+        ordered_by=log.ordered_by,
+        filtered_on="all rows, including validation and test targets",
+        counts=counts,
+        dropped=dropped,
+        files={},
+    )
+    if _same(previous, manifest):
         return
-    with new_folder(out) as folder:
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        for name, table in tables.items():
-            table.write_parquet(folder / f"{name}.parquet")
-        manifest = Manifest(
-            origin=log.origin,
-            log_fingerprint=log.fingerprint,
-            fingerprint=fingerprint,
-            settings=settings,
-            columns=log.columns,
-            ordered_by=log.ordered_by,
-            filtered_on="all rows, including validation and test targets",
-            counts=counts,
-            dropped=dropped,
-            files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
-        )
-        manifest.write(folder)
+    with sole_use(out, "prepares it", _PATIENCE):
+        if _same(Manifest.load_if_valid(out), manifest):  # another process prepared the same
+            return
+        with new_folder(out) as folder:
+            files = write_arrays(folder, arrays, tables)
+            manifest.model_copy(update={"files": files}).write(folder)
+
+
+def _same(previous: Manifest | None, manifest: Manifest) -> bool:
+    return previous is not None and (
+        (previous.fingerprint, previous.counts, previous.dropped)
+        == (manifest.fingerprint, manifest.counts, manifest.dropped)
+    )
 
 
 def _load(

@@ -18,13 +18,14 @@ from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
 from recsys.data.log import InteractionLog
-from recsys.data.manifest import MANIFEST, Manifest
+from recsys.data.manifest import Manifest
+from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
 from recsys.data.settings import LogWords, refuse_clashes, with_words
+from recsys.data.structure import open_arrays
 from recsys.data.tables import TableSource
 from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
@@ -32,11 +33,6 @@ TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
 """The column of the cuts at which a part of the split starts; the next one is its end."""
-_FILES = {
-    *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
-    *("users.parquet", "items.parquet"),
-}
-"""The files of every prepared dataset; interactions.parquet is optional."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,25 +70,14 @@ class PreparedDataset:
             InputError: it is not such a folder, has another format version, or a file was changed.
         """
         path = Path(path)
-        manifest = Manifest.read(path)
-        manifest.verify(path)
-        if missing := _FILES - manifest.files.keys():
-            raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
-        arrays = {
-            name.removesuffix(".npy"): np.load(path / name, mmap_mode="r", allow_pickle=False)
-            for name in manifest.files
-            if name.endswith(".npy")
-        }
-        return cls(
-            path=path,
-            manifest=manifest,
-            items=arrays["items"],
-            timestamps=arrays["timestamps"],
-            offsets=arrays["offsets"],
-            cuts=arrays["cuts"],
-            user_table=pl.read_parquet(path / "users.parquet"),
-            item_table=pl.read_parquet(path / "items.parquet"),
-        )
+        return Manifest.load(path, lambda manifest: cls._load(path, manifest))
+
+    @classmethod
+    def _load(cls, path: Path, manifest: Manifest) -> PreparedDataset:
+        """Map the files of a checked folder."""
+        arrays, users, items = open_arrays(path, manifest.files)
+        mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
+        return cls(path, manifest, *mapped, users, items)
 
     @property
     def num_users(self) -> int:
@@ -178,13 +163,16 @@ class PreparedDataset:
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
         """Return the targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 12 bytes per item. Advancing histories all differ: those of a user with n
-        targets and n earlier interactions have up to 2n² items.
+        Histories take 12 bytes per item, and twice as much for a moment. Advancing histories all
+        differ: those of a user with n targets and n earlier interactions have up to 2n² items.
 
         Args:
             part: the part of the split.
             request_time: if known, histories have the times of their targets, and targets at
                 different times have histories of their own.
+
+        Raises:
+            InputError: the histories need more memory than there is.
         """
         positions = self.target_positions(part)
         inside = positions[self.items[positions.targets] != PAD]
@@ -198,6 +186,11 @@ class PreparedDataset:
             differs[1:] |= np.diff(times) != 0
             request_times = times[differs]
         starts, ends = kept.starts[differs], kept.ends[differs]
+        check_memory(
+            24 * int((ends - starts).sum()),
+            f"{self.path}: the histories of the {len(kept.users):,} {part} targets",
+            "let the split choose fewer (targets: first), or freeze them (history: frozen)",
+        )
         return Holdout(
             users=kept.users,
             targets=self.items[kept.targets],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.files import new_folder
+from recsys.data.locks import sole_use
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
@@ -75,14 +77,28 @@ def fit(
         InputError: the experiment has other data settings than the dataset, the dataset has nothing
             to train on or to evaluate, the model cannot generate as many purchases as are held out,
             a feature that it reads is missing, the given candidates lack a target, the checkpoint
-            belongs to other settings or data, or ``out`` or the tracking store cannot be used.
+            belongs to other settings or data, another process trains into ``out``, or ``out`` or
+            the tracking store cannot be used.
         NotFirstProcess: the training has ended, and this is not the first process.
         Terminated: SIGTERM; run it again to resume.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
     if experiment.baseline is not None:
-        return fit_baseline_bundle(experiment, dataset, out)
+        with sole_use(out, "trains it"):
+            return fit_baseline_bundle(experiment, dataset, out)
     processes.join()
+    with sole_use(out, "trains it") if processes.is_first() else nullcontext():
+        return _fit(experiment, dataset, out, progress, fresh=fresh)
+
+
+def _fit(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    out: Path,
+    progress: Progress | None,
+    *,
+    fresh: bool,
+) -> Run:
     experiment = experiment.with_data(dataset.config)
     catalogue = Catalogue.of(experiment.model, dataset)
     dataset = catalogue.encoders.read(dataset)

@@ -89,7 +89,7 @@ class Results:
             table.save(folder / name)
 
     def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
-        """Log the files of the folder, all metrics and the costs.
+        """Log the files of the folder, all metrics and the costs, and sync them to the disk.
 
         Args:
             tracker: the open run.
@@ -108,6 +108,7 @@ class Results:
             tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
+        tracker.sync_files()
 
 
 @dataclass(frozen=True, slots=True)

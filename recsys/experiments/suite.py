@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
+from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baseline import baseline_settings, baselines_of, fit_baseline
@@ -55,7 +56,7 @@ def run_suite(
 
     Raises:
         InputError: a baseline is unknown, a dataset cannot be prepared, or the tracking store
-            cannot be used.
+            cannot be used; or another process runs the suite or one of its runs.
         KeyboardInterrupt: Ctrl-C; finished runs are kept.
     """
     for name in suite.baselines or ():
@@ -63,7 +64,7 @@ def run_suite(
             known = ", ".join(BASELINES)
             raise InputError(f"suite {suite.name}: baselines: {name!r}: must be one of {known}")
     runs: dict[str, list[str]] = {}
-    with new_progress() as progress:
+    with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
             protocol = suite.protocol(entry)
             steps = list(_steps(suite, entry, protocol, prepared(protocol), out))
@@ -115,7 +116,7 @@ def _run(step: _Step, progress: Progress) -> str | None:
     started = time.perf_counter()
     try:
         run_id = step.run(progress)
-    except CheckpointError:  # not skipped: trained epochs would be lost silently
+    except (CheckpointError, BusyError):  # not skipped: trained epochs would be lost silently
         raise
     except InputError as error:
         logger.warning("%s: skipped: %s", step.name, error)

@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 
 from recsys.config import Experiment, Range, Search, dump_experiment, flatten, parse_experiment
 from recsys.data.files import new_file
+from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
 from recsys.inference.catalogue import Catalogue
@@ -78,7 +79,7 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
 
     Raises:
         InputError: a field of the space is unknown, the experiment has other data settings than
-            the dataset, or no trial has finished.
+            the dataset, another process runs the search, or no trial has finished.
         KeyboardInterrupt: Ctrl-C before any trial has finished.
     """
     experiment = experiment.with_data(dataset.config)
@@ -87,7 +88,13 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         if name not in known:
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
-    study, storage = _study(experiment, dataset, search)
+    name = f"{experiment.name}-{_identity(experiment, dataset, search)[:8]}"
+    with sole_use(_database(experiment).with_name(name), "runs the search"):
+        return _tune(experiment, dataset, search, name)
+
+
+def _tune(experiment: Experiment, dataset: PreparedDataset, search: Search, name: str) -> Tuned:
+    study, storage = _study(experiment, name)
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users need to know
     done = len(study.get_trials(deepcopy=False, states=_DONE))
     left = None if search.trials is None else max(search.trials - done, 0)
@@ -114,18 +121,23 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     )
 
 
-def _study(
-    experiment: Experiment, dataset: PreparedDataset, search: Search
-) -> tuple[optuna.Study, str]:
-    """Open or create the study of this search, and return it with the URL of its storage."""
+def _identity(experiment: Experiment, dataset: PreparedDataset, search: Search) -> str:
     space = {f"space.{name}": str(values) for name, values in search.space.items()}
-    identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)
-    database = experiment.tracking.database or Path("mlflow.db").absolute()
+    return config_fingerprint(dataset, "tune", flatten(experiment) | space)
+
+
+def _database(experiment: Experiment) -> Path:
+    return experiment.tracking.database or Path("mlflow.db").absolute()
+
+
+def _study(experiment: Experiment, name: str) -> tuple[optuna.Study, str]:
+    """Open or create the study of this search, and return it with the URL of its storage."""
+    database = _database(experiment)
     database.parent.mkdir(parents=True, exist_ok=True)
     storage = f"sqlite:///{database.with_name('optuna.db')}"
     study = optuna.create_study(
         storage=storage,
-        study_name=f"{experiment.name}-{identity[:8]}",
+        study_name=name,
         pruner=optuna.pruners.MedianPruner(
             n_startup_trials=5, n_warmup_steps=experiment.training.max_epochs // 5
         ),
@@ -133,7 +145,9 @@ def _study(
         load_if_exists=True,
     )
     # A sampler with the same seed would repeat its earlier proposals.
-    study.sampler = optuna.samplers.TPESampler(seed=experiment.seed + len(study.trials))
+    study.sampler = optuna.samplers.TPESampler(
+        seed=(experiment.seed + len(study.trials)) % 2**32  # as large as numpy's may be
+    )
     return study, storage
 
 
@@ -169,7 +183,7 @@ def _search(
             epochs = candidate.training.max_epochs
             try:
                 _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
-            except ValueError as error:  # NaN scores: the training diverged
+            except InputError as error:  # diverged, or too large for the memory
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
             if curve.interrupted:

@@ -13,11 +13,13 @@ from recsys.config import Experiment, ModelConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.table import FeatureTable
 from recsys.data.histories import PAD
+from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.protocols import Model
+from recsys.model.size import count_weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +48,19 @@ class Catalogue:
         encoder = encoders.items
         return cls(num_items, encoders, None if encoder is None else encoder.encode(items))
 
+    def check_memory(self, config: ModelConfig, copies: int) -> None:
+        """Check that so many copies of a model's weights fit into the memory, before it is built.
+
+        Raises:
+            InputError: they do not.
+        """
+        parameters = count_weights(config, self.num_items)
+        check_memory(
+            copies * parameters * 4,
+            f"model: its {parameters:,} parameters, {copies} times in all,",
+            "choose a smaller embedding_dim, or narrower and fewer blocks",
+        )
+
     def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
@@ -56,7 +71,11 @@ class Catalogue:
         Args:
             config: the configuration of the model.
             interactions: the interactions of each item in training, by item token, PAD included.
+
+        Raises:
+            InputError: the model does not fit into the memory.
         """
+        self.check_memory(config, copies=1)
         encoders, dim = self.encoders, config.embedding_dim
         inputs = features = None
         if encoders.reads_inputs:

@@ -29,6 +29,10 @@ Ties = Literal["against_target", "item_id"]
 with item ids)."""
 
 
+class NotANumberError(InputError):
+    """A score is not a number."""
+
+
 @torch.inference_mode()
 def rank_targets(
     scorer: Scorer,
@@ -249,7 +253,7 @@ def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
             f"not {expected} torch.float32"
         )
     if scores.amax().isnan():  # the largest of numbers among which one is NaN
-        raise ValueError(f"{type(scorer).__name__}.score gave NaN")
+        raise NotANumberError(f"{type(scorer).__name__}.score gave NaN: did its training diverge?")
     return scores
 
 

@@ -69,7 +69,7 @@ class AttentionReportManifest(FolderManifest):
 
     noun: ClassVar[str] = "a folder of attention maps"
     remedy: ClassVar[str] = "inspect the model again"
-    current_version: ClassVar[int] = 1
+    current_version: ClassVar[int] = 2
 
     format: Literal["recsys.attention"] = "recsys.attention"
     format_version: int = current_version

@@ -9,7 +9,6 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -20,11 +19,12 @@ from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
-from recsys.config import Experiment, Section, dump_experiment, load_experiment
+from recsys.config import Experiment, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import MANIFEST, FolderManifest
+from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
+from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -33,43 +33,12 @@ from recsys.inference.scorer import Scorer
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Head, Model
+from recsys.serving.bundle_manifest import BundleManifest, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
-
-
-class ServingProtocol(Section):
-    """The rules that the model was trained under and recommends by."""
-
-    split: str
-    """The split, as `recsys.config` writes it."""
-    seen: Literal["filter", "allow"]
-    """Whether items of a user's history are filtered from recommendations."""
-    trained_on: TrainedOn
-    """The parts of the split that the weights were trained on."""
-
-
-class BundleManifest(FolderManifest):
-    """The manifest of a model bundle."""
-
-    noun: ClassVar[str] = "a model bundle"
-    remedy: ClassVar[str] = "train the model again"
-    current_version: ClassVar[int] = 1
-
-    format: Literal["recsys.bundle"] = "recsys.bundle"
-    format_version: int = current_version
-    dataset_fingerprint: str
-    """The fingerprint of the prepared dataset that the model was trained on."""
-    num_items: int
-    """Size of the catalogue, I."""
-    protocol: ServingProtocol
-    git_commit: str | None
-    """The commit of the code that trained the model; None if unknown."""
-    trained_until: int | None = None
-    """The time of the newest interaction that the weights were trained on, on the scale of the log;
-    None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +128,17 @@ class ModelBundle:
         path = Path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
-        manifest = BundleManifest.read(path)
-        manifest.verify(path)
+        return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
+
+    @classmethod
+    def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
+        """Load the files of a folder that was checked against its manifest."""
         experiment = load_experiment(path / _CONFIG) if _CONFIG in manifest.files else None
         answer = _WEIGHTS if experiment is None or experiment.baseline is None else _BASELINE
         if unlisted := {answer, _CONFIG, _ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
         assert experiment is not None  # noqa: S101 - it is listed
-        item_table = pl.read_parquet(path / _ITEMS)
+        item_table = read_own_table(path / _ITEMS, ("item_id", "count"))
         if len(item_table) != manifest.num_items:
             raise InputError(
                 f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
@@ -179,7 +151,7 @@ class ModelBundle:
         model = empty_model(experiment, item_table, manifest.num_items, encoders)
         _load_weights(model, path / _WEIGHTS)
         count_ensemble = (
-            CountEnsemble.load(path / _COUNT_ENSEMBLE)
+            CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
             if _COUNT_ENSEMBLE in manifest.files
             else None
         )
@@ -293,4 +265,8 @@ def _load_weights(model: Model, path: Path) -> None:
                 f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
                 f"{expected.get(name, 'unknown')}"
             )
+        if weights[name].dtype != (made := model.state_dict()[name].dtype):
+            raise InputError(f"{path}: weight {name!r} is {weights[name].dtype}, not {made}")
+        if weights[name].isnan().any():
+            raise InputError(f"{path}: weight {name!r} is not a number")
     model.load_state_dict(weights)

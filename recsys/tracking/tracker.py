@@ -7,6 +7,8 @@ import json
 import logging
 import subprocess
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +22,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
-from recsys.data.files import file_sha256
+from recsys.data.files import file_sha256, sync, sync_entries
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import Terminated
 from recsys.evaluation.candidates import Candidates
@@ -105,6 +107,19 @@ class Tracker:
                 self.client.log_artifacts(self.run_id, str(path), path.name)
             else:
                 self.client.log_artifact(self.run_id, str(path))
+
+    def sync_files(self) -> None:
+        """Have the disk store the artifacts of the run, if its store is a folder of this machine.
+
+        SQLite syncs its own file.
+        """
+        with self.log_store_errors():
+            uri = urllib.parse.urlparse(self.client.get_run(self.run_id).info.artifact_uri)
+            folder = Path(urllib.request.url2pathname(uri.path))
+            if uri.scheme in ("", "file") and folder.is_dir():
+                sync(folder)
+                for parent in list(folder.parents)[:3]:  # run, experiment, store
+                    sync_entries(parent)
 
     def end(self, status: str) -> None:
         """Close the run."""

@@ -12,8 +12,10 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from recsys.config import TrainingConfig
 from recsys.data.sharded_batches import ShardedBatches
 from recsys.evaluation.tables.rank import RankTable
+from recsys.inference.ranking import NotANumberError
 from recsys.training import processes
 from recsys.training.cost import matrix_speed
+from recsys.training.divergence import DivergedError, check_finite
 from recsys.training.module import TrainingModule
 from recsys.training.precision import working_dtype
 from recsys.training.state import (
@@ -165,6 +167,7 @@ class EpochRecorder(pl.Callback):
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
         self._module.sums.zero_()
         self._seconds_before = 0.0
+        check_finite(self._module.model, loss, len(self.curve.epochs) + 1, self._config)
         metrics = {"train/loss": loss / targets, **self._cost(seconds)}
         epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(metrics)
@@ -199,7 +202,11 @@ class EpochRecorder(pl.Callback):
         best, table = self.curve.best, None
         if self._validate is not None:
             started = time.perf_counter()
-            table = self._validate()
+            try:
+                table = self._validate()
+            except NotANumberError as error:
+                what = "a score is not a number"
+                raise DivergedError.of(what, epoch, self._config) from error
             metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
             metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
             metrics["epoch/valid_seconds"] = time.perf_counter() - started
@@ -234,6 +241,7 @@ class CheckpointCallback(pl.Callback):
         self._module = module
         self._recorder = recorder
         self._save_state = save
+        self._config = config
         self._interval = config.checkpoint_minutes * 60
         self._step = 0 if start is None else start.step
         self._batches = 0 if start is None else start.epoch.batches
@@ -272,6 +280,7 @@ class CheckpointCallback(pl.Callback):
     def _save(self, seconds: float) -> None:
         module = self._module
         loss, targets = processes.all_reduce_sum(module.sums).tolist()
+        check_finite(module.model, loss, len(self._recorder.curve.epochs) + 1, self._config)
         random = processes.all_gather(random_state())
         if processes.is_first():
             self._save_state(

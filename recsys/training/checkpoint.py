@@ -13,11 +13,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from recsys.data.files import new_file
+from recsys.data.seal import BLANK, DamagedError, check_seal, seal
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankProtocol, RankTable
 from recsys.training.state import Curve, EarlyDecay, PartialEpoch, TrainingState
 
-_HEADER = "recsys.checkpoint"
+_HEADER, _SEAL = "recsys.checkpoint", "recsys.seal"
 
 
 class CheckpointError(InputError):
@@ -50,7 +52,7 @@ class CheckpointFile:
     """All that decides the result of the run, by dotted name; values are JSON."""
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint atomically.
+        """Replace the checkpoint atomically; it holds its own SHA-256.
 
         Raises:
             CheckpointError: the file cannot be written.
@@ -68,13 +70,12 @@ class CheckpointFile:
         for name, curve in (("curve", state.curve), ("chosen", checkpoint.chosen)):
             header[name], parts = _dismantle(curve)
             tensors |= _prefixed(name, parts)
-        # A fixed name: the next process overwrites what a killed one left behind.
-        part = self.path.with_name(f".{self.path.name}.part")
         try:
-            save_file(tensors, part, metadata={_HEADER: json.dumps(header)})
-            part.replace(self.path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{self.path}: cannot be written: {error}") from error
+            with new_file(self.path) as part:
+                save_file(tensors, part, metadata={_HEADER: json.dumps(header), _SEAL: BLANK})
+                seal(part)
+        except InputError as error:
+            raise CheckpointError(str(error)) from error
 
     def read(self) -> Checkpoint | None:
         """Return the checkpoint of an interrupted run, or None if there is none.
@@ -85,10 +86,12 @@ class CheckpointFile:
         if not self.path.exists():
             return None
         try:
+            if not check_seal(self.path):
+                raise KeyError("it has no checksum")
             with safe_open(self.path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})[_HEADER])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, DamagedError) as error:
             raise CheckpointError(
                 f"{self.path}: cannot be read as a checkpoint: delete it to start over ({error})"
             ) from error

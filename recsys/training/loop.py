@@ -31,6 +31,7 @@ from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
+from recsys.training.divergence import warn_of_harm
 from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
 from recsys.training.process_memory import keep_freed_memory
@@ -39,6 +40,9 @@ from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
+
+_COPIES = 5
+"""Of the weights in training: themselves, their gradients, two moments, and the best so far."""
 
 
 def train(
@@ -73,7 +77,8 @@ def train(
         curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
-        InputError: no history has two items.
+        InputError: no history has two items; the model does not fit into the memory; or the
+            training diverged.
         KeyboardInterrupt: Ctrl-C before the end of the first epoch, without validation, or with
             several processes.
         Terminated: SIGTERM; a single process has saved its state.
@@ -109,6 +114,8 @@ def train(
             trainer = _trainer(config.precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
+            if processes.is_first():
+                warn_of_harm(recorder.curve, config, catalogue.num_items)
     model = module.model
     model.load_state_dict(recorder.curve.best_weights)
     return model.to(_device()).eval(), recorder.curve
@@ -125,6 +132,7 @@ def new_module(
 
     Seed torch before the call.
     """
+    catalogue.check_memory(experiment.model, _COPIES)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     return TrainingModule(
         catalogue.new_model(experiment.model, interactions),

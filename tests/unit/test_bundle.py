@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -12,9 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recsys.data.files import file_sha256
+from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset
+from recsys.data.renames import exchange
 from recsys.errors import InputError
+from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_manifest import BundleManifest
 
 
 @pytest.fixture
@@ -27,7 +33,10 @@ def sign(folder: Path, **changes: object) -> None:
     """Make the manifest fit the files again, with fields of it changed."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+    manifest |= changes
+    (folder / "manifest.json").write_text(
+        json.dumps(manifest | {"digest": manifest_digest(manifest)})
+    )
 
 
 def test_opening_a_bundle_gives_what_was_written(
@@ -130,7 +139,7 @@ def test_the_folder_of_a_run_stands_for_its_bundle(
 
 def test_another_format_version_is_refused(folder: Path) -> None:
     sign(folder, format_version=99)
-    with pytest.raises(InputError, match="format version 99, and this library reads 1"):
+    with pytest.raises(InputError, match="format version 99, and this library reads 2"):
         ModelBundle.open(folder)
 
 
@@ -188,3 +197,57 @@ def test_a_bundle_is_replaced_and_nothing_else_is(
         ModelBundle.write(precious, model, experiment, tiny_dataset, ("train",))
     assert {file.name for file in precious.iterdir()} == {"thesis.txt"}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bundle", "precious"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weight: weight.double(), "weight 'items.weight' is torch.float64, not torch.flo"),
+        (lambda weight: weight * math.nan, "weight 'items.weight' is not a number"),
+    ],
+)
+def test_weights_are_numbers_of_the_type_of_the_model(
+    change: Callable[[torch.Tensor], torch.Tensor], words: str, folder: Path
+) -> None:
+    weights = load_file(folder / "weights.safetensors")
+    save_file(
+        weights | {"items.weight": change(weights["items.weight"])}, folder / "weights.safetensors"
+    )
+    sign(folder)
+    with pytest.raises(InputError, match=words):
+        ModelBundle.open(folder)
+
+
+def test_a_bundle_that_is_replaced_while_it_is_read_is_read_again(
+    folder: Path, tiny_dot_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest and half of the files would be of one bundle, the rest of another."""
+    newer = shutil.copytree(tiny_dot_bundle.path, folder.with_name("newer"))
+    load = ModelBundle._load
+    calls = []
+
+    def replaced(path: Path, manifest: BundleManifest) -> ModelBundle:
+        calls.append(manifest.files["config.yaml"])
+        if len(calls) == 1:
+            assert exchange(newer, folder)
+        return load(path, manifest)
+
+    monkeypatch.setattr(ModelBundle, "_load", replaced)
+    opened = ModelBundle.open(folder)
+    assert len(set(calls)) == 2
+    assert opened.manifest.files == tiny_dot_bundle.manifest.files
+    assert isinstance(opened.model.head, DotProductHead)
+
+
+def test_a_damaged_manifest_does_not_keep_a_bundle_from_being_replaced(
+    folder: Path, tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    (folder / "manifest.json").write_bytes(b"")  # what a power cut can leave
+    with pytest.raises(InputError, match=r"not the manifest of a model .*; train the model again"):
+        ModelBundle.open(folder)
+    model, experiment = tiny_bundle.model, tiny_bundle.experiment
+    ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
+    (folder / "manifest.json").write_bytes(b"")
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists and is left alone"):
+        ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))

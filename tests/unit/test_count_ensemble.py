@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.pctm import PCTM, PCTMSettings
@@ -176,6 +180,54 @@ def test_a_file_that_is_no_count_ensemble_is_named(content: bytes, tmp_path: Pat
     file = tmp_path / "count_ensemble.safetensors"
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as a count"):
+        CountEnsemble.load(file)
+
+
+def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
+    matrix = count_ensemble().counts.log_counts
+    tensors = {
+        "offsets": matrix.indptr.astype(np.int64),
+        "columns": matrix.indices.astype(np.int32),
+        "values": matrix.data,
+        "log_popularity": count_ensemble().counts.log_popularity,
+    }
+    return tensors | {name: np.ascontiguousarray(change(tensors[name]))}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("columns", lambda a: np.append(a[:-1], np.int32(2**30)), "columns must be item tokens"),
+        ("columns", lambda a: np.append(a[:-1], np.int32(-1)), "columns must be item tokens"),
+        ("columns", lambda a: a[:-1], "columns need as many values"),
+        ("columns", lambda a: a.astype(np.int64), "columns must be one row of int32, not int64"),
+        ("values", lambda a: a.astype(np.float32), "values must be one row of float64"),
+        ("values", lambda a: np.append(a[:-1], np.nan), "values must be finite"),
+        ("values", lambda a: a[None], "values must be one row"),
+        ("offsets", lambda a: a[:-1], "offsets must be 7 for 5 items, not 6"),
+        ("offsets", lambda a: a[::-1], "offsets must ascend from 0 to"),
+        ("offsets", lambda a: np.append(a[:-1], 2**40), "offsets must ascend from 0 to"),
+        ("log_popularity", lambda a: a + np.inf, "log_popularity must be finite"),
+        ("log_popularity", lambda a: a[:-1], "offsets must be 6 for 4 items, not 7"),
+    ],
+)
+def test_an_index_outside_its_array_is_found_before_it_is_used(
+    name: str, change: Callable[[Any], Any], words: str, tmp_path: Path
+) -> None:
+    """scipy does not look: a column of 2**30 ended the process."""
+    file = tmp_path / "count_ensemble.safetensors"
+    count_ensemble().save(file)
+    with safe_open(file, framework="numpy") as opened:
+        metadata = opened.metadata()
+    save_file(forged(name, change), file, metadata)
+    with pytest.raises(InputError, match=f"cannot be read as a count ensemble: .*{words}"):
+        CountEnsemble.load(file)
+
+
+def test_weights_of_counts_are_finite(tmp_path: Path) -> None:
+    file = tmp_path / "count_ensemble.safetensors"
+    count_ensemble(weight=math.nan).save(file)
+    with pytest.raises(InputError, match="weights and settings must be finite"):
         CountEnsemble.load(file)
 
 

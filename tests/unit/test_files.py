@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from recsys.data.files import file_sha256, new_folder
+from recsys.data.files import file_sha256, new_file, new_folder, recover
+from recsys.data.renames import exchange
+from recsys.errors import InputError
 
 
 def fill(path: Path, text: str) -> None:
@@ -49,11 +54,98 @@ def test_an_interrupted_swap_restores_the_old_folder(
             raise KeyboardInterrupt
         return rename(self, target)
 
+    monkeypatch.setattr("recsys.data.files.exchange", lambda *_: False)  # as on an old file system
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(path, "new")
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
     assert (path / "a.txt").read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="no exchange of folders here")
+def test_two_folders_are_exchanged_in_one_step(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    if not exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("the file system of the tests cannot exchange two folders")
+    assert (tmp_path / "one" / "file").read_text() == "other"
+    assert (tmp_path / "other" / "file").read_text() == "one"
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "one", tmp_path / "none")
+
+
+def test_what_a_killed_writer_left_is_deleted_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    stale = tmp_path / ".out.abcdefgh.writing" / "new"
+    stale.mkdir(parents=True)
+    mine = tmp_path / ".out.backup.writing"  # seven letters: not ours
+    mine.mkdir()
+    with new_folder(tmp_path / "out") as live:
+        (live / "a.txt").write_text("live")
+        assert not stale.exists()
+        fill(tmp_path / "out", "another writer")
+        assert live.is_dir()
+    assert (tmp_path / "out" / "a.txt").read_text() == "live"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", mine.name}
+
+
+def test_a_kill_between_two_renames_is_undone(tmp_path: Path) -> None:
+    work = tmp_path / ".out.abcdefgh.writing"
+    for name in ("old", "new"):
+        (work / name).mkdir(parents=True)
+        (work / name / "a.txt").write_text(name)
+    recover(tmp_path / "out")
+    assert (tmp_path / "out" / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_new_parents_and_files(tmp_path: Path) -> None:
+    with new_file(tmp_path / "a.txt") as file:
+        file.write_text("one")
+        assert not (tmp_path / "a.txt").exists()
+    assert (tmp_path / "a.txt").read_text() == "one"
+    missing = pytest.raises(InputError, match=r"none/a\.txt: cannot be written: No such file")
+    with missing, new_file(tmp_path / "none" / "a.txt") as file:
+        file.write_text("one")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_all_is_synced_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of steps; tests/faults cuts the power of a real disk at each of them."""
+    steps: list[str] = []
+    fsync, rename, unlink = os.fsync, os.rename, os.unlink
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        same = [
+            path for path in (tmp_path, *tmp_path.rglob("*")) if path.stat().st_ino == found.st_ino
+        ]
+        steps.append(f"sync {same[0].name}")
+        fsync(descriptor)
+
+    def move(source: Path, target: Path) -> None:
+        steps.append(f"{Path(source).name} -> {Path(target).name}")
+        rename(source, target)
+
+    def delete(path: str, **options: Any) -> None:
+        steps.append(f"delete {Path(path).name}")
+        unlink(path, **options)
+
+    for text in ("old", "new"):
+        steps.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("recsys.data.files.exchange", lambda *_: False)
+            patch.setattr(os, "fsync", sync)
+            patch.setattr(os, "rename", move)
+            patch.setattr(os, "unlink", delete)
+            fill(tmp_path / "out", text)
+    work = steps[3].removeprefix("sync ")
+    assert steps == [
+        *("sync a.txt", "sync new", "out -> old", f"sync {work}", "new -> out"),
+        *(f"sync {tmp_path.name}", f"sync {work}", "delete a.txt"),
+    ]
 
 
 def test_checksum(tmp_path: Path) -> None:

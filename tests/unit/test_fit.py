@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.data.histories import Histories
+from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
 from recsys.experiments import headline
@@ -349,3 +351,16 @@ def test_a_gpu_trains_and_evaluates(
         tree["model"]["head"] = head
         run = fit(parse_experiment(tree), dataset, tmp_path / str(head["kind"]))
         assert run.test["ndcg_at_10"].mean >= 0
+
+
+def test_two_trainings_of_one_name_do_not_share_a_checkpoint(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    message = rf"out: in use: process {os.getpid()} on .*, which trains it since 2"
+    with sole_use(out, "trains it"), pytest.raises(BusyError, match=message):
+        fit(experiment, dataset, out)
+    assert not out.exists()
+    assert not (tmp_path / "mlflow.db").exists()
+    fit(experiment, dataset, out)
+    assert not (tmp_path / ".out.lock").exists()

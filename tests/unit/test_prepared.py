@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import polars as pl
 import pytest
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.data.files import file_sha256
 from recsys.data.log import read_log
+from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 
@@ -185,7 +188,7 @@ def test_other_settings_replace_it(dataset: PreparedDataset) -> None:
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("harm", ["truncate", "version", "delete"])
+@pytest.mark.parametrize("harm", ["truncate", "version", "delete", "manifest", "empty"])
 def test_a_damaged_or_old_dataset_is_replaced(harm: str, dataset: PreparedDataset) -> None:
     expected = dataset.items.tolist()
     damage(dataset.path, harm)
@@ -214,7 +217,7 @@ def test_a_full_disk_leaves_the_old_dataset(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(np, "save", save)
-    with pytest.raises(InputError, match="cannot be written: No space left on device"):
+    with pytest.raises(InputError, match="out: cannot be written: the disk is full"):
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
     assert PreparedDataset.open(dataset.path).num_users == 4
@@ -230,7 +233,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.iterdir())
 
 
-def damage(folder: Path, harm: str) -> None:
+def damage(folder: Path, harm: str) -> None:  # noqa: C901 - a list
     manifest = folder / "manifest.json"
     match harm:
         case "truncate":
@@ -242,6 +245,17 @@ def damage(folder: Path, harm: str) -> None:
             (folder / "cuts.npy").unlink()
         case "manifest":
             manifest.write_text(manifest.read_text()[:99])
+        case "empty":  # what a power cut can leave
+            manifest.write_text("")
+        case "flip":
+            manifest.write_text(manifest.read_text().replace('"rows_read": 10', '"rows_read": 90'))
+        case "outside":
+            tree = json.loads(manifest.read_text())
+            tree["files"] = {"../../etc/passwd": "0"} | tree["files"]
+            manifest.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}))
+        case "link":
+            (folder / "cuts.npy").unlink()
+            (folder / "cuts.npy").symlink_to("/proc/kmsg")  # reading it never ends
         case "other":
             manifest.write_text('{"name": "a web page"}')
         case "none":
@@ -252,9 +266,13 @@ def damage(folder: Path, harm: str) -> None:
     ("harm", "words"),
     [
         ("truncate", r"items\.npy: SHA-256 [0-9a-f]{64} is not [0-9a-f]{64} of manifest\.json"),
-        ("version", r"format version 0, and this library reads 1; prepare the dataset again"),
+        ("version", r"format version 0, and this library reads 2; prepare the dataset again"),
         ("delete", r"cuts\.npy: missing, though manifest\.json lists it"),
         ("manifest", r"manifest\.json: not the manifest of a prepared dataset"),
+        ("empty", r"manifest\.json: not the manifest .*; prepare the dataset again"),
+        ("flip", r"manifest\.json: the manifest was changed or is damaged; prepare the dataset"),
+        ("outside", r"manifest\.json: '\.\./\.\./etc/passwd' is not the name of a file in it"),
+        ("link", r"cuts\.npy: not a regular file, as manifest\.json lists it"),
         ("other", r"manifest\.json: not the manifest of a prepared dataset"),
         ("none", r"not a prepared dataset: it has no manifest\.json"),
     ],
@@ -271,9 +289,53 @@ def test_open_refuses_an_incomplete_list_of_files(dataset: PreparedDataset) -> N
     manifest = dataset.path / "manifest.json"
     tree = json.loads(manifest.read_text())
     del tree["files"]["cuts.npy"]
+    tree["digest"] = manifest_digest(tree)
     manifest.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"manifest\.json lists no cuts\.npy"):
         PreparedDataset.open(dataset.path)
+
+
+def forge(folder: Path, name: str, array: np.ndarray[Any, Any]) -> None:
+    """Replace an array, and make the manifest fit."""
+    np.save(folder / name, array)
+    manifest = folder / "manifest.json"
+    tree = json.loads(manifest.read_text())
+    tree["files"][name] = file_sha256(folder / name)
+    manifest.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("items", lambda a: a - 6, r"items\.npy: item tokens must be from 0 to \d, not -\d"),
+        ("items", lambda a: a + 2**20, r"items\.npy: item tokens must be from 0 to \d, not 1048"),
+        ("items", lambda a: a.astype(np.int64), r"items\.npy: must be int32 .*, not int64"),
+        (
+            "items",
+            lambda a: a[:, None],
+            r"items\.npy: must be int32 with 1 dim.*, not int32 with 2",
+        ),
+        ("timestamps", lambda a: a[:-1], r"timestamps\.npy: must have 10 times, not 9"),
+        ("timestamps", lambda a: a.astype(float), r"timestamps\.npy: must be int64"),
+        ("offsets", lambda a: a + 1, r"offsets\.npy: must go from 0 to 10, not from 1 to 11"),
+        ("offsets", lambda a: a[:-1], r"offsets\.npy: must have 5 offsets, not 4"),
+        ("offsets", lambda a: a[[0, 2, 1, 3, 4]], r"offsets\.npy: must ascend, not by -\d"),
+        ("cuts", lambda a: a[:, :2], r"cuts\.npy: must have the shape \(4, 3\), not \(4, 2\)"),
+        ("cuts", lambda a: a * 2**20, r"cuts\.npy: must ascend from 0 to \d, not \[\d+"),
+        ("cuts", lambda a: a[:, ::-1], r"cuts\.npy: must ascend from 0 to"),
+    ],
+)
+def test_open_refuses_arrays_that_do_not_fit(
+    name: str,
+    change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+    words: str,
+    dataset: PreparedDataset,
+) -> None:
+    """The checksums fit: only the structure says that an index would leave its array."""
+    forge(dataset.path, f"{name}.npy", change(np.load(dataset.path / f"{name}.npy")))
+    with pytest.raises(InputError, match=words) as caught:
+        PreparedDataset.open(dataset.path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.realdata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Collection
 from dataclasses import asdict, fields
@@ -12,10 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 from recsys.data.files import new_file
+from recsys.data.seal import BLANK, check_seal, seal
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+logger = logging.getLogger(__name__)
+
+_SEAL = "recsys.seal"
+_READ_ERRORS = (OSError, pl.exceptions.PolarsError, json.JSONDecodeError, UnicodeDecodeError)
 
 P = TypeVar("P", bound="DataclassInstance")
 
@@ -23,7 +30,7 @@ P = TypeVar("P", bound="DataclassInstance")
 def save_table(
     path: str | os.PathLike[str], noun: str, frame: pl.DataFrame, protocol: DataclassInstance
 ) -> None:
-    """Write one Parquet file atomically, with the protocol in its key-value metadata.
+    """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata.
 
     Args:
         path: the file.
@@ -34,8 +41,10 @@ def save_table(
     Raises:
         InputError: the file cannot be written.
     """
+    metadata = {_key(noun): json.dumps(asdict(protocol)), _SEAL: BLANK}
     with new_file(Path(path)) as file:
-        frame.write_parquet(file, metadata={_key(noun): json.dumps(asdict(protocol))})
+        frame.write_parquet(file, metadata=metadata)
+        seal(file)
 
 
 def load_table(
@@ -50,15 +59,18 @@ def load_table(
         protocol: the dataclass of its protocol.
 
     Raises:
-        InputError: the file cannot be read, or is not such a table.
+        InputError: the file cannot be read, is damaged, or is not such a table.
     """
     try:
+        if not check_seal(Path(path)):
+            logger.warning("%s: written before tables had checksums, and not checked", path)
         metadata = pl.read_parquet_metadata(Path(path))
         frame = pl.read_parquet(Path(path))
+        tree = json.loads(metadata.get(_key(noun), "{}"))
     # A damaged Parquet page can make polars panic instead of raising.
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(f"{path}: cannot read the {noun}: {error}") from error
-    tree = json.loads(metadata.get(_key(noun), "{}"))
+    except (*_READ_ERRORS, pl.exceptions.PanicException) as error:
+        found = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot read the {noun}: {found}") from error
     names = {field.name for field in fields(protocol)}
     missing = (names - set(tree)) | (set(columns) - set(frame.columns))
     if missing:

@@ -1,0 +1,63 @@
+"""The size of a model, counted from its config before anything is built."""
+
+from __future__ import annotations
+
+from recsys.config import (
+    FactorisationMachineConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    MixtureOfLogits,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TargetAttention,
+    TransformerConfig,
+)
+
+
+def count_weights(config: ModelConfig, num_items: int) -> int:
+    """Count the matrices of a model: nearly all of its weights, without biases, norms and features.
+
+    Args:
+        config: the configuration of the model.
+        num_items: the number of items, I.
+    """
+    dim = config.embedding_dim
+    items = (num_items + 1) * dim
+    if isinstance(config, FactorisationMachineConfig):
+        return 3 * items  # as a candidate, as the last item, and as one of all
+    positions = 0 if config.positions in ("rotary", "none") else config.max_sequence_length * dim
+    return items + positions + _blocks(config) + _head(config)
+
+
+def _blocks(
+    config: NextItemConfig | MaskedItemConfig | HSTUConfig | SequenceToSequenceConfig,
+) -> int:
+    if isinstance(config, HSTUConfig):
+        return config.num_blocks * 5 * config.embedding_dim**2
+    if isinstance(config, SequenceToSequenceConfig):
+        encoder = config.num_encoder_blocks * (_attention(config) + _feed_forward(config))
+        return encoder + config.num_decoder_blocks * (
+            2 * _attention(config) + _feed_forward(config)
+        )
+    return config.num_blocks * (_attention(config) + _feed_forward(config))
+
+
+def _attention(config: TransformerConfig) -> int:
+    return 4 * config.embedding_dim**2 * (config.num_heads if config.wide_heads else 1)
+
+
+def _feed_forward(config: TransformerConfig) -> int:
+    maps = 3 if config.activation == "swiglu" else 2
+    return maps * config.embedding_dim * config.feed_forward_dim
+
+
+def _head(
+    config: NextItemConfig | MaskedItemConfig | HSTUConfig | SequenceToSequenceConfig,
+) -> int:
+    head = getattr(config, "head", None)
+    if isinstance(head, TargetAttention):
+        return 3 * config.embedding_dim * head.num_heads * head.head_dim
+    if isinstance(head, MixtureOfLogits):
+        return 2 * config.embedding_dim * head.components * head.component_dim
+    return 0

@@ -1,0 +1,45 @@
+"""The manifest of a model bundle: what it was trained on, and the rules that it recommends by."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Literal
+
+from recsys.config import Section
+from recsys.data.manifest import FolderManifest
+from recsys.data.prepared import TrainedOn
+
+
+class ServingProtocol(Section):
+    """The rules that the model was trained under and recommends by."""
+
+    split: str
+    """The split, as `recsys.config` writes it."""
+    seen: Literal["filter", "allow"]
+    """Whether items of a user's history are filtered from recommendations."""
+    trained_on: TrainedOn
+    """The parts of the split that the weights were trained on."""
+
+
+class BundleManifest(FolderManifest):
+    """The manifest of a model bundle."""
+
+    noun: ClassVar[str] = "a model bundle"
+    remedy: ClassVar[str] = "train the model again"
+    current_version: ClassVar[int] = 2
+    own_names: ClassVar[re.Pattern[str]] = re.compile(
+        r"(weights|baseline|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
+    )
+
+    format: Literal["recsys.bundle"] = "recsys.bundle"
+    format_version: int = current_version
+    dataset_fingerprint: str
+    """The fingerprint of the prepared dataset that the model was trained on."""
+    num_items: int
+    """Size of the catalogue, I."""
+    protocol: ServingProtocol
+    git_commit: str | None
+    """The commit of the code that trained the model; None if unknown."""
+    trained_until: int | None = None
+    """The time of the newest interaction that the weights were trained on, on the scale of the log;
+    None if unknown."""

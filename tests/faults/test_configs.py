@@ -1,0 +1,124 @@
+"""Configs that no one meant: each ends in one line, soon, and with little memory."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.config import Experiment, load_experiment, load_search, load_suite, parse_experiment
+from recsys.errors import InputError
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
+)
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "more than 100,000 values"),
+        (MERGED, "more than 100,000 values"),
+        ("a: &a [*a]", "an alias contains itself"),
+        ("[" * 3000, "nested deeper than 50 levels"),
+        ("- " * 3000 + "x", "nested deeper than 50 levels"),
+        ("seed: 2020-13-45", "a value does not fit its type: month must be in 1..12"),
+        ("seed: !!int abc", "a value does not fit its type"),
+        ("seed: !!bool abc", "a value does not fit its type"),
+        ("seed: !!timestamp abc", "a value does not fit its type"),
+        ("seed: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("seed: 1\nseed: 2", "line 2: 'seed' is given twice"),
+        ("model: {dropout: 0.1, dropout: 0.2}", "line 1: 'dropout' is given twice"),
+        ("{[a]: 1}", "unhashable"),
+        ("1: 2", "1: keys should be strings"),
+        ("a: \x07", "not allowed"),
+        (f"seed: {'9' * 400}", "seed: input should be less than or equal to 9223372036854775807"),
+        (f"seed: {'9' * 5000}", "a value does not fit its type"),
+        (f"seed: 0x{'f' * 5000}", "seed: input should be less than or equal to"),
+        ("x" * 300_000, "longer than 262,144 characters"),
+        (f"{'k' * 900}: 1", "kkk…"),
+        (f"name: {'n' * 10_000}/", "name: string should match pattern"),
+        ("\n".join(f"k{n}: 1" for n in range(500)), "; and 490 more"),
+        ('"\\e[2J": 1', "?[2J: unknown key"),
+    ],
+)
+def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    started = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        load_experiment(file)
+    message = str(caught.value)
+    assert words in message
+    assert message.isprintable()
+    assert len(message) < 4_000
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("model.dropout=[", "model.dropout={", "seed=2020-13-45", "seed=!!int abc", "seed=2**70"),
+        *(f"seed={2**70}", f"seed={'9' * 400}", "seed=-1", "seed=.nan", "seed=[[[[", "=", "a..b="),
+        *("model.embedding_dim=1000000000", "model.head.head_dim=1e9", "model.num_blocks=1e9"),
+        *("model.max_sequence_length=1000000000", "model.num_heads=0", "model.dropout=.nan"),
+        *("model.head.half_life=.inf", "model.head.half_life=-.inf", "model.feed_forward_dim=1e99"),
+        *("training.learning_rate=.inf", "training.learning_rate=.nan", "training.max_epochs=1e30"),
+        *(
+            "training.gradient_clip=.inf",
+            "training.weight_decay=.inf",
+            "training.batch_tokens=1e30",
+        ),
+        *("training.checkpoint_minutes=.inf", "training.patience=0", "evaluation.cutoffs=[1e30]"),
+        *("training.loss={kind: bce, num_negatives: 1e30}", "count_ensemble.weights=[.inf]"),
+        *("model.head={kind: cosine, temperature: .inf}", "data.session_gap=1e30"),
+        *("model.head={kind: [1]}", "model=[1]", "model.kind={}", "data.split={kind: {}}"),
+        f"data.split={{kind: global_time, test_from: {'9' * 400}}}",
+        "data.split={kind: global_time, test_from: .inf}",
+        "data.split={kind: backtest, folds: 1000000000000}",
+        "data.min_user_interactions=1e30",
+    ],
+)
+def test_odd_overrides_end_in_one_line(override: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({}, [override])
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+
+
+KEYS = st.sampled_from([*Experiment.model_fields, "kind", "head", "loss", "split", "x", "<<", "1"])
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates()
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(KEYS, TREES, max_size=4))
+def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object]) -> None:
+    try:
+        assert isinstance(parse_experiment(tree), Experiment)
+    except InputError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
+
+
+@given(st.text(alphabet="ab:-[]{}&*!<>|'\"?,#%@`~ \n\t01.e", max_size=60))
+def test_any_text_is_a_config_or_an_input_error(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "config.yaml")
+        file.write_text(text)
+        for load in (load_experiment, load_search, load_suite):
+            try:
+                load(file)
+            except InputError as error:
+                assert "\n" not in str(error)  # noqa: PT017 - either outcome is right

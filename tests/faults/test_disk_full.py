@@ -1,0 +1,86 @@
+"""A disk that is full: one line that says so, with the path, and the old content is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from recsys.data.files import new_file, new_folder
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.state import Curve, PartialEpoch, TrainingState
+
+ROWS = 400_000
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "recsys-test", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs root and the right to mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def write_log(path: Path) -> None:
+    log = pl.DataFrame({"user_id": np.arange(ROWS) // 4, "item_id": np.arange(ROWS) % 9})
+    prepare(log.with_columns(timestamp=pl.int_range(ROWS)), out=path)
+
+
+def write_text(path: Path) -> None:
+    with new_file(path) as file:
+        file.write_bytes(bytes(2 << 20))
+
+
+def write_array(path: Path) -> None:
+    with new_folder(path) as folder:
+        np.save(folder / "a.npy", np.zeros(1 << 20))
+
+
+def write_table(path: Path) -> None:
+    chance = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            name: chance.integers(0, 2**31, ROWS)
+            for name in ("user", "target", "rank", "history_length")
+        }
+    )
+    RankTable(frame, RankProtocol("test", 500, "filter", "against_target", 0)).save(path)
+
+
+def write_checkpoint(path: Path) -> None:
+    weights = {"items": torch.randn(ROWS, 2)}
+    state = TrainingState(weights, {}, torch.zeros(1, 1), 1, PartialEpoch(), Curve())
+    CheckpointFile(path, {}).write(Checkpoint("run", 1.0, state))
+
+
+@pytest.mark.parametrize(
+    "write", [write_log, write_text, write_array, write_table, write_checkpoint]
+)
+def test_a_full_disk_is_named(write: Callable[[Path], None], small: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        write(small / "out")
+    assert str(caught.value) == f"{small / 'out'}: cannot be written: the disk is full"
+    assert not [path for path in small.iterdir() if path.name != ".out.lock"]
+
+
+def test_the_old_dataset_is_kept(small: Path) -> None:
+    log = pl.DataFrame({"user_id": [1] * 4, "item_id": [1, 2, 3, 1], "timestamp": range(4)})
+    prepare(log, out=small / "out")
+    with pytest.raises(InputError, match="the disk is full"):
+        write_log(small / "out")
+    assert PreparedDataset.open(small / "out").num_users == 1

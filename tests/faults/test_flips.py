@@ -1,0 +1,112 @@
+"""Flipped bits, cut ends and added bytes in every file that the library reads again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.state import Curve, PartialEpoch, TrainingState
+
+FLIPS = 60
+"""Per file; any number finds the same in the long run."""
+
+
+def damages(content: bytes, chance: random.Random) -> Iterator[bytes]:
+    for _ in range(FLIPS):
+        flipped = bytearray(content)
+        flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        yield bytes(flipped)
+    for cut in (0, 1, len(content) // 2, len(content) - 1):
+        yield content[:cut]
+    yield content + b"\0"
+
+
+def assert_refused_or_equal(path: Path, read: Callable[[], object], expected: object) -> int:
+    """Damage a file in many ways; return how often that was found."""
+    content, found = path.read_bytes(), 0
+    for damaged in damages(content, random.Random(0)):  # noqa: S311 - no secret
+        path.write_bytes(damaged)
+        try:
+            value, message = read(), ""
+        except InputError as error:
+            value, message = expected, str(error)
+        found += bool(message)
+        assert value == expected
+        assert "\n" not in message
+        assert not message or str(path.parent) in message
+    path.write_bytes(content)
+    assert read() == expected
+    return found
+
+
+def test_rank_tables(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "user": np.arange(500),
+            "target": np.arange(1, 501, dtype=np.int32),
+            "rank": np.arange(500) % 7 + 1,
+            "history_length": np.full(500, 3, dtype=np.int32),
+        }
+    )
+    table = RankTable(frame, RankProtocol("test", 500, "filter", "against_target", 0))
+    path = tmp_path / "ranks.parquet"
+    table.save(path)
+
+    def read() -> tuple[object, object]:
+        loaded = RankTable.load(path)
+        return loaded.protocol, loaded.frame.rows()
+
+    assert assert_refused_or_equal(path, read, read()) >= FLIPS
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    weights = {"items": torch.randn(50, 8), "bias": torch.randn(3), "step": torch.tensor(7.0)}
+    state = TrainingState(
+        weights,
+        {name: value * 0 for name, value in weights.items()},
+        torch.arange(16, dtype=torch.uint8)[None],
+        12,
+        PartialEpoch(3, 1.5, 40, 2.0),
+        Curve([{"train/loss": 2.0}]),
+    )
+    file = CheckpointFile(tmp_path / "run.checkpoint", {"seed": 0})
+    file.write(Checkpoint("run", 1.0, state))
+
+    def read() -> object:
+        found = file.read()
+        assert found is not None
+        kept = {name: value.tolist() for name, value in found.state.weights.items()}
+        return found.run_id, found.state.step, found.state.epoch, kept
+
+    assert assert_refused_or_equal(file.path, read, read()) >= FLIPS
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "items.npy", "cuts.npy", "items.parquet"])
+def test_datasets(name: str, tmp_path: Path) -> None:
+    log = pl.DataFrame(
+        [(user, item, time) for user in "abcdef" for time, item in enumerate("qrstuv")],
+        schema=["user_id", "item_id", "timestamp"],
+        orient="row",
+    )
+    path = prepare(log, out=tmp_path / "data").path
+
+    def read() -> object:
+        found = PreparedDataset.open(path)
+        arrays = found.items, found.timestamps, found.offsets, found.cuts
+        manifest = found.manifest.model_dump()
+        return manifest, found.item_table.rows(), [array.tolist() for array in arrays]
+
+    assert assert_refused_or_equal(path / name, read, read()) >= 0.7 * FLIPS
+    prepare(log, out=path)
+    shutil.rmtree(path)

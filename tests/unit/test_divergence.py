@@ -1,0 +1,70 @@
+"""A training that diverges ends in one line, and leaves no checkpoint that diverges again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recsys.config import Experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset
+from recsys.data.sequence_batch import SequenceBatch
+from recsys.errors import InputError
+from recsys.experiments.fit import fit
+from recsys.training.checkpoint import CheckpointFile
+from recsys.training.module import TrainingModule
+
+
+def experiment(folder: Path, *settings: str) -> Experiment:
+    tree = {
+        "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
+        "training": {"max_epochs": 3, "batch_tokens": 4, "warmup_steps": 0, "precision": "float32"},
+        "evaluation": {"cutoffs": [5]},
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+    }
+    return parse_experiment(tree, settings)
+
+
+def test_an_absurd_learning_rate_ends_in_one_line(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    settings = "training.learning_rate=1e30", "training.checkpoint_minutes=0"
+    with pytest.raises(InputError) as caught:
+        fit(experiment(tmp_path, *settings), tiny_dataset, tmp_path / "out")
+    message = str(caught.value)
+    assert message.startswith("training diverged in epoch 1: ")
+    assert message.endswith(
+        "with training.learning_rate=1e+30: choose a lower one, and start over with --fresh"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_checkpoint_is_written_after_the_loss_was_not_finite(
+    tiny_dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run starts where the loss was finite, and succeeds."""
+    train, steps = TrainingModule.training_step, iter(range(100))
+
+    def broken(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        loss = train(self, batch, batch_idx)
+        if next(steps) == 2:
+            self.sums += torch.nan
+        return loss
+
+    given = experiment(tmp_path, "training.checkpoint_minutes=0", "name=broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", broken)
+        with pytest.raises(InputError, match=r"diverged in epoch \d: the loss is nan"):
+            fit(given, tiny_dataset, tmp_path / "out")
+    assert (tmp_path / "out.checkpoint").exists()
+    run = fit(given, tiny_dataset, tmp_path / "out")
+    assert run.test["ndcg_at_5"].mean >= 0
+    assert CheckpointFile(tmp_path / "out.checkpoint", {}).read() is None
+
+
+def test_a_rate_that_only_harms_is_said(
+    tiny_dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(experiment(tmp_path, "training.learning_rate=50"), tiny_dataset, tmp_path / "out")
+    assert "is above that of a uniform guess, 1.61: training.learning_rate=50 may" in caplog.text
