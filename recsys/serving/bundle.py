@@ -6,6 +6,7 @@ It holds a trained model, or a baseline that no model beats.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
@@ -36,6 +34,7 @@ from recsys.model.protocols import Head, Model
 from recsys.serving.bundle_manifest import BundleManifest, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
+from recsys.serving.weights import load_weights, save_weights
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
@@ -97,7 +96,7 @@ class ModelBundle:
             if isinstance(answer, FittedBaseline):
                 save_baseline(answer, folder / _BASELINE)
             else:
-                save_file(_weights(answer), folder / _WEIGHTS)
+                save_weights(answer, folder / _WEIGHTS)
             if count_ensemble is not None:
                 count_ensemble.save(folder / _COUNT_ENSEMBLE)
             encoders.save(folder)
@@ -149,7 +148,7 @@ class ModelBundle:
             return cls(path, manifest, experiment, None, item_table, baseline=baseline)
         encoders = Encoders.load(path, experiment.model)
         model = empty_model(experiment, item_table, manifest.num_items, encoders)
-        _load_weights(model, path / _WEIGHTS)
+        load_weights(model, path / _WEIGHTS)
         count_ensemble = (
             CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
             if _COUNT_ENSEMBLE in manifest.files
@@ -191,6 +190,38 @@ class ModelBundle:
                 "by dot products alone, so a second stage would not change the ranking"
             )
         return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
+
+    @property
+    def report(self) -> Path:
+        """The page of the automatic run that trained the model, beside the bundle.
+
+        Raises:
+            InputError: there is none: the model was trained in another way, or copied.
+        """
+        page = self.path.with_name("report.html")
+        if not page.is_file():
+            raise InputError(
+                f"{page}: no such page: recsys.fit(log) and recsys run LOG write it beside the "
+                "bundle"
+            )
+        return page
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Copy the files of the bundle to another folder, atomically; a bundle there is replaced.
+
+        Raises:
+            InputError: the bundle has items that were added after training, the path holds
+                something else, or it cannot be written.
+        """
+        if len(self.item_table) != self.manifest.num_items:
+            raise InputError(f"{self.path}: items were added after training: they cannot be saved")
+        path = Path(path)
+        if path.resolve() == self.path.resolve():
+            return
+        BundleManifest.previous(path)
+        with new_folder(path) as folder:
+            for name in (*self.manifest.files, MANIFEST):
+                shutil.copyfile(self.path / name, folder / name)
 
     @property
     def num_items(self) -> int:
@@ -246,27 +277,3 @@ def model_scorer(
     """Return the scorer of a model, with another head or a count ensemble if given."""
     scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
-
-
-def _weights(model: Model) -> dict[str, Tensor]:
-    return {name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()}
-
-
-def _load_weights(model: Model, path: Path) -> None:
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise InputError(
-                f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
-                f"{expected.get(name, 'unknown')}"
-            )
-        if weights[name].dtype != (made := model.state_dict()[name].dtype):
-            raise InputError(f"{path}: weight {name!r} is {weights[name].dtype}, not {made}")
-        if weights[name].isnan().any():
-            raise InputError(f"{path}: weight {name!r} is not a number")
-    model.load_state_dict(weights)

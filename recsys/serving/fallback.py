@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import Histories
+from recsys.errors import InputError
 from recsys.inference.allowed_items import AllowedItems
 from recsys.inference.ranking import Seen
 from recsys.inference.scorer import Scorer
@@ -89,3 +90,15 @@ def answer_table(
             "source": pl.Series(sources, dtype=pl.String).gather(rows),
         }
     )
+
+
+def seen_policy(bundle: ModelBundle, seen: Seen | None) -> Seen:
+    """Return the given policy for seen items, or that of training.
+
+    Raises:
+        InputError: it is neither "filter" nor "allow".
+    """
+    seen = seen or bundle.manifest.protocol.seen
+    if seen not in ("filter", "allow"):
+        raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
+    return seen

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.candidates import Candidates, RawCandidates, allowed_items
 from recsys.serving.explain import explain
-from recsys.serving.fallback import answer_table, scorer_of
+from recsys.serving.fallback import answer_table, scorer_of, seen_policy
 from recsys.serving.generate import generate
 from recsys.serving.ids import RequestTime, known_tokens
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
@@ -133,7 +134,7 @@ class Recommender:
                 or the model has no target attention; the model reads times and gets none; see
                 `read_histories`.
         """
-        seen = self._seen(seen)
+        seen = seen_policy(self.bundle, seen)
         allowed = allowed_items(allow, deny, self._columns, self.bundle.vocabulary)
         if retrieve is not None and retrieve < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
@@ -215,7 +216,7 @@ class Recommender:
             InputError: the model has no decoder or cannot generate so many; a candidate is not in
                 the catalogue; see `read_histories`.
         """
-        seen = self._seen(seen)
+        seen = seen_policy(self.bundle, seen)
         tokens = None
         if candidates is not None:
             if not len(candidates):
@@ -237,10 +238,8 @@ class Recommender:
         """Find the items with the most similar embeddings: see `similar_items`."""
         return similar_items(self.bundle, item, k)
 
-    def embeddings(self, of: Literal["items"] = "items") -> pl.DataFrame:
+    def item_embeddings(self) -> pl.DataFrame:
         """Return item_id and embedding, an array of D float32: see `item_embeddings`."""
-        if of != "items":
-            raise InputError(f"embeddings: of 'items', not {of!r}")
         return item_embeddings(self.bundle)
 
     def explain(
@@ -280,12 +279,13 @@ class Recommender:
         """Return the attention weights of each block and head for a history: see `inspect`."""
         return inspect(self.bundle, history, items=items, n=n, at=at)
 
-    def _seen(self, seen: Seen | None) -> Seen:
-        """Return the given policy, or that of training."""
-        seen = seen or self.bundle.manifest.protocol.seen
-        if seen not in ("filter", "allow"):
-            raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
-        return seen
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Copy the bundle: see `ModelBundle.copy_to`."""
+        self.bundle.copy_to(path)
+
+    def report(self) -> Path:
+        """Return the page that `recsys.fit` wrote: see `ModelBundle.report`."""
+        return self.bundle.report
 
     @property
     def _columns(self) -> Columns:
