@@ -6,6 +6,7 @@ logs of several kinds (docs/automatic.md has the measurements) and never reads a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,16 @@ _SPARSE, _DENSE = 40, 100
 """Interactions per item below which embeddings overfit soon, and above which they hardly do."""
 _FULL_SOFTMAX_ITEMS = 60_000
 """The largest catalogue whose full softmax is worth its cost on a CPU."""
+_STEPS_PER_PASS = 128
+_DENSE_ORDER = (
+    *("hstu", "target-attention-average", "gated-rotary", "target-attention"),
+    *("gated-target-attention", "dot-product"),
+)
+_SPARSE_ORDER = (
+    *("dot-product", "target-attention", "hstu", "gated-rotary"),
+    *("target-attention-average", "gated-target-attention"),
+)
+"""The kinds of model, those first that won on logs with many, or few, interactions per item."""
 _FIELDS = {"fast": 2, "balanced": 4, "best": 6}
 """The number of kinds of model that a preset races."""
 
@@ -55,6 +66,8 @@ class Candidate:
 
     name: str
     description: str
+    cost: float
+    """Time of a step, in steps of the dot product, about: it decides how many can be raced."""
     experiment: Experiment
 
 
@@ -76,7 +89,8 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
         dim = 48
     density = facts.interactions_per_item
     dropout = 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
-    tokens = max(512, min(12_800, 1 << (max(facts.interactions, 1) // 128).bit_length()))
+    tokens = 2 ** round(math.log2(max(facts.interactions, 1) / _STEPS_PER_PASS))
+    tokens = max(512, min(8192, tokens))
     choices = [
         Choice(
             "model.max_sequence_length",
@@ -92,7 +106,7 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
         Choice(
             "training.batch_tokens",
             str(tokens),
-            "a hundred steps per pass where possible",
+            f"about {_STEPS_PER_PASS} steps per pass over the log where possible",
         ),
         Choice("training.learning_rate", "0.004", "with a decay at the end"),
     ]
@@ -125,32 +139,39 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     half_life = 50 if facts.repeat_share >= REPEATS else 3
     times = "past" if facts.has_times else "none"
     hstu = {**common, "kind": "hstu", "times": times, "head": {"kind": "dot_product"}}
-    kinds: dict[str, tuple[str, dict[str, Any]]] = {
-        "target-attention": (
-            "SASRec's encoder with target attention, summed over the history",
-            {**transformer, "head": {**pooled, "half_life": half_life}},
-        ),
+    kinds = {
         "hstu": (
+            1.1,
             "HSTU blocks" + (" that read the times between interactions" * facts.has_times),
             hstu,
         ),
-        "target-attention-average": (
-            "SASRec's encoder with target attention, averaged over the history",
-            {**transformer, "head": averaged},
+        "target-attention": (
+            2.5,
+            "SASRec's encoder with target attention, summed over the history",
+            {**transformer, "head": {**pooled, "half_life": half_life}},
         ),
         "gated-rotary": (
+            1.2,
             "gated blocks with rotary positions, dot product",
             {**gated, "head": {"kind": "dot_product"}},
         ),
+        "target-attention-average": (
+            3.5,
+            "SASRec's encoder with target attention, averaged over the history",
+            {**transformer, "head": averaged},
+        ),
         "dot-product": (
+            1.0,
             "SASRec: encoder and dot product",
             {**transformer, "head": {"kind": "dot_product"}},
         ),
         "gated-target-attention": (
+            2.7,
             "gated blocks with rotary positions and target attention",
             {**gated, "head": {**pooled, "half_life": half_life}},
         ),
     }
+    order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     training: dict[str, Any] = {
         "learning_rate": float(values["training.learning_rate"]),
         "batch_tokens": int(values["training.batch_tokens"]),
@@ -161,13 +182,14 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     return [
         Candidate(
             kind,
-            description,
+            kinds[kind][1],
+            kinds[kind][0],
             Experiment.model_validate(
                 {
                     "name": plan.name,
                     "seed": plan.seed,
                     "data": data,
-                    "model": model,
+                    "model": kinds[kind][2],
                     "training": training,
                     "count_ensemble": {},
                     "evaluation": {"seen": choose_seen(facts).value},
@@ -175,5 +197,5 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
                 }
             ),
         )
-        for kind, (description, model) in list(kinds.items())[: _FIELDS[plan.preset]]
+        for kind in order[: _FIELDS[plan.preset]]
     ]

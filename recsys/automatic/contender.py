@@ -18,7 +18,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
 from recsys.training.loop import build_batches, train
-from recsys.training.state import MONITOR, Curve, PartialEpoch, TrainingState
+from recsys.training.state import MONITOR, Curve, TrainingState
 
 STEPS_PER_EPOCH = 50
 """Steps of an epoch, which is a share of a pass over a large log; a small log has several epochs
@@ -27,8 +27,11 @@ VALIDATION_SHARE = 0.25
 """Share of the time that validations take at most."""
 PATIENCE = 6
 """Validations without a gain after which a constant learning rate has nothing more to give."""
-DECAY_SHARE = 0.5
+DECAY_SHARE = 0.6
 """Epochs of the decay, as a share of the epochs before it."""
+LARGE_VALIDATION = 0.05
+"""From this share of the interactions on, a refit without the validation part from the first epoch
+on loses quality: it starts from the beginning."""
 _FOREVER = 100_000
 """More epochs than any training has: the clock and patience end it."""
 
@@ -163,11 +166,22 @@ class Contender:
             _FOREVER,
             record,
             self.progress,
-            None if self.latest is None else _copy(self.latest),
+            None if self.latest is None else self.latest.copy(),
             self._keep,
         )
         self.interrupted = curve.interrupted
         self.seconds = before + time.monotonic() - started
+
+    @property
+    def refits_everything(self) -> bool:
+        """Whether the refit starts from the beginning, because the validation part is large."""
+        before, after = (len(self.dataset.histories(part).items) for part in ("valid", "test"))
+        return after - before >= LARGE_VALIDATION * after
+
+    def epochs_left(self, hold: int) -> int:
+        """Return the epochs of the decay and of the refit, if the decay begins after so many."""
+        decay = self.decay_epochs(hold)
+        return 2 * decay + hold if self.refits_everything else 2 * decay
 
     def decay_epochs(self, hold: int | None = None) -> int:
         """Return the epochs of a decay after so many epochs, by default after the best one."""
@@ -190,13 +204,16 @@ class Contender:
         return model, curve
 
     def refit(self, epochs: int, stop_after: int) -> tuple[Model, Curve]:
-        """Repeat the decay of `decay` on the training and validation parts together.
+        """Repeat the training on the training and validation parts together.
+
+        It starts from the beginning, or, if the validation part is small, from the best state.
 
         Args:
-            epochs: the epochs of that decay.
-            stop_after: its best epoch, at which it ends; nothing decays if it is the best state's.
+            epochs: the epochs of the decay that was validated.
+            stop_after: its best epoch, at which it ends.
         """
         hold = self.best_epoch
+        start = None if self.refits_everything else self._before_decay("test", epochs)
         return train(
             self._decaying(epochs),
             self.catalogue,
@@ -205,7 +222,7 @@ class Contender:
             hold + epochs,
             lambda epoch, _: epoch >= max(stop_after, hold + 1),
             self.progress,
-            self._before_decay("test", epochs),
+            start,
         )
 
     def _decaying(self, epochs: int) -> Experiment:
@@ -224,13 +241,13 @@ class Contender:
         if self.best is None:
             raise ValueError("no epoch was validated")
         steps = len(build_batches(self._decaying(epochs), self.dataset.histories(part)))
-        return replace(_copy(self.best), step=self.best_epoch * steps)
+        return replace(self.best.copy(), step=self.best_epoch * steps)
 
     def best_model(self) -> tuple[Model, Curve]:
         """Return the model of the best epoch at the constant learning rate, and its curve."""
         if self.best is None:
             raise ValueError("no epoch was validated")
-        curve = _copy(self.best).curve
+        curve = self.best.copy().curve
         trained = self.dataset.histories("valid").items
         interactions = np.bincount(trained, minlength=self.dataset.num_items + 1)
         with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
@@ -248,7 +265,7 @@ class Contender:
                 "patience": hold + epochs,
                 "refit": True,
             }
-        )
+        ).model_copy(update={"name": self.candidate.experiment.name})
 
     def _with_training(self, changes: dict[str, object]) -> Experiment:
         experiment = self.candidate.experiment
@@ -274,26 +291,7 @@ class Contender:
         """Keep the state of a whole epoch, whose tensors the next step changes."""
         if state.epoch.batches:
             return
-        self.latest = _copy(state)
+        self.latest = state.copy()
         if state.curve.best_epoch == len(state.curve.epochs):
             self.best = self.latest
         self.saved(self)
-
-
-def _copy(state: TrainingState) -> TrainingState:
-    """Copy a state, so that a training that goes on does not change it."""
-    curve = state.curve
-    return TrainingState(
-        {name: tensor.clone() for name, tensor in state.weights.items()},
-        {name: tensor.clone() for name, tensor in state.moments.items()},
-        state.random.clone(),
-        state.step,
-        PartialEpoch(),
-        Curve(
-            [dict(epoch) for epoch in curve.epochs],
-            curve.early_decay,
-            curve.best_epoch,
-            dict(curve.best_weights),
-            curve.best_ranks,
-        ),
-    )

@@ -35,8 +35,9 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     """Train a contender to the end of the time that is left for it.
 
     The learning rate stays constant while validation gains, as long as time is left for the decay
-    and for the refit: the decay once more, on the training and validation parts together. Both
-    start from the best state at the constant rate, so a refit costs a third of the training.
+    and for the refit on the training and validation parts together. The decay starts from the best
+    state at the constant rate. So does the refit where the validation part is small, as in long
+    histories, and then it costs as much as the decay; else it starts from the beginning.
 
     Args:
         contender: with at least one validation.
@@ -44,7 +45,8 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     """
 
     def must_decay(one: Contender) -> bool:
-        epochs = 2 * one.decay_epochs(one.epochs) + 1
+        # The refit has no validation, but more steps: an epoch is counted with both.
+        epochs = one.epochs_left(one.epochs) + 1
         return seconds_left() < epochs * one.seconds_per_epoch * _MARGIN
 
     if not (contender.exhausted or contender.interrupted or must_decay(contender)):
@@ -52,11 +54,13 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     per_epoch, left = max(contender.seconds_per_epoch, 1e-3) * _MARGIN, seconds_left()
     if contender.interrupted or left < per_epoch:
         return _as_it_is(contender)
-    epochs = min(contender.decay_epochs(), max(1, math.floor(left / per_epoch / 2)))
+    wanted, needed = contender.decay_epochs(), contender.epochs_left(contender.best_epoch)
+    epochs = max(1, math.floor(wanted * min(1.0, left / per_epoch / needed)))
     model, curve = contender.decay(epochs)
     best_epoch, _ = curve.validated()
     experiment = contender.chosen_experiment(epochs)
-    if curve.interrupted or seconds_left() < (best_epoch - contender.best_epoch) * per_epoch / 2:
+    known = 0 if contender.refits_everything else contender.best_epoch
+    if curve.interrupted or seconds_left() < (best_epoch - known) * per_epoch / 2:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return Finished(
             experiment, Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue)

@@ -16,6 +16,9 @@ from recsys.automatic.contender import Contender
 
 logger = logging.getLogger(__name__)
 
+FEWEST = 3
+"""Validations of each contender in the first round at least."""
+
 
 def race(
     contenders: Sequence[Contender], seconds: float, announce: Callable[[str], None]
@@ -71,6 +74,34 @@ def race(
         dropped = field[survivors:] + dropped
         field = field[:survivors]
     return field + dropped
+
+
+def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Contender]:
+    """Return those of the contenders that a race of so many seconds can compare.
+
+    The cheapest one is trained for a validation, from which the time of the others is estimated.
+    In the first round each must have time for `FEWEST` validations: after less, chance decides.
+
+    Args:
+        contenders: the most promising first.
+        seconds: the time for the race.
+    """
+    cheapest = min(contenders, key=lambda one: one.candidate.cost)
+    if not cheapest.points:
+        cheapest.advance(lambda _: True)
+    unit = cheapest.seconds / max(len(cheapest.points), 1) / cheapest.candidate.cost
+    field: list[Contender] = []
+    for one in sorted(contenders, key=lambda one: one.dropped_in is not None):
+        wider = [*field, one]
+        rounds = max(1, math.ceil(math.log2(len(wider))))
+        needed = sum(unit * each.candidate.cost * FEWEST for each in wider)
+        if field and needed * rounds > seconds:
+            logger.info("%s: not raced, the time is too short to compare it", one.candidate.name)
+            continue
+        field = wider
+    if len(field) == 1:
+        return [cheapest]
+    return field
 
 
 def _is_over(deadline: float, contender: Contender) -> bool:

@@ -16,7 +16,7 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.journal import Journal
-from recsys.automatic.race import race
+from recsys.automatic.race import choose_field, race
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.baselines.popularity import Popularity
 from recsys.config import EvaluationConfig, Experiment, dump_experiment, flatten
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 RACE_TARGETS = 5_000
 """Validation targets that choices are made on at most: a random sample of them."""
-_RACE_SHARE = 0.45
+_RACE_SHARE = 0.4
 """Share of the training time for the race; the winner takes the rest."""
 _COUNT_TRIALS, _MODEL_TESTS = 40, 6
 """Rankings of a target to weight the counts on validation, and to test a model, each in units of a
@@ -131,7 +131,8 @@ def run_automatically(
     journal.restore(contenders)
     for one in contenders:
         one.saved = lambda contender: journal.save(contender, contenders, lambda: budget.spent)
-    ranked = race(contenders, (budget.left - reserve) * _RACE_SHARE, say)
+    for_race = (budget.left - reserve) * _RACE_SHARE
+    ranked = race(choose_field(contenders, for_race), for_race, say)
     say(f"training {ranked[0].candidate.name}")
     finished = finish(ranked[0], lambda: budget.left - reserve)
     say("testing")

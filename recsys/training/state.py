@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -90,6 +90,22 @@ class TrainingState:
     def ended(self) -> bool:
         """Whether no steps are left; see `finished`."""
         return len(self.random) == 0
+
+    def copy(self) -> TrainingState:
+        """Copy the state after a whole epoch, so that a training that goes on does not change it.
+
+        The curve keeps the best weights and ranks of this one, which trainings replace but do not
+        change.
+        """
+        curve = self.curve
+        return TrainingState(
+            {name: tensor.clone() for name, tensor in self.weights.items()},
+            {name: tensor.clone() for name, tensor in self.moments.items()},
+            self.random.clone(),
+            self.step,
+            PartialEpoch(),
+            replace(curve, epochs=[dict(epoch) for epoch in curve.epochs], interrupted=False),
+        )
 
     @classmethod
     def finished(cls, curve: Curve) -> TrainingState:
