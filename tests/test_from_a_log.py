@@ -1,0 +1,155 @@
+"""From a stranger's log to a recommender: `recsys run LOG` and `recsys.fit(log)`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import recsys
+from recsys.cli import app, main
+from recsys.errors import InputError
+from recsys.shop.simulation import make_shop
+
+
+@pytest.fixture(scope="module")
+def log() -> pl.DataFrame:
+    shop = make_shop(seed=1, num_customers=120)
+    return shop.interactions.rename(
+        {"user_id": "customer", "item_id": "sku", "timestamp": "bought_at"}
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pl.DataFrame) -> Path:
+    monkeypatch.chdir(tmp_path)
+    log.write_csv("purchases.csv")
+    return tmp_path
+
+
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> str:
+    """Run a command that must end in one line with status 2, and return the line."""
+    monkeypatch.setattr(sys, "argv", ["recsys", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
+    model = recsys.fit(log.to_pandas(), time_limit=6, preset="fast", name="mine")
+    best = model.recommend(users=[log["customer"][0]], k=3)
+    assert len(best) == 3
+    page = model.report()
+    assert page == Path("runs/mine/report.html")
+    assert "<html" in page.read_text(encoding="utf-8")
+    model.save("bundle")
+    again = recsys.load("bundle", "data/mine")
+    assert again.recommend(users=[log["customer"][0]], k=3).equals(best)
+    with pytest.raises(InputError, match="no such page"):
+        again.report()
+    settings = recsys.load_experiment("runs/mine/experiment.yaml")
+    assert settings.name == "mine"
+
+
+def test_the_command_prints_what_it_made(here: Path) -> None:
+    words = ["run", "purchases.csv", "--time-limit", "5s", "--preset", "fast", "--name", "quick"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    for text in ("The answer is", "runs/quick/bundle", "runs/quick/report.html", "mlflow ui"):
+        assert text in result.stdout
+    assert not Path("runs/quick.race").exists()
+
+
+def test_the_command_speaks_json(here: Path) -> None:
+    words = ["run", "purchases.csv", "--time-limit", "4s", "--preset", "fast", "--json"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    rows = json.loads(result.stdout)
+    assert rows[0]["name"] == "purchases"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "purchases.csv", "--time-limit", "soon"), "time limit 'soon'"),
+        (("run", "purchases.csv", "--set", "model.dropout=0.1"), "only those of data can be set"),
+        (("run", "shop", "--time-limit", "5s"), "--time-limit: is an option for a log"),
+        (("run", "shop", "--user", "customer"), "--user: is an option for a log"),
+        (("run", "nowhere.csv"), "nowhere.csv"),
+        (("run", "nowhere.yaml"), "nowhere.yaml"),
+        (("run", "purchases.csv", "--user", "client"), "client"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    assert said in refusal(monkeypatch, capsys, *words)
+    assert not Path("runs").exists()
+
+
+def test_an_unknown_preset_is_refused(here: Path, log: pl.DataFrame) -> None:
+    with pytest.raises(InputError, match="preset 'quick'"):
+        recsys.fit(log, preset="quick")  # type: ignore[arg-type]
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "recsys", "run", "purchases.csv", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(1200):
+        if path.exists() or process.poll() is not None:
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_with_the_time_that_was_left(here: Path) -> None:
+    words = ("--time-limit", "25s", "--preset", "fast")
+    first = start(*words)
+    wait_for(Path("runs/purchases.race/journal.json"), first)
+    first.kill()
+    first.communicate()
+    assert Path("runs/purchases.race/journal.json").is_file()
+    spent = json.loads(Path("runs/purchases.race/journal.json").read_text())["seconds"]
+    second = start(*words)
+    _, said = second.communicate(timeout=300)
+    assert second.returncode == 0, said
+    assert "resuming" in said
+    assert spent > 0
+    assert Path("runs/purchases/report.html").is_file()
+    assert not Path("runs/purchases.race").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_best_so_far(here: Path) -> None:
+    process = start("--time-limit", "300s", "--preset", "fast")
+    wait_for(Path("runs/purchases.race/journal.json"), process)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert "The answer is" in out
+    assert Path("runs/purchases/bundle").is_dir()
