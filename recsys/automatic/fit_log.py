@@ -16,6 +16,7 @@ from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.page import write_page
 from recsys.automatic.run import AutomaticRun, run_automatically
 from recsys.config import DataConfig
+from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords
 from recsys.data.source_files import source_name
@@ -74,7 +75,7 @@ def fit_log(
         dataset = prepare(source, config, Path("data") / name, items, users, **words)
         counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
         logger.info("%s: %s in %s", name, counts, dataset.path)
-    with shown() as view:
+    with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
         automatic = run_automatically(dataset, plan, budget, progress=view, announce=show)
         show("writing the page")

@@ -17,13 +17,13 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
+from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
-from recsys.baselines.popularity import Popularity
 from recsys.config import EvaluationConfig, Experiment, dump_experiment, flatten
 from recsys.data.files import new_file
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import evaluate
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.results import Run, check_out
@@ -33,15 +33,8 @@ from recsys.tracking.tracker import track
 
 logger = logging.getLogger(__name__)
 
-RACE_TARGETS = 5_000
-"""Validation targets that choices are made on at most: a random sample of them."""
 _RACE_SHARE = 0.4
 """Share of the training time for the race; the winner takes the rest."""
-_COUNT_TRIALS, _MODEL_TESTS = 40, 6
-"""Rankings of a target to weight the counts on validation, and to test a model, each in units of a
-ranking by popularity."""
-_OTHER_SECONDS = 8.0
-"""Seconds for the tables, the tracking store and the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +100,8 @@ def run_automatically(
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     evaluation = EvaluationConfig.model_validate({"seen": choices[0].value})
-    held_out = HeldOutParts.find(dataset, evaluation.request_time)
-    held_out = held_out._replace(valid=held_out.valid.sample(RACE_TARGETS, plan.seed))
+    targets = Targets.choose(dataset, evaluation, budget.limit, plan.seed)
+    held_out = targets.held_out
     candidates = propose(facts, dataset.config, plan)
     protocol = candidates[0].experiment
     contenders: list[Contender] = []
@@ -121,7 +114,7 @@ def run_automatically(
         announce(f"{what}; best {quality:.4f}, {name}" if found else what)
 
     baselines += tune_baselines(protocol, dataset, held_out.valid, budget, say)
-    reserve = _evaluation_seconds(dataset, held_out, baselines, evaluation)
+    reserve = targets.seconds + sum(one.tuned.seconds / 3 for one in baselines)  # their refits
     logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, budget.limit)
     started = time.monotonic()
     contenders += [
@@ -139,7 +132,7 @@ def run_automatically(
     seconds = time.monotonic() - started
     model = _write_model(finished, ranked[0], held_out, seconds, out)
     run, chosen, answer = _answer(
-        model, finished, ranked[0].candidate.name, baselines, protocol, dataset, out
+        model, finished, ranked[0].candidate.name, baselines, protocol, dataset, held_out.test
     )
     logger.info("%s", answer)
     with new_file(out / artifacts.SETTINGS) as file:
@@ -148,7 +141,9 @@ def run_automatically(
     runs = []
     for number, other in enumerate(others, 1):
         announce(f"testing baseline {number} of {len(others)}: {other.name}")
-        runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned))
+        runs.append(
+            fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=held_out.test)
+        )
     journal.remove()
     return AutomaticRun(
         run, runs, choices, baselines, ranked, answer, chosen.baseline is None, budget.spent
@@ -162,7 +157,7 @@ def _answer(
     baselines: list[MeasuredBaseline],
     protocol: Experiment,
     dataset: PreparedDataset,
-    out: Path,
+    test: Holdout,
 ) -> tuple[Run, Experiment, str]:
     """Choose between the model and the best baseline on validation; the bundle is the answer.
 
@@ -179,7 +174,7 @@ def _answer(
         sentence = f"The answer is {name}: {found}, and {theirs} of the best baseline, {best.name}."
         return model, finished.experiment, sentence
     chosen = _baseline_experiment(best.name, protocol)
-    run = fit_baseline_bundle(chosen, dataset, out, tuned=best.tuned)
+    run = fit_baseline_bundle(chosen, dataset, model.bundle.parent, tuned=best.tuned, test=test)
     sentence = (
         f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {quality:.4f} of "
         f"the best model, {name}."
@@ -203,21 +198,3 @@ def _write_model(
         return evaluate_and_write(
             experiment, dataset, held_out, finished.fitted, None, seconds, out, tracker
         )
-
-
-def _evaluation_seconds(
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    baselines: list[MeasuredBaseline],
-    evaluation: EvaluationConfig,
-) -> float:
-    """Estimate the seconds that the weights of the counts, the tests and the refits will take."""
-    sample = held_out.valid.sample(500, 0)
-    popularity = Popularity.fit(dataset.histories("valid"), dataset.num_items)
-    started = time.monotonic()
-    evaluate(popularity, sample, "valid", evaluation.seen)
-    per_target = (time.monotonic() - started) / max(len(sample.targets), 1)
-    tests, valid = len(held_out.test.targets), len(held_out.valid.targets)
-    rankings = _COUNT_TRIALS * valid + (_MODEL_TESTS + 2 * len(baselines)) * tests
-    fits = sum(one.tuned.seconds / 3 for one in baselines)
-    return _OTHER_SECONDS + per_target * rankings + fits

@@ -16,6 +16,7 @@ from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
 from recsys.data.files import new_folder
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
@@ -90,6 +91,7 @@ def fit_baseline(
     dataset: PreparedDataset,
     *,
     tuned: Tuned | None = None,
+    test: Holdout | None = None,
 ) -> str:
     """Tune and fit a baseline, evaluate it on the test targets, and log the run.
 
@@ -102,6 +104,7 @@ def fit_baseline(
         experiment: protocol, tracking and name; the run is called NAME-BASELINE.
         dataset: the prepared dataset.
         tuned: its settings, where validation has chosen them already.
+        test: the test targets to evaluate on; all of them if None.
 
     Returns:
         The id of the MLflow run.
@@ -112,11 +115,16 @@ def fit_baseline(
     """
     experiment = experiment.with_data(dataset.config)
     experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
-    return _run(name, experiment, dataset, tuned, None).run_id
+    return _run(name, experiment, dataset, None, tuned, test).run_id
 
 
 def fit_baseline_bundle(
-    experiment: Experiment, dataset: PreparedDataset, out: Path, *, tuned: Tuned | None = None
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    out: Path,
+    *,
+    tuned: Tuned | None = None,
+    test: Holdout | None = None,
 ) -> Run:
     """Fit the baseline of an experiment as its answer: `fit_baseline` with a bundle.
 
@@ -125,6 +133,7 @@ def fit_baseline_bundle(
         dataset: the prepared dataset.
         out: the folder of the bundle and the tables; it replaces that of an earlier run.
         tuned: its settings, where validation has chosen them already.
+        test: see `fit_baseline`.
 
     Raises:
         InputError: see `fit_baseline`; or ``out`` cannot be written.
@@ -132,19 +141,21 @@ def fit_baseline_bundle(
     if experiment.baseline is None:
         raise ValueError("the experiment has no baseline")
     check_out(out)
-    return _run(experiment.baseline, experiment.with_data(dataset.config), dataset, tuned, out)
+    name, experiment = experiment.baseline, experiment.with_data(dataset.config)
+    return _run(name, experiment, dataset, out, tuned, test)
 
 
 def _run(
     name: str,
     experiment: Experiment,
     dataset: PreparedDataset,
-    tuned: Tuned | None,
     out: Path | None,
+    tuned: Tuned | None,
+    targets: Holdout | None,
 ) -> Run:
     evaluation, refit = experiment.evaluation, experiment.training.refit
     trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
-    holdout = find_holdout(dataset, "test", evaluation.request_time)
+    holdout = targets or find_holdout(dataset, "test", evaluation.request_time)
     settings = baseline_settings(experiment)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:

@@ -1,0 +1,75 @@
+"""The held-out targets of an automatic run: all, or a random sample that its time allows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from recsys.baselines.popularity import Popularity
+from recsys.config import EvaluationConfig
+from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.evaluation.tables.rank import evaluate
+
+logger = logging.getLogger(__name__)
+
+_MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 2_000
+_COUNT_TRIALS, _MODEL_TESTS, _BASELINE_TESTS = 40, 6, 16
+"""Rankings of a target to weight the counts on validation, to test a model, and to test the
+baselines, each in units of a ranking by popularity."""
+_VALID_SHARE, _TEST_SHARE = 0.1, 0.15
+"""Shares of the time limit for the first, and for the other two."""
+_OTHER_SECONDS, _MARGIN = 8.0, 1.3
+"""Seconds for the tables, the tracking store and the page; and a factor on all of the estimate."""
+_MEASURED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The targets that choices are made on, and those that are tested on."""
+
+    held_out: HeldOutParts
+    seconds: float
+    """Estimated seconds of weighting the counts and of all tests."""
+
+    @classmethod
+    def choose(
+        cls, dataset: PreparedDataset, evaluation: EvaluationConfig, limit: float, seed: int
+    ) -> Targets:
+        """Choose as many targets as a time limit allows: at most 5,000 for validation.
+
+        Args:
+            dataset: the prepared dataset.
+            evaluation: the protocol.
+            limit: seconds of the whole run.
+            seed: of the samples.
+
+        Raises:
+            InputError: there are no targets; see `find_holdout`.
+        """
+        found = HeldOutParts.find(dataset, evaluation.request_time)
+        unit = _seconds_per_ranking(dataset, found, evaluation)
+        most = int(_VALID_SHARE * limit / (unit * _COUNT_TRIALS))
+        valid = found.valid.sample(min(max(most, _LEAST_VALID), _MOST_VALID), seed)
+        rankings = _MODEL_TESTS + _BASELINE_TESTS
+        most = int(_TEST_SHARE * limit / (unit * rankings))
+        test = found.test.sample(max(most, _LEAST_TEST), seed)
+        if len(test.targets) < len(found.test.targets):
+            logger.info(
+                "tested on a random %d of %d targets, for want of time",
+                *(len(test.targets), len(found.test.targets)),
+            )
+        seconds = unit * (_COUNT_TRIALS * len(valid.targets) + rankings * len(test.targets))
+        return cls(HeldOutParts(valid, test), _MARGIN * (seconds + _OTHER_SECONDS))
+
+
+def _seconds_per_ranking(
+    dataset: PreparedDataset, held_out: HeldOutParts, evaluation: EvaluationConfig
+) -> float:
+    """Measure how long it takes to rank a target by popularity."""
+    sample = held_out.valid.sample(_MEASURED, 0)
+    popularity = Popularity.fit(dataset.histories("valid"), dataset.num_items)
+    started = time.monotonic()
+    evaluate(popularity, sample, "valid", evaluation.seen)
+    return (time.monotonic() - started) / len(sample.targets)
