@@ -1,0 +1,53 @@
+"""What an automatic run reaches on logs of different kinds, within a time limit.
+
+RECSYS_MINUTES (default 10) is the limit of each log; RECSYS_LOGS names some of them, separated by
+commas. The real logs are skipped where the mirror is not.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recsys.automatic.candidates import Plan
+from recsys.automatic.fit_log import fit_log
+from recsys.config import DataConfig, TrackingConfig, load_experiment
+from recsys.data.tables import TableSource
+from tests.benchmarks.generated_logs import GENERATED
+
+MINUTES = float(os.environ.get("RECSYS_MINUTES", "10"))
+REAL = ("shop", "ml-100k", "ml-1m", "amazon-beauty", "amazon-sports", "online-retail-ii")
+WITH_CONFIG = {"online-retail-ii": Path(__file__).parents[2] / "configs/online-retail-ii.yaml"}
+"""Logs that are prepared as in a config: rows that are no purchase dropped, split by date."""
+LOGS = tuple(filter(None, os.environ.get("RECSYS_LOGS", "").split(","))) or (*REAL, *GENERATED)
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("name", LOGS)
+def test_from_a_log_within_its_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    source: TableSource = name
+    config = DataConfig()
+    if name in GENERATED:
+        source = GENERATED[name]()
+    elif name != "shop":
+        monkeypatch.setenv("RECSYS_MIRROR", str(request.getfixturevalue("mirror")))
+    if name in WITH_CONFIG:
+        config = load_experiment(WITH_CONFIG[name]).data
+        source = config.source
+    monkeypatch.chdir(tmp_path)
+    plan = Plan(name, "balanced", 0, TrackingConfig())
+    fitted = fit_log(source, plan, 60 * MINUTES, config=config)
+    automatic = fitted.automatic
+    test = automatic.run.test["ndcg_at_10"]
+    raced = ", ".join(
+        f"{one.candidate.name} {one.quality:.4f} ({one.epochs} epochs)"
+        for one in automatic.contenders
+    )
+    print(
+        f"\n{name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
+        f"{automatic.seconds:.0f} of {60 * MINUTES:.0f} s. {automatic.answer} Raced: {raced}."
+    )
