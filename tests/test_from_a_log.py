@@ -70,7 +70,7 @@ def test_the_command_prints_what_it_made(here: Path) -> None:
     assert result.exit_code == 0, result.output
     for text in ("The answer is", "runs/quick/bundle", "runs/quick/report.html", "mlflow ui"):
         assert text in result.stdout
-    assert not Path("runs/quick.race").exists()
+    assert not Path("runs/.quick.race").exists()
 
 
 def test_the_command_speaks_json(here: Path) -> None:
@@ -87,6 +87,9 @@ def test_the_command_speaks_json(here: Path) -> None:
         (("run", "purchases.csv", "--set", "model.dropout=0.1"), "only those of data can be set"),
         (("run", "shop", "--time-limit", "5s"), "--time-limit: is an option for a log"),
         (("run", "shop", "--user", "customer"), "--user: is an option for a log"),
+        (("run", "purchases.csv", "--name", "my run"), "name"),
+        (("run", "purchases.csv", "--tracking-uri", "http://127.0.0.1:9"), "no server answers"),
+        (("run", "shop", "--no-header"), "--no-header: is an option for a log"),
         (("run", "nowhere.csv"), "nowhere.csv"),
         (("run", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "purchases.csv", "--user", "client"), "client"),
@@ -130,24 +133,24 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 def test_a_killed_run_resumes_with_the_time_that_was_left(here: Path) -> None:
     words = ("--time-limit", "25s", "--preset", "fast")
     first = start(*words)
-    wait_for(Path("runs/purchases.race/journal.json"), first)
+    wait_for(Path("runs/.purchases.race/journal.json"), first)
     first.kill()
     first.communicate()
-    assert Path("runs/purchases.race/journal.json").is_file()
-    spent = json.loads(Path("runs/purchases.race/journal.json").read_text())["seconds"]
+    assert Path("runs/.purchases.race/journal.json").is_file()
+    spent = json.loads(Path("runs/.purchases.race/journal.json").read_text())["seconds"]
     second = start(*words)
     _, said = second.communicate(timeout=300)
     assert second.returncode == 0, said
     assert "resuming" in said
     assert spent > 0
     assert Path("runs/purchases/report.html").is_file()
-    assert not Path("runs/purchases.race").exists()
+    assert not Path("runs/.purchases.race").exists()
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_best_so_far(here: Path) -> None:
     process = start("--time-limit", "300s", "--preset", "fast")
-    wait_for(Path("runs/purchases.race/journal.json"), process)
+    wait_for(Path("runs/.purchases.race/journal.json"), process)
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=300)
     assert process.returncode == 0, said

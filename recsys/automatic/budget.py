@@ -41,8 +41,10 @@ def parse_time_limit(limit: str | float) -> float:
     Raises:
         InputError: it is not a positive number with the unit s, m or h.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|)\w*\s*", str(limit))
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    units = r"(?:(s)(?:ec(?:onds?)?)?|(m)(?:in(?:utes?)?)?|(h)(?:ours?)?|)"
+    found = re.fullmatch(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*{units}\s*", str(limit))
+    unit = next(filter(None, found.groups()[1:]), "") if found else ""
+    seconds = float(found[1]) * _UNITS[unit] if found else 0.0
     if not seconds > 0:
         raise InputError(f"time limit {limit!r}: must be a time such as 90s, 30m or 1.5h")
     return seconds

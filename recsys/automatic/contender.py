@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Point:
     ndcg_at_10: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Contender:
     """A candidate, and how far its training has come.
 
@@ -75,6 +76,8 @@ class Contender:
     """The round of the race after which it was dropped; None if it was not."""
     interrupted: bool = False
     """Whether Ctrl-C ended its training."""
+    ended_rising: bool = True
+    """Whether time ended its training, and not a lack of gains."""
     saved: Callable[[Contender], None] = lambda _: None
     """Called when its state may be saved: after every epoch."""
 
@@ -170,18 +173,29 @@ class Contender:
             self._keep,
         )
         self.interrupted = curve.interrupted
+        if self.interrupted and self.best is None:
+            raise KeyboardInterrupt
         self.seconds = before + time.monotonic() - started
 
-    @property
+    @cached_property
     def refits_everything(self) -> bool:
         """Whether the refit starts from the beginning, because the validation part is large."""
         before, after = (len(self.dataset.histories(part).items) for part in ("valid", "test"))
         return after - before >= LARGE_VALIDATION * after
 
-    def epochs_left(self, hold: int) -> int:
-        """Return the epochs of the decay and of the refit, if the decay begins after so many."""
-        decay = self.decay_epochs(hold)
-        return 2 * decay + hold if self.refits_everything else 2 * decay
+    @cached_property
+    def refit_cost(self) -> float:
+        """How long an epoch of the refit takes, in epochs of the training: it has more steps."""
+        before, after = (
+            len(build_batches(self.candidate.experiment, self.dataset.histories(part)))
+            for part in ("valid", "test")
+        )
+        return after / max(before, 1)
+
+    def epochs_left(self, hold: int, decay: int) -> float:
+        """Return how many epochs of training a decay after so many, and the refit, will take."""
+        repeated = hold + decay if self.refits_everything else decay
+        return decay + repeated * self.refit_cost
 
     def decay_epochs(self, hold: int | None = None) -> int:
         """Return the epochs of a decay after so many epochs, by default after the best one."""

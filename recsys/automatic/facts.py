@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
+from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
 
 SEQUENCE_NUMBER_STEPS = 3
@@ -20,21 +21,20 @@ times."""
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What the training part of a log looks like. Nothing here reads a held-out purchase."""
+    """What the training part of a log looks like.
+
+    Of the validation part only the size of the catalogue is known, of the test part nothing.
+    """
 
     users: int
     """Users with at least two interactions, of which a model can learn."""
     items: int
     """Size of the catalogue."""
     interactions: int
-    median_length: float
-    """Median number of interactions of those users."""
     long_length: float
-    """The 98th percentile of that number."""
+    """The 98th percentile of their number of interactions."""
     repeat_share: float
     """Share of a user's interactions, the first excepted, with an item that the user had before."""
-    tie_share: float
-    """Share of consecutive interactions of a user at the same time: baskets."""
     has_times: bool
     """Whether the times are more than sequence numbers."""
 
@@ -49,16 +49,13 @@ class LogFacts:
         histories = dataset.histories("valid")
         lengths = histories.lengths
         learnable = lengths[lengths >= 2]
-        steps = _steps(histories)
         return cls(
             users=len(learnable),
             items=dataset.num_items,
             interactions=len(histories.items),
-            median_length=float(np.median(learnable)) if len(learnable) else 0.0,
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
             repeat_share=_repeat_share(histories),
-            tie_share=float((steps == 0).mean()) if len(steps) else 0.0,
-            has_times=pl.Series(steps).n_unique() > SEQUENCE_NUMBER_STEPS,
+            has_times=pl.Series(_steps(histories)).n_unique() > SEQUENCE_NUMBER_STEPS,
         )
 
 
@@ -68,7 +65,7 @@ class Machine:
 
     cores: int
     memory_gib: float
-    """Memory that is free now, in GiB."""
+    """Memory of the machine, or of the container that limits it, in GiB."""
     gpu: str | None
     """Name of the GPU, if there is one."""
 
@@ -76,13 +73,12 @@ class Machine:
     def here(cls) -> Machine:
         """Describe this machine."""
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
-        return cls(_usable_cores(), free, gpu)
+        return cls(_usable_cores(), memory_limit() / (1 << 30), gpu)
 
     def __str__(self) -> str:
         """Return one line for people."""
         processor = f"{self.cores} core{'s' * (self.cores > 1)}"
-        return f"{self.gpu or processor}, {self.memory_gib:.0f} GiB of memory free"
+        return f"{self.gpu or processor}, {self.memory_gib:.0f} GiB of memory"
 
 
 def _usable_cores() -> int:

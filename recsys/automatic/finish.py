@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
 from recsys.config import Experiment
+from recsys.errors import InputError
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
 _MARGIN = 1.1
 """Epochs vary: a plan counts them this much longer than measured."""
+_LATE = 0.8
+"""A refit is begun if this share of its time is left: it is worth a little more than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,6 @@ class Finished:
     experiment: Experiment
     """The settings that repeat it from the beginning."""
     fitted: Fitted
-
-    @property
-    def quality(self) -> float:
-        """Validation NDCG@10 of the best epoch, before the refit."""
-        return self.fitted.curve.best
 
 
 def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
@@ -43,31 +40,53 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
         contender: with at least one validation.
         seconds_left: returns how many seconds it may still take.
     """
+    try:
+        return _decay_and_refit(contender, seconds_left)
+    except KeyboardInterrupt:
+        contender.interrupted = True
+    except InputError as error:  # it diverged
+        logger.warning("%s: the best epoch before is used: %s", contender.candidate.name, error)
+    return _as_it_is(contender)
 
+
+def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     def must_decay(one: Contender) -> bool:
-        # The refit has no validation, but more steps: an epoch is counted with both.
-        epochs = one.epochs_left(one.epochs) + 1
+        every = one.experiment.training.validate_every  # the next decision is so many epochs away
+        epochs = one.epochs_left(one.epochs, one.decay_epochs(one.epochs)) + every
         return seconds_left() < epochs * one.seconds_per_epoch * _MARGIN
 
     if not (contender.exhausted or contender.interrupted or must_decay(contender)):
         contender.advance(must_decay)
-    per_epoch, left = max(contender.seconds_per_epoch, 1e-3) * _MARGIN, seconds_left()
-    if contender.interrupted or left < per_epoch:
+    contender.ended_rising = not contender.exhausted
+    per_epoch = max(contender.seconds_per_epoch, 1e-3) * _MARGIN
+    epochs = _affordable_decay(contender, seconds_left() / per_epoch)
+    if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
-    wanted, needed = contender.decay_epochs(), contender.epochs_left(contender.best_epoch)
-    epochs = max(1, math.floor(wanted * min(1.0, left / per_epoch / needed)))
     model, curve = contender.decay(epochs)
     best_epoch, _ = curve.validated()
-    experiment = contender.chosen_experiment(epochs)
+    validated = Finished(
+        contender.chosen_experiment(epochs),
+        Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
+    )
     known = 0 if contender.refits_everything else contender.best_epoch
-    if curve.interrupted or seconds_left() < (best_epoch - known) * per_epoch / 2:
+    needed = (best_epoch - known) * contender.refit_cost * per_epoch
+    if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
-        return Finished(
-            experiment, Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue)
-        )
-    refitted, _ = contender.refit(epochs, best_epoch)
+        return validated
+    try:
+        refitted, _ = contender.refit(epochs, best_epoch)
+    except KeyboardInterrupt:
+        logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
+        return validated
     fitted = Fitted(refitted, ("train", "valid"), curve, False, contender.catalogue)
-    return Finished(experiment, fitted)
+    return Finished(validated.experiment, fitted)
+
+
+def _affordable_decay(contender: Contender, epochs: float) -> int:
+    """Return the epochs of a decay that leave time for the refit, of so many epochs of time."""
+    hold, wanted = contender.best_epoch, contender.decay_epochs()
+    fitting = (n for n in range(wanted, 0, -1) if contender.epochs_left(hold, n) <= epochs)
+    return next(fitting, 1 if epochs >= 1 else 0)
 
 
 def _as_it_is(contender: Contender) -> Finished:

@@ -15,7 +15,7 @@ from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.page import write_page
 from recsys.automatic.run import AutomaticRun, run_automatically
-from recsys.config import DataConfig
+from recsys.config import DataConfig, parse_experiment
 from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords
@@ -69,6 +69,7 @@ def fit_log(
     """
     if plan.preset not in TIME_LIMITS:
         raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
+    parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
     budget, name = Budget(limit), plan.name
     with shown() as view, stage(f"{name}: reading", progress=view):
@@ -79,10 +80,12 @@ def fit_log(
         show = _Show(view, name, budget)
         automatic = run_automatically(dataset, plan, budget, progress=view, announce=show)
         show("writing the page")
-        page = write_page(automatic, dataset, plan.out, command)
+        page = write_page(automatic, dataset, plan.out, _PASSWORD.sub("//***@", command))
     return FittedLog(dataset, automatic, page)
 
 
+_PASSWORD = re.compile(r"//[^@/\s]+@")
+"""A user and password in an address, which no page shows."""
 _COUNTED = ("users", "items", "interactions")
 
 

@@ -31,6 +31,9 @@ class Journal:
     folder: Path
     facts: Mapping[str, Any]
     """All that decides the race: a journal of other facts is not resumed."""
+    targets: Sequence[int] | None = None
+    """The numbers of histories of the validation and the test targets; None before they are
+    chosen. A run that resumes must choose the same ones."""
     _last: dict[str, float] = field(default_factory=dict, repr=False)
     """When each contender was saved last."""
 
@@ -47,6 +50,7 @@ class Journal:
             logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
             self.remove()
             return 0.0
+        self.targets = tree["targets"]
         return float(tree["seconds"])
 
     def restore(self, contenders: Sequence[Contender]) -> None:
@@ -64,15 +68,19 @@ class Journal:
             except InputError as error:
                 logger.warning("%s", error)
                 continue
+            one.dropped_in = known["dropped_in"]
             if latest is None or best is None:
                 continue
-            one.latest, one.best = latest, best
-            done = len(latest.curve.epochs)
+            epochs = latest.curve.epochs
             points = [Point(**point) for point in known["points"]]
-            one.points = [point for point in points if point.epoch <= done]
-            one.seconds, one.rarely = known["seconds"], known["rarely"]
-            one.dropped_in = known["dropped_in"]
-            logger.info("resuming %s after %d epochs", one.candidate.name, done)
+            one.points = [point for point in points if point.epoch <= len(epochs)]
+            one.seconds = sum(
+                epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs
+            )
+            one.rarely = known["rarely"]
+            if one.dropped_in is None:
+                one.latest, one.best = latest, best
+                logger.info("resuming %s after %d epochs", one.candidate.name, len(epochs))
 
     def save(
         self, contender: Contender, contenders: Sequence[Contender], spent: Callable[[], float]
@@ -90,10 +98,10 @@ class Journal:
         tree = {
             "facts": self.facts,
             "seconds": spent(),
+            "targets": self.targets,
             "contenders": {
                 one.candidate.name: {
                     "points": [asdict(point) for point in one.points],
-                    "seconds": one.seconds,
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                 }

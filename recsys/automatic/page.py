@@ -48,7 +48,10 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
         seconds=automatic.seconds,
         answer=run.run_id,
         choices=tuple(automatic.choices),
-        heats=tuple(_heat(one, one is automatic.winner) for one in automatic.contenders),
+        heats=tuple(
+            _heat(one, one is automatic.winner, place == 0)
+            for place, one in enumerate(automatic.contenders)
+        ),
         curves=learning_curves(rows, run.tracking),
         examples=examples_of(recommender, dataset),
         next_steps=tuple(next_steps(automatic, dataset)),
@@ -64,8 +67,8 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
 
 def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
     """Return what a user may try next, in sentences, the most promising first."""
-    steps, first = [], automatic.contenders[0]
-    if not first.exhausted:
+    steps, first = [], next(iter(automatic.contenders), None)
+    if first is not None and first.ended_rising:
         steps.append(
             f"{first.candidate.name} was still rising when its time was over: give the run more "
             "with --time-limit."
@@ -81,18 +84,20 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
             "names, and models may read them (model.item_features)."
         )
     steps.append(
-        f"The settings are in {artifacts.SETTINGS}: change one and run it again with recsys run, "
-        "then put both runs side by side with recsys compare."
+        f"The settings are in {artifacts.SETTINGS}: change one, train it with recsys train under "
+        "another name, and put both runs side by side with recsys compare."
     )
     return steps
 
 
-def _heat(one: Contender, won: bool) -> Heat:
+def _heat(one: Contender, won: bool, first: bool) -> Heat:
     points = tuple(RacePoint(p.seconds, p.epoch, p.ndcg_at_10) for p in one.points)
     if won:
         outcome = "won"
     elif one.dropped_in is not None:
-        outcome = f"dropped after round {one.dropped_in}"
-    else:
+        outcome = f"dropped in round {one.dropped_in}"
+    elif first:
         outcome = "the best model, but a baseline is better"
+    else:
+        outcome = "stopped by Ctrl-C"
     return Heat(one.candidate.name, one.candidate.description, points, outcome, won)

@@ -1,4 +1,4 @@
-"""Successive halving: candidates train side by side, and the slower half drops out each round.
+"""Successive halving: candidates train side by side, and the worse half drops out each round.
 
 Source: Jamieson and Talwalkar 2016, https://arxiv.org/abs/1502.07943. Rounds are counted in seconds
 and not in epochs, because the best model within a time limit is wanted.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from recsys.automatic.contender import Contender
+from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -39,41 +40,64 @@ def race(
         KeyboardInterrupt: Ctrl-C before any validation.
     """
     field = [one for one in contenders if one.dropped_in is None]
-    dropped = _ranked([one for one in contenders if one.dropped_in is not None])
+    dropped = _ranked([one for one in contenders if one.dropped_in is not None and one.points])
     ended = time.monotonic() + seconds
-    rounds = max(1, math.ceil(math.log2(len(field))))
+    rounds = math.ceil(math.log2(len(field)))
     for number in range(1, rounds + 1):
-        round_ends = time.monotonic() + (ended - time.monotonic()) / (rounds - number + 1)
-        for position, contender in enumerate(field):
-            if contender.exhausted:
-                continue
-            announce(
-                f"round {number} of {rounds}: {contender.candidate.name} "
-                f"({position + 1} of {len(field)})"
-            )
-            now = time.monotonic()
-            deadline = now + max(0.0, round_ends - now) / (len(field) - position)
-            try:
-                contender.advance(partial(_is_over, deadline))
-            except KeyboardInterrupt:
-                if not any(one.points for one in contenders):
-                    raise
-                contender.interrupted = True
-            if contender.interrupted:
-                best, *others = _ranked([*field, *dropped])
-                best.interrupted = True
-                return [best, *others]
-        field = _ranked(field)
+        seconds_of_round = (ended - time.monotonic()) / (rounds - number + 1)
+        announce_round = partial(_announce, announce, f"round {number} of {rounds}")
+        field = _ranked(_run_round(field, number, seconds_of_round, announce_round))
+        if any(one.interrupted for one in field):
+            field[0].interrupted = True
+            break
         survivors = math.ceil(len(field) / 2)
         for loser in field[survivors:]:
-            loser.dropped_in = number
             logger.info(
                 "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
                 *(number, loser.candidate.name, loser.quality, field[0].quality),
             )
+            _drop(loser, number)
         dropped = field[survivors:] + dropped
         field = field[:survivors]
     return field + dropped
+
+
+def _run_round(
+    field: list[Contender], number: int, seconds: float, announce: Callable[[str], None]
+) -> list[Contender]:
+    """Train each contender for an equal part of the round; return those that can go on."""
+    ended, left = time.monotonic() + seconds, list(field)
+    for position, contender in enumerate(field):
+        if any(one.interrupted for one in field):
+            break
+        if contender.exhausted:
+            continue
+        announce(f"{contender.candidate.name} ({position + 1} of {len(field)})")
+        now = time.monotonic()
+        deadline = now + max(0.0, ended - now) / (len(field) - position)
+        try:
+            contender.advance(partial(_is_over, deadline))
+        except KeyboardInterrupt:
+            if not any(one.points for one in left):
+                raise
+            contender.interrupted = True
+        except InputError as error:  # it diverged, or does not fit into memory
+            if len(left) == 1:
+                raise
+            logger.warning("%s drops out: %s", contender.candidate.name, error)
+            _drop(contender, number)
+            left.remove(contender)
+    return left
+
+
+def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
+    announce(f"{where}: {what}")
+
+
+def _drop(contender: Contender, number: int) -> None:
+    """Drop a contender, and free the memory of its states: it cannot win any more."""
+    contender.dropped_in = number
+    contender.latest = contender.best = None
 
 
 def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Contender]:
@@ -87,11 +111,10 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Conten
         seconds: the time for the race.
     """
     cheapest = min(contenders, key=lambda one: one.candidate.cost)
-    if not cheapest.points:
-        cheapest.advance(lambda _: True)
-    unit = cheapest.seconds / max(len(cheapest.points), 1) / cheapest.candidate.cost
+    cheapest.advance(lambda _: True)
+    unit = cheapest.seconds / cheapest.candidate.cost
     field: list[Contender] = []
-    for one in sorted(contenders, key=lambda one: one.dropped_in is not None):
+    for one in contenders:
         wider = [*field, one]
         rounds = max(1, math.ceil(math.log2(len(wider))))
         needed = sum(unit * each.candidate.cost * FEWEST for each in wider)
@@ -100,7 +123,10 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Conten
             continue
         field = wider
     if len(field) == 1:
-        return [cheapest]
+        field = [cheapest]
+    for one in contenders:
+        if one not in field:
+            one.dropped_in = 0
     return field
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.progress import Progress
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import Candidate, Plan, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
@@ -19,17 +18,18 @@ from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
-from recsys.config import EvaluationConfig, Experiment, dump_experiment, flatten
+from recsys.config import Experiment, dump_experiment, flatten
 from recsys.data.files import new_file
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.results import Run, check_out
 from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
-from recsys.tracking.tracker import track
+from recsys.tracking.tracker import check_store, track
+from recsys.training.state import MONITOR
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def run_automatically(
     """Choose settings for a log on its validation part, train, test once, and log everything.
 
     Ctrl-C ends the race, and the best model so far is tested and kept. A run that was killed
-    resumes from its journal, ``OUT.race``, when it is started again, with the time that was left.
+    resumes from its journal, ``.NAME.race``, when it is started again, with the time that was left.
 
     Args:
         dataset: the prepared dataset.
@@ -87,114 +87,173 @@ def run_automatically(
         InputError: nothing is held out to choose or to test on, there is nothing to train on, or
             ``out`` or the store cannot be used.
     """
-    out = plan.out
-    check_out(out)
-    decisive = {"dataset": dataset.fingerprint, "preset": plan.preset, "seed": plan.seed}
-    journal = Journal(out.with_name(f"{out.name}.race"), decisive)
-    if plan.fresh:
-        journal.remove()
-    budget.before = journal.seconds_spent()
+    check_out(plan.out)
+    check_store(plan.tracking)
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
     logger.info("machine: %s", Machine.here())
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
-    evaluation = EvaluationConfig.model_validate({"seen": choices[0].value})
-    targets = Targets.choose(dataset, evaluation, budget.limit, plan.seed)
-    held_out = targets.held_out
     candidates = propose(facts, dataset.config, plan)
     protocol = candidates[0].experiment
-    contenders: list[Contender] = []
-    baselines: list[MeasuredBaseline] = []
-
-    def say(what: str) -> None:
-        found = [(one.ndcg_at_10, one.name) for one in baselines]
-        found += [(one.quality, one.candidate.name) for one in contenders if one.points]
-        quality, name = max(found, default=(0.0, ""))
-        announce(f"{what}; best {quality:.4f}, {name}" if found else what)
-
-    baselines += tune_baselines(protocol, dataset, held_out.valid, budget, say)
-    reserve = targets.seconds + sum(one.tuned.seconds / 3 for one in baselines)  # their refits
-    logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, budget.limit)
-    started = time.monotonic()
-    contenders += [
-        Contender.ready(each, dataset, held_out.valid, lambda: time.monotonic() - started, progress)
-        for each in candidates
-    ]
-    journal.restore(contenders)
-    for one in contenders:
-        one.saved = lambda contender: journal.save(contender, contenders, lambda: budget.spent)
-    for_race = (budget.left - reserve) * _RACE_SHARE
-    ranked = race(choose_field(contenders, for_race), for_race, say)
-    say(f"training {ranked[0].candidate.name}")
-    finished = finish(ranked[0], lambda: budget.left - reserve)
-    say("testing")
-    seconds = time.monotonic() - started
-    model = _write_model(finished, ranked[0], held_out, seconds, out)
-    run, chosen, answer = _answer(
-        model, finished, ranked[0].candidate.name, baselines, protocol, dataset, held_out.test
+    journal = Journal(
+        plan.out.with_name(f".{plan.out.name}.race"),
+        {"dataset": dataset.fingerprint}
+        | {one.name: one.experiment.model_dump(mode="json") for one in candidates},
     )
+    if plan.fresh:
+        journal.remove()
+    budget.before = journal.seconds_spent()
+    targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
+    journal.targets = list(targets.sizes)
+    trials = _Trials(dataset, targets.held_out, budget, progress, announce)
+    trials.tune_baselines(protocol)
+    trials.race(candidates, journal, targets.seconds)
+    run, chosen, answer = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
-    with new_file(out / artifacts.SETTINGS) as file:
+    with new_file(plan.out / artifacts.SETTINGS) as file:
         file.write_text(f"# {answer}\n{dump_experiment(chosen)}", encoding="utf-8")
-    others = [one for one in baselines if one.name != chosen.baseline]
+    others = [one for one in trials.baselines if one.name != chosen.baseline]
     runs = []
     for number, other in enumerate(others, 1):
         announce(f"testing baseline {number} of {len(others)}: {other.name}")
-        runs.append(
-            fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=held_out.test)
-        )
+        test = targets.held_out.test
+        runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test))
     journal.remove()
     return AutomaticRun(
-        run, runs, choices, baselines, ranked, answer, chosen.baseline is None, budget.spent
+        run,
+        runs,
+        choices,
+        trials.baselines,
+        trials.contenders,
+        answer,
+        chosen.baseline is None,
+        budget.spent,
     )
 
 
-def _answer(
-    model: Run,
-    finished: Finished,
-    name: str,
-    baselines: list[MeasuredBaseline],
-    protocol: Experiment,
-    dataset: PreparedDataset,
-    test: Holdout,
-) -> tuple[Run, Experiment, str]:
-    """Choose between the model and the best baseline on validation; the bundle is the answer.
+@dataclass
+class _Trials:
+    """What has been tried so far."""
 
-    Returns:
-        The run, its settings, and a sentence on the choice.
-    """
-    quality = model.valid["ndcg_at_10"].mean
-    found = f"validation NDCG@10 {quality:.4f}"
-    if not baselines:
-        return model, finished.experiment, f"The answer is {name}: {found}."
-    best = baselines[0]
-    theirs = f"{best.ndcg_at_10:.4f}"
-    if best.ndcg_at_10 < quality:
-        sentence = f"The answer is {name}: {found}, and {theirs} of the best baseline, {best.name}."
-        return model, finished.experiment, sentence
-    chosen = _baseline_experiment(best.name, protocol)
-    run = fit_baseline_bundle(chosen, dataset, model.bundle.parent, tuned=best.tuned, test=test)
-    sentence = (
-        f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {quality:.4f} of "
-        f"the best model, {name}."
-    )
-    return run, chosen, sentence
+    dataset: PreparedDataset
+    held_out: HeldOutParts
+    budget: Budget
+    progress: Progress | None
+    announce: Callable[[str], None]
+    baselines: list[MeasuredBaseline] = field(default_factory=list)
+    """Best first."""
+    contenders: list[Contender] = field(default_factory=list)
+    """After the race best first."""
+    finished: Finished | None = None
+    """The winner of the race after its training; None if nothing could be trained."""
+
+    def say(self, what: str) -> None:
+        """Announce what is tried next, with the best so far."""
+        found = [(one.ndcg_at_10, one.name) for one in self.baselines]
+        found += [(one.quality, one.candidate.name) for one in self.contenders if one.points]
+        quality, name = max(found, default=(0.0, ""))
+        self.announce(f"{what}; best {quality:.4f}, {name}" if found else what)
+
+    def tune_baselines(self, protocol: Experiment) -> None:
+        """Tune the baselines within their share of the time."""
+        valid = self.held_out.valid
+        self.baselines = tune_baselines(protocol, self.dataset, valid, self.budget, self.say)
+
+    def race(self, candidates: Sequence[Candidate], journal: Journal, testing: float) -> None:
+        """Race the candidates, and train the winner to the end of its time.
+
+        Args:
+            candidates: the most promising first.
+            journal: of an interrupted race, or a new one.
+            testing: seconds that are kept for the evaluation.
+        """
+        reserve = testing + sum(one.tuned.seconds / 3 for one in self.baselines)  # their refits
+        logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, self.budget.limit)
+        try:
+            contenders = [
+                Contender.ready(
+                    each,
+                    self.dataset,
+                    self.held_out.valid,
+                    lambda: self.budget.spent,
+                    self.progress,
+                )
+                for each in candidates
+            ]
+        except InputError as error:  # no user has two interactions before the held-out ones
+            if not self.baselines:
+                raise
+            logger.warning("no model can be trained: %s", error)
+            return
+        journal.restore(contenders)
+        self.contenders = contenders
+        for one in contenders:
+            one.saved = lambda each: journal.save(each, contenders, lambda: self.budget.spent)
+        seconds = (self.budget.left - reserve) * _RACE_SHARE
+        resumed = [one for one in contenders if one.dropped_in is None and one.points]
+        if not resumed:
+            self.say("timing the cheapest model")
+        field = resumed or choose_field(contenders, seconds)
+        self.contenders = race(field, seconds, self.say)
+        self.say(f"training {self.contenders[0].candidate.name}")
+        self.finished = finish(self.contenders[0], lambda: self.budget.left - reserve)
+        self.say("testing")
+
+    def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:
+        """Choose between the model and the best baseline on validation; the bundle is the answer.
+
+        Returns:
+            The run, its settings, and a sentence on the choice.
+        """
+        best = self.baselines[0] if self.baselines else None
+        theirs = "" if best is None else f"{best.ndcg_at_10:.4f}"
+        if self.finished is None:
+            ours, model = "no model could be trained", None
+        else:
+            name = self.contenders[0].candidate.name
+            model = self._write_model(self.finished, out)
+            quality = model.valid["ndcg_at_10"].mean
+            ours = f"validation NDCG@10 {quality:.4f}"
+            if best is None:
+                return model, self.finished.experiment, f"The answer is {name}: {ours}."
+            if best.ndcg_at_10 < quality:
+                sentence = (
+                    f"The answer is {name}: {ours}, and {theirs} of the best baseline, {best.name}."
+                )
+                return model, self.finished.experiment, sentence
+            ours = f"{quality:.4f} of the best model, {name}"
+        if best is None:
+            raise ValueError("neither a model nor a baseline was tried")
+        chosen = _baseline_experiment(best.name, protocol)
+        test = self.held_out.test
+        run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
+        sentence = (
+            f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {ours}."
+        )
+        return run, chosen, sentence
+
+    def _write_model(self, finished: Finished, out: Path) -> Run:
+        experiment, dataset = finished.experiment, self.contenders[0].dataset
+        seconds = sum(one.seconds for one in self.contenders)
+        with track(experiment, dataset, experiment.family, flatten(experiment)) as tracker:
+            for number, metrics in enumerate(finished.fitted.curve.epochs, 1):
+                if MONITOR in metrics:
+                    tracker.log_epoch(number, metrics)
+            return evaluate_and_write(
+                experiment,
+                dataset,
+                self.held_out,
+                finished.fitted,
+                None,
+                seconds,
+                out,
+                tracker,
+                self.progress,
+            )
 
 
 def _baseline_experiment(name: str, protocol: Experiment) -> Experiment:
     """Return the settings of a baseline under the protocol of a model."""
     kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
     return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})
-
-
-def _write_model(
-    finished: Finished, winner: Contender, held_out: HeldOutParts, seconds: float, out: Path
-) -> Run:
-    experiment, dataset = finished.experiment, winner.dataset
-    with track(experiment, dataset, experiment.family, flatten(experiment)) as tracker:
-        for number, metrics in enumerate(finished.fitted.curve.epochs, 1):
-            tracker.log_epoch(number, metrics)
-        return evaluate_and_write(
-            experiment, dataset, held_out, finished.fitted, None, seconds, out, tracker
-        )

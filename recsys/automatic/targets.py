@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recsys.baselines.popularity import Popularity
@@ -30,12 +31,19 @@ class Targets:
     """The targets that choices are made on, and those that are tested on."""
 
     held_out: HeldOutParts
+    sizes: Sequence[int]
+    """The numbers of histories that the samples of both parts have at most."""
     seconds: float
     """Estimated seconds of weighting the counts and of all tests."""
 
     @classmethod
     def choose(
-        cls, dataset: PreparedDataset, evaluation: EvaluationConfig, limit: float, seed: int
+        cls,
+        dataset: PreparedDataset,
+        evaluation: EvaluationConfig,
+        limit: float,
+        seed: int,
+        sizes: Sequence[int] | None = None,
     ) -> Targets:
         """Choose as many targets as a time limit allows: at most 5,000 for validation.
 
@@ -44,32 +52,34 @@ class Targets:
             evaluation: the protocol.
             limit: seconds of the whole run.
             seed: of the samples.
+            sizes: the numbers of histories of both samples, where they were chosen before.
 
         Raises:
             InputError: there are no targets; see `find_holdout`.
         """
         found = HeldOutParts.find(dataset, evaluation.request_time)
-        unit = _seconds_per_ranking(dataset, found, evaluation)
-        most = int(_VALID_SHARE * limit / (unit * _COUNT_TRIALS))
-        valid = found.valid.sample(min(max(most, _LEAST_VALID), _MOST_VALID), seed)
-        rankings = _MODEL_TESTS + _BASELINE_TESTS
-        most = int(_TEST_SHARE * limit / (unit * rankings))
-        test = found.test.sample(max(most, _LEAST_TEST), seed)
+        unit = _seconds_per_history(dataset, found, evaluation)
+        tests = _MODEL_TESTS + _BASELINE_TESTS
+        if sizes is None:
+            valid_size = int(_VALID_SHARE * limit / (unit * _COUNT_TRIALS))
+            test_size = int(_TEST_SHARE * limit / (unit * tests))
+            sizes = min(max(valid_size, _LEAST_VALID), _MOST_VALID), max(test_size, _LEAST_TEST)
+        valid, test = found.valid.sample(sizes[0], seed), found.test.sample(sizes[1], seed)
         if len(test.targets) < len(found.test.targets):
             logger.info(
                 "tested on a random %d of %d targets, for want of time",
                 *(len(test.targets), len(found.test.targets)),
             )
-        seconds = unit * (_COUNT_TRIALS * len(valid.targets) + rankings * len(test.targets))
-        return cls(HeldOutParts(valid, test), _MARGIN * (seconds + _OTHER_SECONDS))
+        seconds = unit * (_COUNT_TRIALS * len(valid.histories) + tests * len(test.histories))
+        return cls(HeldOutParts(valid, test), sizes, _MARGIN * (seconds + _OTHER_SECONDS))
 
 
-def _seconds_per_ranking(
+def _seconds_per_history(
     dataset: PreparedDataset, held_out: HeldOutParts, evaluation: EvaluationConfig
 ) -> float:
-    """Measure how long it takes to rank a target by popularity."""
+    """Measure how long it takes to rank the targets of a history by popularity."""
     sample = held_out.valid.sample(_MEASURED, 0)
     popularity = Popularity.fit(dataset.histories("valid"), dataset.num_items)
     started = time.monotonic()
     evaluate(popularity, sample, "valid", evaluation.seen)
-    return (time.monotonic() - started) / len(sample.targets)
+    return (time.monotonic() - started) / len(sample.histories)

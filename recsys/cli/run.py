@@ -98,6 +98,7 @@ def run(
     }
     if find_config(source) is not None or Path(source).suffix in (".yaml", ".yml"):
         given = {**words, "time_limit": time_limit, "preset": preset, "items": items, "name": name}
+        given["no_header"] = given.pop("header")
         if stray := [word for word, value in given.items() if value is not None]:
             option = stray[0].replace("_", "-")
             raise InputError(

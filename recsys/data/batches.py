@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.data.sequence_batch import FeatureTensors, SequenceBatch
+from recsys.errors import InputError
 
 Windows = Literal["newest", "all"]
 """The targets of an epoch: those among the newest items of each history, or all of them."""
@@ -60,6 +61,7 @@ class TrainingBatches:
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._epochs_per_pass = epochs_per_pass
+        self._planned: tuple[int, list[NDArray[np.int64]]] | None = None
         self.epoch = 0
 
     @property
@@ -75,8 +77,16 @@ class TrainingBatches:
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the rows of each batch of an epoch."""
         number, part = divmod(epoch, self._epochs_per_pass)
-        rng = np.random.default_rng([self._seed, number])
-        batches = _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
+        if self._planned is None or self._planned[0] != number:
+            rng = np.random.default_rng([self._seed, number])
+            batches = _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
+            self._planned = number, batches
+        _, batches = self._planned
+        if len(batches) < self._epochs_per_pass > 1:
+            raise InputError(
+                f"training.epochs_per_pass={self._epochs_per_pass}: a pass over the log has "
+                f"{len(batches)} batches"
+            )
         return batches[part :: self._epochs_per_pass]
 
     def __len__(self) -> int:

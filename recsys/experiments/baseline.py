@@ -155,8 +155,11 @@ def _run(
 ) -> Run:
     evaluation, refit = experiment.evaluation, experiment.training.refit
     trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
-    holdout = targets or find_holdout(dataset, "test", evaluation.request_time)
+    everything = find_holdout(dataset, "test", evaluation.request_time)
+    holdout = everything if targets is None else targets
     settings = baseline_settings(experiment)
+    if len(holdout.histories) < len(everything.histories):  # another result than that on all
+        settings["evaluation.test_histories"] = len(targets.histories)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_on", ", ".join(trained_on))

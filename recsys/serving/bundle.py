@@ -198,7 +198,7 @@ class ModelBundle:
         Raises:
             InputError: there is none: the model was trained in another way, or copied.
         """
-        page = self.path.with_name("report.html")
+        page = self.path.resolve().with_name("report.html")
         if not page.is_file():
             raise InputError(
                 f"{page}: no such page: recsys.fit(log) and recsys run LOG write it beside the "

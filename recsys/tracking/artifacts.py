@@ -6,8 +6,8 @@ from recsys.data.prepared import Part
 
 BUNDLE = "bundle"
 LEARNING_CURVE = "learning_curve.png"
-SETTINGS, REPORT, RECORD = "experiment.yaml", "report.html", "race.json"
-"""What an automatic run chose, its page, and all that it tried."""
+SETTINGS, REPORT = "experiment.yaml", "report.html"
+"""What an automatic run chose, and its page."""
 COMPARISON = "comparison"
 """The folder of artifacts that holds the report of a comparison."""
 
@@ -57,7 +57,7 @@ def next_list_file(part: Part, lists: str = "lists") -> str:
 
 RUN_FILES = frozenset(
     {
-        *(BUNDLE, LEARNING_CURVE, SETTINGS, REPORT, RECORD),
+        *(BUNDLE, LEARNING_CURVE, SETTINGS, REPORT),
         *(rank_file("valid"), rank_file("test"), top_k_file("test")),
         *(next_list_file("test"), next_list_file("test", "lists_best")),
         *(model_alone_file("valid"), model_alone_file("test")),

@@ -255,6 +255,15 @@ def git_commit() -> str | None:
         return None
 
 
+def check_store(config: TrackingConfig) -> None:
+    """Refuse a store that cannot be used, before hours of training.
+
+    Raises:
+        InputError: it cannot be reached or written.
+    """
+    _open_store(config)
+
+
 def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     """Return the client and the id of the experiment, which is created if new."""
     # The first use of a SQLite store prints some forty lines of schema migrations.

@@ -17,10 +17,11 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
-from recsys.automatic.race import race
+from recsys.automatic.race import choose_field, race
 from recsys.automatic.run import run_automatically
+from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import tune_baselines
-from recsys.config import DataConfig, TrackingConfig, load_experiment
+from recsys.config import DataConfig, EvaluationConfig, TrackingConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
@@ -84,8 +85,6 @@ def test_facts_are_those_of_the_training_part(tmp_path: Path) -> None:
     facts = LogFacts.of(prepare(log, out=tmp_path / "data"))
     assert (facts.users, facts.items, facts.interactions) == (2, 3, 5)
     assert facts.repeat_share == pytest.approx(1 / 3)  # x after x, of three later interactions
-    assert facts.tie_share == pytest.approx(1 / 3)
-    assert facts.median_length == 2.5
     assert facts.interactions_per_item == pytest.approx(5 / 3)
 
 
@@ -119,10 +118,8 @@ USUAL = LogFacts(
     users=5_000,
     items=3_000,
     interactions=800_000,
-    median_length=90,
     long_length=900,
     repeat_share=0.0,
-    tie_share=0.1,
     has_times=True,
 )
 
@@ -173,7 +170,9 @@ def test_candidates_are_complete_experiments(
 # --- The budget ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", ["", "soon", "0", "-5m", "3 days ago", "nan", "inf"])
+@pytest.mark.parametrize(
+    "limit", ["", "soon", "0", "-5m", "3 days", "2d", "500ms", "1h30m", "10k", "nan", "inf"]
+)
 def test_a_time_limit_that_is_none_is_refused(limit: str) -> None:
     with pytest.raises(InputError, match="time limit"):
         parse_time_limit(limit)
@@ -277,7 +276,7 @@ def test_finishing_trains_on_everything_but_the_test_targets(
     one._advance(after(2))  # type: ignore[arg-type]
     finished = finish(one, lambda: 1.0)
     assert finished.fitted.trained_on == ("train", "valid")
-    assert finished.quality >= one.best_model()[1].best
+    assert finished.fitted.curve.best >= one.best_model()[1].best
     training = finished.experiment.training
     assert training.max_epochs == len(finished.fitted.curve.epochs)
     assert training.refit
@@ -290,7 +289,98 @@ def test_without_time_the_best_epoch_is_kept_as_it_is(
     one._advance(after(2))  # type: ignore[arg-type]
     finished = finish(one, lambda: -math.inf)
     assert finished.fitted.trained_on == ("train",)
-    assert finished.quality == one.quality
+    assert finished.fitted.curve.best == one.quality
+
+
+def test_a_short_race_is_run_by_those_that_it_can_compare(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    field = contenders(dataset, tracking, "balanced")
+    assert choose_field(field, 1e6) == field
+    fresh = contenders(dataset, tracking, "balanced")
+    (only,) = choose_field(fresh, 0.0)
+    assert only.candidate.cost == min(one.candidate.cost for one in fresh)
+    assert all(one.dropped_in == 0 for one in fresh if one is not only)
+
+
+def test_a_race_of_one_is_over_at_once(dataset: PreparedDataset, tracking: TrackingConfig) -> None:
+    one = contenders(dataset, tracking)[0]
+    assert race([one], 100.0, lambda _: None) == [one]
+    assert not one.points
+
+
+def test_ctrl_c_ends_the_race_with_the_best_so_far(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = contenders(dataset, tracking, "balanced")
+    field[0]._advance(after(1))  # type: ignore[arg-type]
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(field[1], "advance", interrupt)
+    ranked = race(field, 5.0, lambda _: None)
+    assert ranked[0] is field[0]
+    assert ranked[0].interrupted
+    assert not any(one.points for one in ranked[1:])
+    finished = finish(ranked[0], lambda: 100.0)
+    assert finished.fitted.interrupted
+    assert finished.fitted.trained_on == ("train",)
+
+
+def test_ctrl_c_in_the_refit_keeps_what_was_validated(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(2))  # type: ignore[arg-type]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one, "refit", interrupt)
+    finished = finish(one, lambda: 100.0)
+    assert finished.fitted.trained_on == ("train",)
+    assert finished.fitted.curve.best > 0
+
+
+def test_a_contender_that_diverges_drops_out(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = contenders(dataset, tracking)
+
+    def diverge(_: object) -> None:
+        raise InputError("the loss is not finite")
+
+    monkeypatch.setattr(field[0], "advance", diverge)
+    ranked = race(field, 0.0, lambda _: None)
+    assert ranked[0] is field[1]
+    assert field[0].dropped_in == 1
+
+
+def test_a_large_validation_part_is_trained_on_from_the_beginning(
+    dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
+) -> None:
+    assert contenders(dataset, tracking)[0].refits_everything  # one purchase of eleven
+    long = prepare(chains(40, 60), out=tmp_path / "long")
+    assert not contenders(long, tracking)[0].refits_everything
+
+
+# --- The targets ---------------------------------------------------------------------------------
+
+
+def test_targets_are_sampled_where_time_is_short(dataset: PreparedDataset) -> None:
+    evaluation = EvaluationConfig()
+    everything = Targets.choose(dataset, evaluation, 1e6, seed=0)
+    full = dataset.holdout("test")
+    assert len(everything.held_out.test.targets) == len(full.targets)
+    some = Targets.choose(dataset, evaluation, 1e6, seed=0, sizes=[50, 60])
+    again = Targets.choose(dataset, evaluation, 1.0, seed=0, sizes=[50, 60])
+    assert len(some.held_out.valid.histories) == 50
+    assert len(some.held_out.test.histories) == 60
+    assert some.held_out.test.targets.tolist() == again.held_out.test.targets.tolist()
+    known = dict(zip(full.users.tolist(), full.targets.tolist(), strict=True))
+    sampled = some.held_out.test
+    assert all(known[u] == t for u, t in zip(sampled.users, sampled.targets, strict=True))
 
 
 # --- The journal ---------------------------------------------------------------------------------
@@ -343,12 +433,13 @@ def test_a_model_wins_where_histories_have_rules(
     run = run_automatically(dataset, Plan("chains", "fast", 0, tracking), Budget(20))
     assert run.run.test["ndcg_at_10"].mean > 0.5
     assert "answer" in run.answer
+    assert run.winner is run.contenders[0]
     assert run.contenders[0].points
     model = Recommender.load(here / "runs" / "chains" / "bundle", dataset)
     assert len(model.recommend(users=[0, 1], k=3)) == 6
     settings = load_experiment(here / "runs" / "chains" / "experiment.yaml")
     assert settings.evaluation.seen == run.choices[0].value
-    assert not (here / "runs" / "chains.race").exists()
+    assert not (here / "runs" / ".chains.race").exists()
 
 
 def test_the_settings_run_by_themselves(
@@ -375,8 +466,8 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     )
     dataset = prepare(log, out=tmp_path / "random")
     run = run_automatically(dataset, Plan("random", "fast", 0, tracking), Budget(3))
-    if "baseline," not in run.answer:
-        pytest.fail(run.answer)
+    assert "baseline," in run.answer
+    assert run.winner is None
     model = Recommender.load(here / "runs" / "random" / "bundle", dataset)
     recommended = model.recommend(users=[0], k=3)
     assert recommended["source"].unique().to_list() == ["model"]

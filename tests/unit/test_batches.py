@@ -19,6 +19,7 @@ from recsys.data.features.table import Features, FeatureTable
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.sharded_batches import Batches, ShardedBatches
+from recsys.errors import InputError
 
 lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
 
@@ -285,3 +286,20 @@ def test_histories_meet_others_in_other_epochs() -> None:
         )
         assert len(first) >= 12
         assert len(first & second) < len(first) / 4
+
+
+def test_a_pass_is_divided_into_epochs() -> None:
+    histories = numbered([5] * 100)
+    whole = TrainingBatches(histories, 8, 40, seed=3)
+    parts = TrainingBatches(histories, 8, 40, seed=3, epochs_per_pass=3)
+    planned = [row for epoch in range(3) for batch in parts.plan(epoch) for row in batch]
+    assert sorted(planned) == list(range(100))
+    assert sorted(planned) == sorted(row for batch in whole.plan(0) for row in batch)
+    assert [b.tolist() for b in parts.plan(3)] != [b.tolist() for b in parts.plan(0)]
+    assert parts.num_sequences == 34
+
+
+def test_more_epochs_than_batches_are_refused() -> None:
+    batches = TrainingBatches(numbered([5] * 10), 8, 40, seed=3, epochs_per_pass=100)
+    with pytest.raises(InputError, match="epochs_per_pass=100: a pass over the log has"):
+        len(batches)
