@@ -159,7 +159,7 @@ def _run(
     holdout = everything if targets is None else targets
     settings = baseline_settings(experiment)
     if len(holdout.histories) < len(everything.histories):  # another result than that on all
-        settings["evaluation.test_histories"] = len(targets.histories)
+        settings["evaluation.test_histories"] = len(holdout.histories)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_on", ", ".join(trained_on))
