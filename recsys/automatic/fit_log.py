@@ -23,6 +23,7 @@ from recsys.data.source_files import source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.progress import shown, stage
+from recsys.tracking.tracker import check_store
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def fit_log(
     if plan.preset not in TIME_LIMITS:
         raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
     parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
+    check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
     budget, name = Budget(limit), plan.name
     with shown() as view, stage(f"{name}: reading", progress=view):

@@ -28,7 +28,7 @@ from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.results import Run, check_out
 from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
-from recsys.tracking.tracker import check_store, track
+from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,6 @@ def run_automatically(
             ``out`` or the store cannot be used.
     """
     check_out(plan.out)
-    check_store(plan.tracking)
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
     logger.info("machine: %s", Machine.here())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,7 +275,8 @@ def test_finishing_trains_on_everything_but_the_test_targets(
 ) -> None:
     one = contenders(dataset, tracking)[0]
     one._advance(after(2))  # type: ignore[arg-type]
-    finished = finish(one, lambda: 1.0)
+    ends = time.monotonic() + 8
+    finished = finish(one, lambda: ends - time.monotonic())
     assert finished.fitted.trained_on == ("train", "valid")
     assert finished.fitted.curve.best >= one.best_model()[1].best
     training = finished.experiment.training
@@ -338,7 +340,8 @@ def test_ctrl_c_in_the_refit_keeps_what_was_validated(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(one, "refit", interrupt)
-    finished = finish(one, lambda: 100.0)
+    ends = time.monotonic() + 8
+    finished = finish(one, lambda: ends - time.monotonic())
     assert finished.fitted.trained_on == ("train",)
     assert finished.fitted.curve.best > 0
 
@@ -426,20 +429,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_model_wins_where_histories_have_rules(
-    dataset: PreparedDataset, tracking: TrackingConfig, here: Path
+def test_a_model_wins_where_two_items_tell(
+    tracking: TrackingConfig, tmp_path: Path, here: Path
 ) -> None:
-    """Pairs of items decide: counts of single successions cannot tell."""
-    run = run_automatically(dataset, Plan("chains", "fast", 0, tracking), Budget(20))
-    assert run.run.test["ndcg_at_10"].mean > 0.5
-    assert "answer" in run.answer
+    """Each user goes on by a step of their own, which two items tell and one does not."""
+    rng = np.random.default_rng(0)
+    step = rng.choice([1, 3, 7], size=400)
+    items = (rng.integers(ITEMS, size=400)[:, None] + step[:, None] * np.arange(10)) % ITEMS
+    log = pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(400), 10),
+            "item_id": items.ravel(),
+            "timestamp": np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1).ravel(),
+        }
+    )
+    dataset = prepare(log, out=tmp_path / "steps")
+    run = run_automatically(dataset, Plan("steps", "fast", 0, tracking), Budget(20))
     assert run.winner is run.contenders[0]
-    assert run.contenders[0].points
-    model = Recommender.load(here / "runs" / "chains" / "bundle", dataset)
+    assert run.run.test["ndcg_at_10"].mean > 0.9
+    model = Recommender.load(here / "runs" / "steps" / "bundle", dataset)
     assert len(model.recommend(users=[0, 1], k=3)) == 6
-    settings = load_experiment(here / "runs" / "chains" / "experiment.yaml")
+    settings = load_experiment(here / "runs" / "steps" / "experiment.yaml")
     assert settings.evaluation.seen == run.choices[0].value
-    assert not (here / "runs" / ".chains.race").exists()
+    assert not (here / "runs" / ".steps.race").exists()
 
 
 def test_the_settings_run_by_themselves(
