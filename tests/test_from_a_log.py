@@ -73,6 +73,7 @@ def test_the_command_prints_what_it_made(here: Path) -> None:
     assert not Path("runs/.quick.race").exists()
 
 
+@pytest.mark.slow
 def test_the_command_speaks_json(here: Path) -> None:
     words = ["run", "purchases.csv", "--time-limit", "4s", "--preset", "fast", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)

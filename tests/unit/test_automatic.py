@@ -229,6 +229,7 @@ def test_a_decay_improves_and_is_repeated_by_the_refit(
     assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_training_without_gains_is_exhausted(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
@@ -429,6 +430,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_model_wins_where_two_items_tell(
     tracking: TrackingConfig, tmp_path: Path, here: Path
 ) -> None:
@@ -454,6 +456,7 @@ def test_a_model_wins_where_two_items_tell(
     assert not (here / "runs" / ".steps.race").exists()
 
 
+@pytest.mark.slow
 def test_the_settings_run_by_themselves(
     dataset: PreparedDataset, tracking: TrackingConfig, here: Path
 ) -> None:
