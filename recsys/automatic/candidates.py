@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from recsys.automatic.facts import LogFacts
-from recsys.config import DataConfig, Experiment, TrackingConfig
+from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.report.run_page import Choice
 
 Preset = Literal["fast", "balanced", "best"]
@@ -27,12 +27,20 @@ _FULL_SOFTMAX_ITEMS = 60_000
 """The largest catalogue whose full softmax is worth its cost on a CPU."""
 _STEPS_PER_PASS = 128
 _DENSE_ORDER = (
-    *("hstu", "target-attention-average", "gated-rotary", "target-attention"),
-    *("gated-target-attention", "dot-product"),
+    "hstu",
+    "target-attention-average",
+    "gated-rotary",
+    "target-attention",
+    "gated-target-attention",
+    "dot-product",
 )
 _SPARSE_ORDER = (
-    *("dot-product", "target-attention", "hstu", "gated-rotary"),
-    *("target-attention-average", "gated-target-attention"),
+    "dot-product",
+    "target-attention",
+    "hstu",
+    "gated-rotary",
+    "target-attention-average",
+    "gated-target-attention",
 )
 """The kinds of model, those first that won on logs with many, or few, interactions per item."""
 _FIELDS = {"fast": 2, "balanced": 4, "best": 6}
@@ -121,81 +129,73 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
     return choices
 
 
+class _Kind(NamedTuple):
+    """A kind of model."""
+
+    cost: float
+    """See `Candidate`."""
+    description: str
+    model: dict[str, Any]
+    """The model section, without the sizes that all kinds share."""
+
+
 def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     """Return the candidates of a race, those that are most likely to win first."""
-    values = {choice.setting: choice.value for choice in choose_sizes(facts)}
-    dim = int(values["model.embedding_dim"])
-    common: dict[str, Any] = {
-        "embedding_dim": dim,
-        "num_blocks": 2,
-        "num_heads": 2,
-        "max_sequence_length": int(values["model.max_sequence_length"]),
-        "dropout": float(values["model.dropout"]),
-    }
-    transformer = {**common, "feed_forward_dim": 256}
+    choices = [choose_seen(facts), *choose_sizes(facts)]
+    shared = [f"{choice.setting}={choice.value}" for choice in choices]
+    order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
+    kinds = _kinds(facts)
+    candidates = []
+    for name in order[: _FIELDS[plan.preset]]:
+        kind = kinds[name]
+        tree = {
+            "name": plan.name,
+            "seed": plan.seed,
+            "data": data,
+            "model": dict(kind.model),
+            "training": {"refit": True},
+            "count_ensemble": {},
+            "tracking": plan.tracking,
+        }
+        experiment = parse_experiment(tree, shared, name)
+        candidates.append(Candidate(name, kind.description, kind.cost, experiment))
+    return candidates
+
+
+def _kinds(facts: LogFacts) -> dict[str, _Kind]:
+    """Return the kinds of model by name."""
+    blocks: dict[str, Any] = {"num_blocks": 2, "num_heads": 2}
+    transformer = {**blocks, "feed_forward_dim": 256}
     gated = {**transformer, "norm": "gated", "activation": "swiglu", "positions": "rotary"}
-    pooled = {"kind": "target_attention", "num_heads": 1, "head_dim": 64, "pooling": "sum"}
-    averaged = {"kind": "target_attention", "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
     half_life = 50 if facts.repeat_share >= REPEATS else 3
+    dot = {"kind": "dot_product"}
+    attention = {"kind": "target_attention"}
+    summed = {**attention, "num_heads": 1, "head_dim": 64, "pooling": "sum", "half_life": half_life}
+    averaged = {**attention, "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
     times = "past" if facts.has_times else "none"
-    hstu = {**common, "kind": "hstu", "times": times, "head": {"kind": "dot_product"}}
-    kinds = {
-        "hstu": (
+    return {
+        "hstu": _Kind(
             1.1,
             "HSTU blocks" + (" that read the times between interactions" * facts.has_times),
-            hstu,
+            {**blocks, "kind": "hstu", "times": times, "head": dot},
         ),
-        "target-attention": (
+        "target-attention": _Kind(
             2.5,
             "SASRec's encoder with target attention, summed over the history",
-            {**transformer, "head": {**pooled, "half_life": half_life}},
+            {**transformer, "head": summed},
         ),
-        "gated-rotary": (
-            1.2,
-            "gated blocks with rotary positions, dot product",
-            {**gated, "head": {"kind": "dot_product"}},
+        "gated-rotary": _Kind(
+            1.2, "gated blocks with rotary positions, dot product", {**gated, "head": dot}
         ),
-        "target-attention-average": (
+        "target-attention-average": _Kind(
             3.5,
             "SASRec's encoder with target attention, averaged over the history",
             {**transformer, "head": averaged},
         ),
-        "dot-product": (
-            1.0,
-            "SASRec: encoder and dot product",
-            {**transformer, "head": {"kind": "dot_product"}},
-        ),
-        "gated-target-attention": (
+        "dot-product": _Kind(1.0, "SASRec: encoder and dot product", {**transformer, "head": dot}),
+        "gated-target-attention": _Kind(
             2.7,
             "gated blocks with rotary positions and target attention",
-            {**gated, "head": {**pooled, "half_life": half_life}},
+            {**gated, "head": summed},
         ),
     }
-    order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
-    training: dict[str, Any] = {
-        "learning_rate": float(values["training.learning_rate"]),
-        "batch_tokens": int(values["training.batch_tokens"]),
-        "refit": True,
-    }
-    if "training.loss" in values:
-        training["loss"] = {"kind": "sampled_softmax", "num_negatives": 2048}
-    return [
-        Candidate(
-            kind,
-            kinds[kind][1],
-            kinds[kind][0],
-            Experiment.model_validate(
-                {
-                    "name": plan.name,
-                    "seed": plan.seed,
-                    "data": data,
-                    "model": kinds[kind][2],
-                    "training": training,
-                    "count_ensemble": {},
-                    "evaluation": {"seen": choose_seen(facts).value},
-                    "tracking": plan.tracking,
-                }
-            ),
-        )
-        for kind in order[: _FIELDS[plan.preset]]
-    ]
