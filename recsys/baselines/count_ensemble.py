@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from recsys.baselines.counts import CountScorer, user_values, weighted_histories
 from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.sparse import check_row, matrix_tensors, read_matrix
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.scorer import Scorer
@@ -76,13 +76,8 @@ class CountEnsemble:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file with the weights and settings as metadata."""
-        matrix = self.counts.log_counts
-        tensors: dict[str, NDArray[Any]] = {
-            "offsets": matrix.indptr.astype(np.int64),
-            "columns": matrix.indices.astype(np.int32),
-            "values": matrix.data,
-            "log_popularity": self.counts.log_popularity,
-        }
+        tensors = matrix_tensors(self.counts.log_counts)
+        tensors["log_popularity"] = self.counts.log_popularity
         facts = {
             "weight": self.weight,
             "repeat_weight": self.repeat_weight,
@@ -99,21 +94,17 @@ class CountEnsemble:
             num_items: the size of the catalogue that it must count; any if None.
 
         Raises:
-            InputError: the file cannot be read, or is not a count ensemble: scipy does not check
-                its indices, and one outside the matrix would end the process.
+            InputError: the file cannot be read, or is not a count ensemble.
         """
         try:
             with safe_open(path, framework="numpy") as file:
                 facts = json.loads(file.metadata()["count_ensemble"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            _check_tensors(tensors)
+            check_row(tensors, "log_popularity", np.float64)
             popularity = tensors["log_popularity"]
+            matrix = read_matrix(tensors, len(popularity))
             if num_items not in (None, len(popularity) - 1):
                 raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
-            matrix = csr_array(
-                (tensors["values"], tensors["columns"], tensors["offsets"]),
-                shape=(len(popularity), len(popularity)),
-            )
             settings = PCTMSettings(**facts["settings"])
             weights = float(facts["weight"]), float(facts["repeat_weight"])
             if not all(map(math.isfinite, (*weights, *asdict(settings).values()))):
@@ -121,31 +112,6 @@ class CountEnsemble:
             return cls(PCTM(matrix, popularity, settings), *weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
-
-
-def _check_tensors(tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Check the parts of a sparse matrix [I + 1, I + 1] and its popularity [I + 1].
-
-    Raises:
-        KeyError: one is missing.
-        ValueError: the first that is not as `CountEnsemble.save` wrote it.
-    """
-    types = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
-    for name, dtype in {**types, "log_popularity": np.float64}.items():
-        array = tensors[name]
-        if array.dtype != dtype or array.ndim != 1:
-            raise ValueError(f"{name} must be one row of {np.dtype(dtype)}, not {array.dtype}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite")
-    offsets, columns, size = tensors["offsets"], tensors["columns"], len(tensors["log_popularity"])
-    if size < 2 or len(offsets) != size + 1:
-        raise ValueError(f"offsets must be {size + 1} for {size - 1} items, not {len(offsets)}")
-    if len(columns) != len(tensors["values"]):
-        raise ValueError(f"{len(columns)} columns need as many values")
-    if offsets[0] != 0 or offsets[-1] != len(columns) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"offsets must ascend from 0 to {len(columns)}")
-    if len(columns) and not (columns.min() >= 0 and columns.max() < size):
-        raise ValueError(f"columns must be item tokens from 0 to {size - 1}")
 
 
 def add_scores(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:

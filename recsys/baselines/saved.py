@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
+from recsys.baselines.sparse import matrix_tensors, read_matrix
 from recsys.baselines.tuned import BASELINES
 from recsys.errors import InputError
 from recsys.inference.scorer import Scorer
@@ -37,9 +38,7 @@ def save_baseline(baseline: FittedBaseline, path: Path) -> None:
     settings: dict[str, Any] = {}
     for name, value in _fields_of(baseline.scorer).items():
         if isinstance(value, csr_array):
-            tensors[f"{name}.offsets"] = value.indptr.astype(np.int64)
-            tensors[f"{name}.columns"] = value.indices.astype(np.int32)
-            tensors[f"{name}.values"] = value.data
+            tensors |= matrix_tensors(value, f"{name}.")
         elif isinstance(value, np.ndarray):
             tensors[name] = np.ascontiguousarray(value)
         else:
@@ -91,10 +90,7 @@ def _value(
         ValueError: an array does not fit the catalogue, or is not finite.
     """
     if hint is csr_array:
-        values, columns, offsets = (
-            tensors[f"{name}.{part}"] for part in ("values", "columns", "offsets")
-        )
-        return _matrix(name, values, columns, offsets, num_items)
+        return read_matrix(tensors, num_items + 1, f"{name}.")
     if is_dataclass(hint):
         return hint(**facts["settings"][name])  # type: ignore[operator]
     array = tensors[name]
@@ -103,23 +99,3 @@ def _value(
             f"{name}: must be finite, with a row for each of {num_items} items and PAD"
         )
     return array
-
-
-def _matrix(
-    name: str,
-    values: NDArray[Any],
-    columns: NDArray[Any],
-    offsets: NDArray[Any],
-    num_items: int,
-) -> csr_array:
-    """Build a sparse square matrix; its indices are checked, because scipy does not."""
-    size = num_items + 1
-    if len(offsets) != size + 1 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise ValueError(f"{name}: must have {num_items + 1} rows")
-    if not len(values) == len(columns) == offsets[-1]:
-        raise ValueError(f"{name}: has {len(values)} values and {len(columns)} columns")
-    if len(columns) and not (columns.min() >= 0 and columns.max() < size):
-        raise ValueError(f"{name}: a column is no item")
-    if not np.isfinite(values).all():
-        raise ValueError(f"{name}: a value is not finite")
-    return csr_array((values, columns, offsets), shape=(size, size))
