@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
 """Seconds of each preset if no limit is given."""
+_PASSWORD = re.compile(r"//[^@/\s]+@")
+"""A user and password in an address, which no page shows."""
+_COUNTED = ("users", "items", "interactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,6 @@ def fit_log(
         show("writing the page")
         page = write_page(automatic, dataset, plan.out, _PASSWORD.sub("//***@", command))
     return FittedLog(dataset, automatic, page)
-
-
-_PASSWORD = re.compile(r"//[^@/\s]+@")
-"""A user and password in an address, which no page shows."""
-_COUNTED = ("users", "items", "interactions")
 
 
 class _Show:

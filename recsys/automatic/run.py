@@ -206,20 +206,19 @@ class _Trials:
             The run, its settings, and a sentence on the choice.
         """
         best = self.baselines[0] if self.baselines else None
-        theirs = "" if best is None else f"{best.ndcg_at_10:.4f}"
         if self.finished is None:
-            ours, model = "no model could be trained", None
+            ours = "no model could be trained"
         else:
             name = self.contenders[0].candidate.name
             model = self._write_model(self.finished, out)
             quality = model.valid["ndcg_at_10"].mean
-            ours = f"validation NDCG@10 {quality:.4f}"
-            if best is None:
-                return model, self.finished.experiment, f"The answer is {name}: {ours}."
-            if best.ndcg_at_10 < quality:
-                sentence = (
-                    f"The answer is {name}: {ours}, and {theirs} of the best baseline, {best.name}."
+            if best is None or best.ndcg_at_10 < quality:
+                rival = (
+                    ""
+                    if best is None
+                    else f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
                 )
+                sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}{rival}."
                 return model, self.finished.experiment, sentence
             ours = f"{quality:.4f} of the best model, {name}"
         if best is None:
@@ -228,7 +227,8 @@ class _Trials:
         test = self.held_out.test
         run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
         sentence = (
-            f"The answer is a baseline, {best.name}: validation NDCG@10 {theirs}, and {ours}."
+            f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
+            f"and {ours}."
         )
         return run, chosen, sentence
 
