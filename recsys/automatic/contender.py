@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
-import torch
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
@@ -18,6 +16,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
+from recsys.report.race import RacePoint
 from recsys.training.loop import build_batches, train
 from recsys.training.state import MONITOR, Curve, TrainingState
 
@@ -37,16 +36,6 @@ _FOREVER = 100_000
 """More epochs than any training has: the clock and patience end it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The validation of an epoch."""
-
-    seconds: float
-    """Seconds since the race began."""
-    epoch: int
-    ndcg_at_10: float
-
-
 @dataclass(eq=False)
 class Contender:
     """A candidate, and how far its training has come.
@@ -63,7 +52,7 @@ class Contender:
     clock: Callable[[], float]
     """Returns the seconds since the race began."""
     progress: Progress | None = None
-    points: list[Point] = field(default_factory=list)
+    points: list[RacePoint] = field(default_factory=list)
     seconds: float = 0.0
     """Seconds that its training has taken."""
     rarely: int = 1
@@ -84,12 +73,12 @@ class Contender:
     @property
     def quality(self) -> float:
         """Best validation NDCG@10 so far; -1 before the first."""
-        return max((point.ndcg_at_10 for point in self.points), default=-1.0)
+        return max((point.ndcg for point in self.points), default=-1.0)
 
     @property
     def epochs(self) -> int:
         """Epochs so far."""
-        return max((point.epoch for point in self.points), default=0)
+        return max((point.epochs for point in self.points), default=0)
 
     @property
     def best_epoch(self) -> int:
@@ -104,7 +93,7 @@ class Contender:
     @property
     def exhausted(self) -> bool:
         """Whether the last `PATIENCE` validations gained nothing."""
-        qualities = [point.ndcg_at_10 for point in self.points]
+        qualities = [point.ndcg for point in self.points]
         before, since = qualities[:-PATIENCE], qualities[-PATIENCE:]
         return bool(before) and max(before) >= max(since)
 
@@ -262,12 +251,9 @@ class Contender:
         if self.best is None:
             raise ValueError("no epoch was validated")
         curve = self.best.copy().curve
-        trained = self.dataset.histories("valid").items
-        interactions = np.bincount(trained, minlength=self.dataset.num_items + 1)
-        with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
-            model = self.catalogue.new_model(self.experiment.model, interactions)
-        model.load_state_dict(curve.best_weights)
-        return model.eval(), curve
+        histories = self.dataset.histories("valid")
+        model = self.catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
+        return model, curve
 
     def chosen_experiment(self, epochs: int) -> Experiment:
         """Return the settings that repeat this training from the beginning, by themselves."""
@@ -299,7 +285,7 @@ class Contender:
 
     def _record(self, epoch: int, metrics: dict[str, float]) -> None:
         if MONITOR in metrics:
-            self.points.append(Point(self.clock(), epoch, metrics[MONITOR]))
+            self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
 
     def _keep(self, state: TrainingState) -> None:
         """Keep the state of a whole epoch, whose tensors the next step changes."""

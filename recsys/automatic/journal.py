@@ -7,13 +7,14 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys.automatic.contender import Contender, Point
+from recsys.automatic.contender import Contender
 from recsys.data.files import new_file
 from recsys.errors import InputError
+from recsys.report.race import RacePoint
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.state import TrainingState
 
@@ -72,8 +73,8 @@ class Journal:
             if latest is None or best is None:
                 continue
             epochs = latest.curve.epochs
-            points = [Point(**point) for point in known["points"]]
-            one.points = [point for point in points if point.epoch <= len(epochs)]
+            points = [RacePoint(**point) for point in known["points"]]
+            one.points = [point for point in points if point.epochs <= len(epochs)]
             one.seconds = sum(
                 epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs
             )
@@ -101,7 +102,7 @@ class Journal:
             "targets": self.targets,
             "contenders": {
                 one.candidate.name: {
-                    "points": [asdict(point) for point in one.points],
+                    "points": [point._asdict() for point in one.points],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                 }

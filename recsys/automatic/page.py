@@ -15,7 +15,7 @@ from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
 from recsys.report.examples import examples_of
 from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat, RacePoint
+from recsys.report.race import Heat
 from recsys.report.run_page import RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
@@ -91,7 +91,6 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
 
 
 def _heat(one: Contender, won: bool, first: bool) -> Heat:
-    points = tuple(RacePoint(p.seconds, p.epoch, p.ndcg_at_10) for p in one.points)
     if won:
         outcome = "won"
     elif one.dropped_in is not None:
@@ -100,4 +99,4 @@ def _heat(one: Contender, won: bool, first: bool) -> Heat:
         outcome = "the best model, but a baseline is better"
     else:
         outcome = "stopped by Ctrl-C"
-    return Heat(one.candidate.name, one.candidate.description, points, outcome, won)
+    return Heat(one.candidate.name, one.candidate.description, tuple(one.points), outcome, won)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
@@ -64,12 +63,9 @@ def fit_count_ensemble(
     """
     model = fitted.model
     if "valid" in fitted.trained_on:  # the refit has seen the validation targets
-        trained = dataset.histories("valid").items
-        interactions = np.bincount(trained, minlength=dataset.num_items + 1)
-        with torch.random.fork_rng(devices=[]):
-            model = fitted.catalogue.new_model(experiment.model, interactions)
-        model.load_state_dict(fitted.curve.best_weights)
-        model.to(fitted.model.items.weight.device).eval()
+        model = fitted.catalogue.restored_model(
+            experiment.model, dataset.histories("valid"), fitted.curve.best_weights
+        ).to(fitted.model.items.weight.device)
     choice = choose_count_ensemble(
         model_scorer(model, experiment),
         dataset.histories("valid"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from recsys.config import Experiment, ModelConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.table import FeatureTable
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
@@ -91,6 +93,19 @@ class Catalogue:
                 dim,
             )
         return build_model(config, self.num_items, features, inputs)
+
+    def restored_model(
+        self, config: ModelConfig, histories: Histories, weights: Mapping[str, Tensor]
+    ) -> Model:
+        """Build a model that was trained on the histories, in evaluation mode, on the CPU.
+
+        The caller's random state stays.
+        """
+        interactions = np.bincount(histories.items, minlength=self.num_items + 1)
+        with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
+            model = self.new_model(config, interactions)
+        model.load_state_dict(weights)
+        return model.eval()
 
 
 def empty_model(

@@ -19,7 +19,7 @@ class RacePoint(NamedTuple):
 
     seconds: float
     """Since the start of the race."""
-    epochs: float
+    epochs: int
     """The epochs it had trained by then; 0 for counts."""
     ndcg: float
     """NDCG@10 on the validation targets."""

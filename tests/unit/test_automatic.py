@@ -193,7 +193,7 @@ def test_a_paused_training_is_the_same_as_one_that_is_not(
     whole._advance(after(4))  # type: ignore[arg-type]
     for validations in (1, 2, 3, 4):
         paused._advance(after(validations))  # type: ignore[arg-type]
-    assert [p.ndcg_at_10 for p in paused.points] == [p.ndcg_at_10 for p in whole.points]
+    assert [p.ndcg for p in paused.points] == [p.ndcg for p in whole.points]
     assert whole.latest is not None
     assert paused.latest is not None
     for name, weight in whole.latest.weights.items():
