@@ -114,11 +114,10 @@ def check_log(
         RULES[role](LogColumn(table[role], table["row"], f"{origin}: column {name!r}"))
         for role, name in roles.items()
     ]
-    frame = _in_order(nw.from_native(table.with_columns(typed).lazy()))
+    ordered = _in_order(table.with_columns(typed))
     ties = "the order of the rows"
     if columns.position is not None:
         ties = f"column {columns.position!r}, then {ties}"
-    ordered = frame.collect("polars").to_polars()
     return InteractionLog(
         frame=nw.from_native(ordered.lazy()),
         ordered_by=f"user_id, timestamp; ties broken by {ties}",
@@ -192,26 +191,37 @@ def fingerprint(table: pl.DataFrame) -> str:
     return digest.hexdigest()
 
 
-# The order and the filters use only Narwhals expressions, so that they run on any engine.
+def _in_order(table: pl.DataFrame) -> pl.DataFrame:
+    """Number the rows along the total order, and convert times to integers.
 
-
-def _in_order(frame: Frame) -> Frame:
-    """Number the rows along the total order, and convert times to integers."""
-    schema = frame.collect_schema()
-    by = [name for name in ("user_id", "timestamp", "position", "row") if name in schema]
-    time, unit = nw.col("timestamp"), 1
-    if schema["timestamp"] == nw.Date:
-        time = time.cast(nw.Datetime("us"))
-    if schema["timestamp"] in (nw.Date, nw.Datetime):
-        time, unit = time.dt.timestamp("us"), 1_000_000
-    kept = [name for name in ("user_id", "item_id", "timestamp") if name in schema]
-    kept += [name for name in schema if name.startswith(KEPT)]
+    Sorting numbers takes a third of the time of sorting text: users are numbered first.
+    """
+    users = table.select(pl.col("user_id").unique().sort()).with_row_index("user")
+    by = ["user", "timestamp", *(["position"] if "position" in table.columns else []), "row"]
+    keys = table.with_row_index("place")
+    if table["user_id"].dtype == pl.String:
+        keys = keys.join(users, on="user_id", how="left", maintain_order="left")
+    else:
+        keys = keys.rename({"user_id": "user"})
+    places = keys.select("place", *by).sort(by)["place"]
+    kept = ["user_id", "item_id", "timestamp"]
+    kept += [name for name in table.columns if name.startswith(KEPT)]
     return (
-        frame.with_row_index("order", order_by=by)
-        .with_columns((time // unit).cast(nw.Int64).alias("timestamp"))
-        .select(*kept, nw.col("order").cast(nw.Int64))
-        .sort("order")
+        table.select(kept)[places]
+        .with_columns(whole_times(pl.col("timestamp"), table["timestamp"].dtype))
+        .with_row_index("order")
+        .select(*kept, pl.col("order").cast(pl.Int64))
     )
+
+
+def whole_times(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Convert times to int64: numbers are rounded down, dates become seconds since 1970 UTC."""
+    if dtype in (pl.Date, pl.Datetime):
+        return times.cast(pl.Datetime("us")).dt.timestamp("us") // 1_000_000
+    return (times // 1).cast(pl.Int64)
+
+
+# The filters use only Narwhals expressions, so that they run on any engine.
 
 
 def _since(frame: Frame, since: str | float | None) -> Frame:
