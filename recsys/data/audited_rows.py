@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.targets import TargetPositions
+from recsys.data.user_blocks import user_blocks
 
 BLOCK = 1 << 20
 """The number of interactions of a block; a user with more has a block of its own."""
@@ -97,24 +98,6 @@ class AuditedRows:
                     targets.ends[span],
                 ),
             )
-
-
-def user_blocks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of consecutive users with at most ``size`` interactions, or of one user.
-
-    Args:
-        offsets: shape [U + 1]: where each user's interactions start.
-        size: interactions.
-
-    >>> list(user_blocks(np.array([0, 2, 3, 9, 10]), 3))
-    [(0, 2), (2, 3), (3, 4)]
-    """
-    low, users = 0, len(offsets) - 1
-    while low < users:
-        fitting = int(np.searchsorted(offsets, offsets[low] + size, side="right")) - 1
-        high = max(low + 1, fitting)
-        yield low, high
-        low = high
 
 
 def count_distinct(values: NDArray[np.int64]) -> tuple[int, bool]:
