@@ -76,7 +76,7 @@ class TextFacts:
 def text_facts(text: pl.Series) -> TextFacts:
     """Return the facts of text without words for missing values."""
     not_integers = text.cast(pl.Int64, strict=False).null_count()
-    whole = bool(text.str.contains(_WHOLE_FLOAT).all())
+    whole = has_whole_floats(text)
     if not not_integers:  # no integer is a date
         return TextFacts(0, 0, 0, len(text), whole)
     not_numbers = text.cast(pl.Float64, strict=False).null_count()
@@ -85,12 +85,19 @@ def text_facts(text: pl.Series) -> TextFacts:
     )
 
 
+def has_whole_floats(text: pl.Series) -> bool:
+    """Return whether every value looks like ``12.0``, or is missing."""
+    # The first value tells in almost all columns, and is much faster than all of them.
+    first = text.head(1).str.contains(_WHOLE_FLOAT).all()
+    return bool(first) and bool(text.str.contains(_WHOLE_FLOAT).all())
+
+
 def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return ids: integers as int64, or text."""
     ids = without_missing_words(column.values)
     column.refuse(ids.is_null(), "an id is missing" + _AS_WORD)
     if ids.dtype == pl.String:
-        if not (ids.str.contains(_WHOLE_FLOAT).all() if facts is None else facts.whole_floats):
+        if not (has_whole_floats(ids) if facts is None else facts.whole_floats):
             return ids
         ids = ids.cast(pl.Float64)
     if ids.dtype.is_float() or ids.dtype.is_decimal():

@@ -72,7 +72,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "first": {"duplicates": "first", "min_user_interactions": 2},
     "last": {"duplicates": "last", "session_gap": 100},
     "minimums": {"min_user_interactions": 14, "min_item_interactions": 12},
-    "core": {"min_user_interactions": 14, "min_item_interactions": 8, "k_core": True},
+    "core": {"min_user_interactions": 14, "min_item_interactions": 5, "k_core": True},
     "baskets": {"split": LeaveLastBasketOut()},
     "dates": {"split": GlobalTime(valid_from=300, test_from=400, test_until=450)},
     "fractions": {"split": GlobalTime(), "min_item_interactions": 20},

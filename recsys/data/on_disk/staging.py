@@ -11,7 +11,14 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
-from recsys.data.log_columns import RULES, LogColumn, TextFacts, convert_kept, text_facts
+from recsys.data.log_columns import (
+    RULES,
+    LogColumn,
+    TextFacts,
+    convert_kept,
+    has_whole_floats,
+    text_facts,
+)
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
 from recsys.data.row_rules import keep_interactions, rule_columns
@@ -146,7 +153,7 @@ def _stage_part(staged: StagedLog, kept: pl.DataFrame, config: DataConfig, folde
 
 
 def _id_facts(values: pl.Series) -> TextFacts:
-    return TextFacts(whole_floats=text_facts(values).whole_floats)
+    return TextFacts(whole_floats=has_whole_floats(values))
 
 
 def _add_counts(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
