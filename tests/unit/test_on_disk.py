@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +191,24 @@ def test_nobody_left(settings: dict[str, Any], tmp_path: Path) -> None:
 def test_memory_is_a_number_of_bytes(memory: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a number of bytes such as 4GiB"):
         prepare(random_log(4), out=tmp_path / "out", memory=memory)
+
+
+KILLED = """
+import os, signal, sys
+from recsys.data.on_disk import preparation
+from recsys.data.prepared import prepare
+preparation.filter_sorted = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+prepare(sys.argv[1], out=sys.argv[2], memory=40_000)
+"""
+
+
+def test_a_kill_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.parquet", tmp_path / "out"
+    random_log(6).write_parquet(log)
+    before = prepare(random_log(7), out=out).fingerprint
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(log), str(out)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert PreparedDataset.open(out).fingerprint == before
+    assert len(list(tmp_path.iterdir())) == 3, "the killed process left its work"
+    prepare(str(log), out=out, memory=TINY)
+    assert {path.name for path in tmp_path.iterdir()} == {"log.parquet", "out"}
