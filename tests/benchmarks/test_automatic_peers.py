@@ -75,12 +75,12 @@ def train(contest: Contest, side: Side, seconds: float, epochs: int | None) -> t
             lists = np.load(answer["lists"])
             known = contest.problem.targets > 0
             ndcg = ndcg_of_lists(lists[known], contest.problem.targets[known])
-            if epochs is None and ndcg > best or answer["epoch"] == epochs:
+            if (epochs is None and ndcg > best) or answer["epoch"] == epochs:
                 best, best_epoch = ndcg, answer["epoch"]
                 path = Path(answer["lists"]).with_name("best.npy")
                 np.save(path, lists)
             late = answer["seconds"] >= seconds or answer["epoch"] >= best_epoch + PATIENCE
-            if answer["epoch"] == epochs or epochs is None and late:
+            if answer["epoch"] == epochs or (epochs is None and late):
                 print(f"{side.name}: {answer['epoch']} epochs in {answer['seconds']:.0f} s")
                 break
     return best_epoch, path
