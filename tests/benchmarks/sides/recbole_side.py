@@ -86,7 +86,7 @@ def quality(problem: Problem, settings: Settings) -> None:
     tokens = dataset.field2id_token["item_id"]  # by the library's own numbers; [0] is padding
     ids = np.zeros(problem.num_items + 1, dtype=np.int64)
     ids[tokens[1:].astype(np.int64)] = np.arange(1, len(tokens))
-    dataset._change_feat_format()  # noqa: SLF001 - as its build does, but with no row held out
+    dataset._change_feat_format()
     rows = get_dataloader(chosen, "train")(chosen, dataset, None, shuffle=True)
     model = SASRec(chosen, dataset)
     trainer = Trainer(chosen, model)
@@ -94,7 +94,7 @@ def quality(problem: Problem, settings: Settings) -> None:
     while True:
         started = time.perf_counter()
         model.train()
-        loss = trainer._train_epoch(rows, epoch)  # noqa: SLF001 - fit would not stop between epochs
+        loss = trainer._train_epoch(rows, epoch)
         seconds += time.perf_counter() - started
         epoch += 1
         best = best_items(model, problem, ids[problem.items], settings)
