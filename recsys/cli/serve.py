@@ -53,9 +53,8 @@ def serve_bundle(
     max_candidates: Annotated[
         int, typer.Option(min=1, help="Candidates, or k, of one request (422).")
     ] = 10_000,
-    max_body: Annotated[
-        int, typer.Option(min=1, help="Bytes of the body of a request (413).")
-    ] = 1 << 20,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of the body of a request (413).")] = 1
+    << 20,
     max_queue: Annotated[
         int, typer.Option(min=1, help="Requests that may wait for the model (429).")
     ] = 1024,

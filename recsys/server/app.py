@@ -40,8 +40,9 @@ from recsys.server.service import Service
 
 _ABOUT = """Next-item recommendations, scores and explanations from a trained bundle.
 
-A user is given by a `history` (item ids, oldest first), by rows of the raw `log`, or by the `user_id`
-of a prepared dataset, with what is new as `history`. Every error is `{"error": "one line"}`."""
+A user is given by a `history` (item ids, oldest first), by rows of the raw `log`, or by the
+`user_id` of a prepared dataset, with what is new as `history`. Every error is
+`{"error": "one line"}`."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}
     for status, description in (
@@ -174,5 +175,5 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return _problem(error.status_code, str(error.detail).lower(), headers)
 
 
-async def _broken(_: Request, error: Exception) -> Response:  # noqa: RUF029 - FastAPI wants it so
+async def _broken(_: Request, error: Exception) -> Response:
     return _problem(500, "the server failed; its log says where")

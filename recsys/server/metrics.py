@@ -19,7 +19,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
-            "recsys_requests_total", "Answered requests.", ["path", "status"], registry=self.registry
+            "recsys_requests_total",
+            "Answered requests.",
+            ["path", "status"],
+            registry=self.registry,
         )
         self.seconds = Histogram(
             "recsys_request_seconds",
@@ -52,7 +55,9 @@ class Metrics:
             "recsys_queue_length", "Requests that wait for the model.", registry=self.registry
         )
         self.reloads = Counter(
-            "recsys_reloads_total", "Attempts to load a new bundle.", ["result"],
+            "recsys_reloads_total",
+            "Attempts to load a new bundle.",
+            ["result"],
             registry=self.registry,
         )
         self.model = Info("recsys_model", "The model that answers.", registry=self.registry)

@@ -21,6 +21,10 @@ class StoppedError(Exception):
     """The server is shutting down."""
 
 
+def _new_future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """A question, and how to answer it together with others of its key."""
@@ -30,7 +34,7 @@ class Job:
     query: Any
     answer: Callable[[Sequence[Any]], Sequence[Any]]
     """Queries [N] to answers [N]."""
-    future: asyncio.Future[Any] = field(default_factory=lambda: _new_future())
+    future: asyncio.Future[Any] = field(default_factory=_new_future)
     asked: float = field(default_factory=time.monotonic)
     """When, in seconds of the monotonic clock."""
 
@@ -167,10 +171,6 @@ class ModelThread:
             _tell(jobs, results)
         waited = begin - min(job.asked for job in jobs)
         self._observe(Batch(jobs[0].key, len(jobs), time.monotonic() - begin, waited))
-
-
-def _new_future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
 
 
 def _tell(jobs: Sequence[Job], results: Sequence[Any]) -> None:

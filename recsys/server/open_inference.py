@@ -9,151 +9,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, HTTPException, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import ValidationError
 
 from recsys.data.manifest import library_version
 from recsys.errors import InputError
 from recsys.server.answers import Recommendations, Scores
-from recsys.server.requests import HISTORY, Id, RecommendRequest, ScoreRequest, Time
+from recsys.server.requests import Id, RecommendRequest, ScoreRequest, Time, rule_broken
 from recsys.server.service import Service
+from recsys.server.tensors import (
+    INPUTS,
+    InferAnswer,
+    InferRequest,
+    Live,
+    ModelMetadata,
+    OutputTensor,
+    Ready,
+    ServerMetadata,
+    TensorMetadata,
+)
 
-_INPUTS = ("history", "lengths", "times", "user_id", "candidates")
 _LOWEST = float(np.finfo(np.float32).min)
 """The score of an item that is never recommended: JSON has no infinity."""
-
-
-class Tensor(BaseModel):
-    """A named array; its data is one list, or nested as its shape says."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-    name: Annotated[str, Field(max_length=100)]
-    shape: Annotated[list[Annotated[StrictInt, Field(ge=0, le=1 << 31)]], Field(max_length=2)]
-    """[B], or [B, L]."""
-    datatype: Literal["BYTES", "INT64", "FP64", "FP32"]
-    parameters: dict[str, Any] | None = None
-    data: list[Id | Time | list[Id | Time]]
-
-    def rows(self, count: int) -> list[list[Id | Time]]:
-        """Return the data row by row [B, L].
-
-        Raises:
-            InputError: it has not the shape that it says, or not the expected number of rows.
-        """
-        flat = [
-            value
-            for part in self.data
-            for value in (part if isinstance(part, list) else [part])  # of rows, or of values
-        ]
-        width = self.shape[1] if len(self.shape) == 2 else 1
-        if not self.shape or self.shape[0] != count or len(flat) != count * width:
-            raise InputError(
-                f"inputs: {self.name!r} has shape {self.shape} and {len(flat)} values: the first "
-                f"dimension is {count}, the users, and there are as many values as it says"
-            )
-        return [flat[row * width : (row + 1) * width] for row in range(count)]
-
-
-class OutputWish(BaseModel):
-    """The name of a wanted output; all are sent anyway."""
-
-    name: str
-    parameters: dict[str, Any] | None = None
-
-
-class InferRequest(BaseModel):
-    """Histories [B, L] of B users; with candidates [B, C], these are scored.
-
-    Parameters: `k`, `seen` and `at`, as in `/v1/recommend`.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "inputs": [
-                        {"name": "history", "shape": [1, 2], "datatype": "BYTES", "data": HISTORY}
-                    ],
-                    "parameters": {"k": 5},
-                }
-            ]
-        },
-    )
-
-    id: Annotated[str, Field(max_length=1_000)] | None = None
-    parameters: dict[str, Any] | None = None
-    inputs: Annotated[list[Tensor], Field(min_length=1, max_length=len(_INPUTS))]
-    outputs: list[OutputWish] | None = None
-
-
-class OutputTensor(BaseModel):
-    """A named array, as one list."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Id | float]
-
-
-class InferAnswer(BaseModel):
-    """With candidates: `score` [B, C]; else `item_id`, `score` [B, k] and `count` [B].
-
-    Where a user has fewer than k items, `count`, the rest of the row is padding: 0, or empty text.
-    """
-
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[OutputTensor]
-
-
-class TensorMetadata(BaseModel):
-    """The name and type of an input or output; -1 is a dimension of any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class ModelMetadata(BaseModel):
-    """What the model takes and gives."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
-
-
-class ServerMetadata(BaseModel):
-    """What the server is."""
-
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class Live(BaseModel):
-    """Whether the server is alive."""
-
-    live: bool
-
-
-class Ready(BaseModel):
-    """Whether the server, or the model, answers requests."""
-
-    ready: bool
 
 
 def open_inference(service: Service, problems: dict[int | str, dict[str, Any]]) -> APIRouter:
     """Return the paths of the protocol; ``problems`` documents errors."""
     router = APIRouter(prefix="/v2", tags=["open inference protocol"])
-    missing = {401: problems[401], 404: problems[422] | {"description": "No such model."}}
+    missing: dict[int | str, dict[str, Any]] = {
+        401: problems[401],
+        404: problems[422] | {"description": "No such model."},
+    }
 
     def check_name(name: str) -> None:
         if name != (own := model_name(service)):
@@ -211,7 +100,7 @@ def _metadata(service: Service) -> ModelMetadata:
     ids = _id_type(service)
 
     def tensors(*named: tuple[str, str, list[int]]) -> list[TensorMetadata]:
-        return [TensorMetadata(name=name, datatype=kind, shape=shape) for name, kind, shape in named]
+        return [TensorMetadata(name=one, datatype=kind, shape=shape) for one, kind, shape in named]
 
     return ModelMetadata(
         name=model_name(service),
@@ -259,7 +148,9 @@ async def _infer(service: Service, asked: InferRequest) -> InferAnswer:
 
 
 def _scores(answers: Sequence[Scores]) -> OutputTensor:
-    scores = [_LOWEST if one.score is None else one.score for a in answers for one in a.items]
+    scores: list[Id | float] = [
+        _LOWEST if one.score is None else one.score for a in answers for one in a.items
+    ]
     width = len(answers[0].items)
     return OutputTensor.model_construct(
         name="score", shape=[len(answers), width], datatype="FP32", data=scores
@@ -293,8 +184,8 @@ def _rows(asked: InferRequest, most: int) -> list[RecommendRequest] | list[Score
         InputError: an input is unknown or occurs twice, its shape is wrong, or a value is.
     """
     given = {tensor.name: tensor for tensor in asked.inputs}
-    if unknown := [tensor.name for tensor in asked.inputs if tensor.name not in _INPUTS]:
-        raise InputError(f"inputs: {unknown[0]!r}: the model takes {', '.join(_INPUTS)}")
+    if unknown := [tensor.name for tensor in asked.inputs if tensor.name not in INPUTS]:
+        raise InputError(f"inputs: {unknown[0]!r}: the model takes {', '.join(INPUTS)}")
     if len(given) < len(asked.inputs):
         raise InputError("inputs: a name occurs twice")
     first = given.get("history") or given.get("user_id")
@@ -312,9 +203,7 @@ def _rows(asked: InferRequest, most: int) -> list[RecommendRequest] | list[Score
             kind.model_validate(fields | _fields(rows, row)) for row in range(first.shape[0])
         ]
     except ValidationError as error:
-        wrong = error.errors()[0]
-        place = ".".join(map(str, wrong["loc"]))
-        raise InputError(f"inputs: {place}: {wrong['msg'].lower()}") from error
+        raise InputError(f"inputs: {rule_broken(error.errors())}") from error
 
 
 def _fields(rows: dict[str, list[list[Id | Time]]], row: int) -> dict[str, Any]:

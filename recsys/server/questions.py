@@ -155,4 +155,6 @@ def _concatenate(parts: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64]
 
 def _join_features(parts: Sequence[Features | None]) -> Features | None:
     given = [part for part in parts if part is not None]
-    return Features(given[0].table, np.concatenate([part.rows for part in given])) if given else None
+    if not given:
+        return None
+    return Features(given[0].table, np.concatenate([part.rows for part in given]))

@@ -45,9 +45,7 @@ class User(BaseModel):
 class RecommendRequest(User):
     """Which items are best for a user?"""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
 
     k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
     """The number of items; fewer if filtering leaves fewer."""
@@ -90,9 +88,7 @@ class SimilarRequest(BaseModel):
 class ExplainRequest(User):
     """What did each purchase of a user add to the score of an item?"""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]})
 
     item_id: Id
     """An item of the catalogue."""

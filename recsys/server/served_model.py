@@ -17,12 +17,12 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
+from recsys.server.ids import TokenOf, find_id, shown
+from recsys.server.requests import Cell, Id, Time, User
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.fallback import scorer_of
 from recsys.serving.ids import request_time_value
 from recsys.serving.inputs import UserHistories
-from recsys.server.ids import TokenOf, find_id, shown
-from recsys.server.requests import Cell, Id, Time, User
 
 _SOMEONE = pl.Series("user_id", ["user"])
 _INT64 = np.iinfo(np.int64)
