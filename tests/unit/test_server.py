@@ -14,7 +14,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.config import Columns, DataConfig, DotProduct, DropRows, Experiment, HSTUConfig
+from recsys.config import (
+    Columns,
+    DataConfig,
+    DotProduct,
+    DropRows,
+    EvaluationConfig,
+    Experiment,
+    HSTUConfig,
+)
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.server.settings import ServerSettings
@@ -165,9 +173,13 @@ def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
     rows = [(u, i, 10 * t) for u, items in PURCHASES.items() for t, i in enumerate(items)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     dataset = prepare(log, out=tmp_path / "data")
-    config = HSTUConfig(embedding_dim=8, num_blocks=1, max_sequence_length=3, times=times)
+    config = HSTUConfig(
+        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=3, times=times
+    )
     torch.manual_seed(3)
-    model, experiment = build_model(config, dataset.num_items), Experiment(model=config)
+    known = EvaluationConfig(request_time="known")
+    experiment = Experiment(model=config, evaluation=known)
+    model = build_model(config, dataset.num_items)
     bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
     mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
     frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
