@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -16,27 +15,29 @@ from recsys.errors import InputError, one_line
 Id = int | str
 
 
-class TokenOf:
-    """Looks up a few ids among many; `Vocabulary.encode` gives the same, but reads all ids.
+class ItemIds:
+    """Looks up a few ids or tokens of items; `Vocabulary` gives the same, but reads all of them.
 
     A dictionary finds 500 ids in 0.1 ms, where the join of `Vocabulary` took 2 ms for 3,416 items
     and 290 ms for a million.
 
-    >>> TokenOf(Vocabulary(pl.Series([5, 12]))).tokens([12, "12", "012", 7])
+    >>> ItemIds(Vocabulary(pl.Series([5, 12]))).tokens([12, "12", "012", 7])
     array([2, 2, 0, 0], dtype=int32)
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._ids = vocabulary.ids
-
-    @cached_property
-    def _tokens(self) -> dict[Id | None, int]:
-        return {one: token for token, one in enumerate(self._ids.to_list(), 1)}
+        self._typed = _typed(vocabulary.ids)
+        self._ids: list[Id] = vocabulary.ids.to_list()
+        self._tokens: dict[Id | None, int] = {one: row for row, one in enumerate(self._ids, 1)}
 
     def tokens(self, ids: Sequence[Id]) -> NDArray[np.int32]:
         """Return item tokens [N]; PAD for an unknown id."""
-        known, own = self._tokens, _typed(self._ids)
-        return np.fromiter((known.get(own(one), PAD) for one in ids), np.int32, len(ids))
+        known, typed = self._tokens, self._typed
+        return np.fromiter((known.get(typed(one), PAD) for one in ids), np.int32, len(ids))
+
+    def id(self, token: int) -> Id:
+        """Return the id of an item token from 1 to I."""
+        return self._ids[token - 1]
 
     def token(self, item: Id) -> int:
         """Return the token of an item.

@@ -63,16 +63,13 @@ def recommend(
     if allowed is not None:
         scorer = scorer_of(model.bundle, seen, model.retrieve, allowed)
     tokens, scores = top_k(scorer, join(users), k, seen)
-    ids = model.bundle.vocabulary.decode(tokens).to_list()
     return [
         [
-            RecommendedItem.model_construct(item_id=item, score=score, rank=rank)
-            for rank, (item, score) in enumerate(
-                zip(ids[row * k : (row + 1) * k], values, strict=True), 1
-            )
-            if item is not None
+            RecommendedItem.model_construct(item_id=model.items.id(token), score=score, rank=rank)
+            for rank, (token, score) in enumerate(zip(row, values, strict=True), 1)
+            if token != PAD
         ]
-        for row, values in enumerate(scores.tolist())
+        for row, values in zip(tokens.tolist(), scores.tolist(), strict=True)
     ]
 
 

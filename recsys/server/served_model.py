@@ -17,7 +17,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
-from recsys.server.ids import TokenOf, find_id, shown
+from recsys.server.ids import ItemIds, find_id, shown
 from recsys.server.requests import Cell, Id, Time, User
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.fallback import scorer_of
@@ -55,13 +55,13 @@ class ServedModel:
             someone = _known(np.array([1], dtype=np.int32), None).histories
             top_k(model.scorer("allow"), someone, 1, "allow")
             model.exact.score(someone, np.array([[1]], dtype=np.int32))
-        model.items.tokens([])
+        _ = model.items
         return model
 
     @cached_property
-    def items(self) -> TokenOf:
-        """The tokens of the items."""
-        return TokenOf(self.bundle.vocabulary)
+    def items(self) -> ItemIds:
+        """The ids and tokens of the items."""
+        return ItemIds(self.bundle.vocabulary)
 
     @cached_property
     def _scorers(self) -> dict[Seen, Scorer]:
