@@ -98,14 +98,17 @@ class ServedModel:
         elif user.user_id is not None:
             found = self._of_dataset(user.user_id, items, times)
         elif user.history is not None:
-            self._check_reads("history", items, times)
+            gap = self.bundle.manifest.usual_gap if self.bundle.times == "past" else None
+            self._check_reads(items, timed=times is not None or gap is not None)
             found = _known(self.items.tokens(items), times)
+            if times is None and gap is not None:  # as `ModelBundle.read_histories`
+                found = found.with_usual_times(gap)
         else:
             raise InputError("give the history, the log or the user_id of a user")
         at = None if user.at is None else _time("at", user.at)
         return found.with_request_time(self.bundle.times, at)
 
-    def _check_reads(self, place: str, items: list[Id], times: NDArray[np.int64] | None) -> None:
+    def _check_reads(self, items: list[Id], *, timed: bool) -> None:
         """Refuse items without what the model reads of each interaction.
 
         Raises:
@@ -114,11 +117,11 @@ class ServedModel:
         encoders = self.bundle.encoders
         if items and encoders.reads_inputs:
             raise InputError(
-                f"{place}: the model reads {', '.join(encoders.input_columns)} too: give the "
+                f"history: the model reads {', '.join(encoders.input_columns)} too: give the "
                 "user's rows of the log, with these columns, as log"
             )
-        if items and times is None and self.bundle.times != "none":
-            raise InputError(f"{place}: the model reads the times of interactions: give times")
+        if items and not timed and self.bundle.times != "none":
+            raise InputError("history: the model reads the times of interactions: give times")
 
     def _of_log(self, rows: list[dict[str, Cell]]) -> UserHistories:
         """The history of the rows of a raw log, by the rules of the training data."""
@@ -145,7 +148,7 @@ class ServedModel:
         row = find_id(data.user_ids, user)
         if row is None:
             raise InputError(f"user_id {shown(user)} is not in the dataset")
-        self._check_reads("history", new_items, new_times)
+        self._check_reads(new_items, timed=new_times is not None)
         span = slice(int(data.offsets[row]), int(data.offsets[row + 1]))
         tokens, times = self._ours[data.items[span]], np.asarray(data.timestamps[span])
         if new_items:

@@ -144,7 +144,7 @@ def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> N
     )
     data = DataConfig(
         columns=Columns(user_id="customer", item_id="sku", timestamp="at"),
-        drop=[DropRows(reason="views", column="event", matches="view")],
+        drop=(DropRows(reason="views", column="event", matches="view"),),
     )
     dataset = prepare(log, data, tmp_path / "data")
     experiment = Experiment(model=tiny_experiment(DotProduct()).model, data=data)
@@ -183,7 +183,7 @@ def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
     bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
     mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
     frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
-    at = {"at": 100} if times == "request" else {}
+    at: dict[str, Any] = {"at": 100} if times == "request" else {}
     with running(ServerSettings(bundle.path, dataset.path)) as server:
         found = server.get("/v1/score", {**mine, **at, "candidates": ITEMS})
         expected = Recommender(bundle).score(frame, ITEMS, **at)
@@ -195,9 +195,15 @@ def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
         more = pl.concat([log, pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")])
         expected = Recommender(bundle).score(more.filter(user_id="ann"), ITEMS, **at)
         assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        status, answer = server.ask("/v1/recommend", {"history": ["hat"], "k": 2, **at})
+        untimed = {"history": ["hat", "socks"], **at}
+        status, answer = server.ask("/v1/score", {**untimed, "user_id": "ann", "candidates": ITEMS})
         assert (status, "give times" in answer["error"]) == (422, True)
-        if times == "request":
+        status, answer = server.ask("/v1/score", {**untimed, "candidates": ITEMS})
+        if times == "past":  # it takes the usual time between two interactions
+            expected = Recommender(bundle).score([["hat", "socks"]], ITEMS)
+            assert_same(answer["items"], rows_of(expected, "item_id", "score"))
+        else:
+            assert (status, "give times" in answer["error"]) == (422, True)
             status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
             assert (status, answer["error"][:3]) == (422, "at:")
 
