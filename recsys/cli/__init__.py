@@ -20,6 +20,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     retrieval,
     run,
     scoring,
+    serve,
     suites,
 )
 from recsys.cli.options import app
