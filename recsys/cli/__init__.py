@@ -17,10 +17,12 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     experiments,
     logs,
     profiling,
+    recommending,
     retrieval,
     run,
     scoring,
     suites,
+    vectors,
 )
 from recsys.cli.options import app
 from recsys.errors import InputError, NotFirstProcess, Terminated

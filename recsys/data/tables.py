@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import narwhals as nw
 import polars as pl
@@ -57,13 +57,27 @@ class OpenTable:
         try:
             table = chosen.collect("polars").to_polars()
         except (*_UNREADABLE, NarwhalsError, TypeError, ValueError) as error:
-            for text in self.texts:
-                _refuse_broken(text, error)
-            kind = f" as {self.kind}" if self.kind else ""
-            raise InputError(
-                f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
-            ) from error
+            raise self._unreadable(error) from error
         return typed(table) if self.texts else table
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Yield all rows of a table of files, so many at a time, in order; text is not typed.
+
+        Raises:
+            InputError: the table is broken.
+        """
+        lazy = cast("pl.LazyFrame", self.frame.to_native())
+        try:
+            yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: BaseException) -> InputError:
+        """Return the error that the table cannot be read, with the row if it is text."""
+        for text in self.texts:
+            _refuse_broken(text, error)
+        kind = f" as {self.kind}" if self.kind else ""
+        return InputError(f"{self.origin}: cannot be read{kind}: {_first_line(error)}")
 
     def _present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all if none are given."""

@@ -135,6 +135,17 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
 
 
+def integer_columns(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
+    """Return the columns of text that `typed` might make integers, and those that have an integer.
+
+    Of a table that is read in batches, `typed` makes integers of the columns that are among the
+    first in every batch and among the second in one.
+    """
+    stripped = batch.select(pl.all().str.strip_chars())
+    integers = {name for name in stripped.columns if _is_integer(stripped[name])}
+    return integers, {name for name in integers if _has_any(stripped[name])}
+
+
 def _is_integer(values: pl.Series) -> bool:
     """Return whether text has nothing but plain integers and words for missing values."""
     others = values.filter(~values.str.contains(_INTEGER)).unique()
