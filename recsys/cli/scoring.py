@@ -57,7 +57,8 @@ def score_items(
 ) -> None:
     """Score given items for given users; other items are not scored.
 
-    With --data and no --user, the users are those of the candidates.
+    With --data and no --user, the users are those of the candidates. With --out histories and
+    candidates may be larger than the memory, and a run that was ended goes on when it is repeated.
     """
     recommender, users = open_recommender(bundle, data, user)
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])

@@ -18,7 +18,7 @@ from recsys.serving.answer_parts import AnswerParts
 from recsys.serving.inputs import UserHistories
 from recsys.serving.raw_log import open_raw_log
 from recsys.serving.recommender import Recommender
-from recsys.serving.user_ranges import ROW, divide, part_file, range_bounds, survey
+from recsys.serving.user_ranges import ROW, Survey, divide, part_file, range_bounds, survey
 
 _FOLDER, _NAME = "histories", "part"
 
@@ -108,12 +108,19 @@ def parts_of_log(recommender: Recommender, log: Path, parts: AnswerParts) -> Par
             return PartsOfLog(recommender, log, None, bounds)
 
         def make(new: Path) -> None:
-            divide(opened, user, found, bounds, new, _NAME)
+            divide_log(opened, user, found, bounds, new)
             bounds.to_frame("bound").write_parquet(new / "bounds.parquet")
 
         parts.prepared(_FOLDER, make)
     bounds = pl.read_parquet(folder / "bounds.parquet")["bound"]
     return PartsOfLog(recommender, log, folder, bounds)
+
+
+def divide_log(
+    opened: OpenTable, user: str, found: Survey, bounds: pl.Series, folder: Path
+) -> None:
+    """Write the ranges of a log to the folder of a `PartsOfLog`: see `divide`."""
+    divide(opened, user, found, bounds, folder, _NAME)
 
 
 def open_histories(recommender: Recommender, log: Path) -> tuple[OpenTable, str | None]:

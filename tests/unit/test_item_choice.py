@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.tuned import BASELINES
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -187,7 +187,7 @@ def test_wrong_rules_of_diversity_are_refused(
 def test_a_baseline_has_caps_but_no_embeddings(
     bundle: ModelBundle, tiny_dataset: PreparedDataset
 ) -> None:
-    baseline = Popularity.fit(tiny_dataset, "test")
+    baseline = BASELINES["markov"].fit(tiny_dataset, "test", None)
     counts = Recommender(replace(bundle, trained=None, baseline=baseline))
     assert counts.recommend([["hat"]], k=2, at_most={"kind": 1})["item_id"].len() == 2
     with pytest.raises(InputError, match="holds the baseline"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.serving import large_answers, user_ranges
+from recsys.serving import answer_parts, large_answers, user_ranges
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.large_answers import LargeAnswer
 from recsys.serving.recommender import Recommender
@@ -154,6 +154,56 @@ def test_an_error_in_a_part_names_the_log_and_the_users(
     assert message.startswith(f"{source}, among the rows of users")
     assert "neither a number nor an ISO 8601 date: 'soon'" in message
     assert not (tmp_path / "b.csv").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("users", [list(range(98, 109)), [f"u{n}" for n in range(11)]])
+def test_scores_come_in_the_order_of_the_candidates(
+    recommender: Recommender,
+    users: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_parts, "_ROWS", 10)
+    log, source, out = shuffled_log(users), tmp_path / "log.csv", tmp_path / "scores.csv"
+    log.write_csv(source)
+    pairs = log.select("user_id", "item_id").reverse()
+    strangers = pl.DataFrame({"user_id": [users[0]], "item_id": ["tie"]})
+    pairs = pl.concat([strangers, pairs, strangers])
+    pairs.write_parquet(tmp_path / "pairs.parquet")
+    files = [source, tmp_path / "pairs.parquet"]
+    run("score", recommender.bundle.path, *files, "--out", out)
+    expected = recommender.score(log, pairs)
+    assert_frame_equal(pl.read_csv(out), expected, abs_tol=1e-5, check_dtypes=False)
+    message = refused("score", recommender.bundle.path, *files, "--strict", "--out", out)
+    assert "candidate item 'tie' is not in the catalogue" in message
+    out.unlink()
+    items = ["--item", "hat", "--item", "boots"]
+    run("score", recommender.bundle.path, source, *items, "--out", out)
+    expected = recommender.score(log, ["hat", "boots"])
+    assert_frame_equal(pl.read_csv(out), expected, abs_tol=1e-5, check_dtypes=False)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_candidates_of_users_of_a_dataset_are_scored_by_parts(
+    recommender: Recommender, tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    assert recommender.dataset is not None
+    pairs, out = tmp_path / "pairs.csv", tmp_path / "scores.parquet"
+    wanted = pl.concat(
+        [
+            tiny_log.select("user_id", "item_id").reverse(),
+            pl.DataFrame({"user_id": ["zoe"], "item_id": ["hat"]}),
+        ]
+    )
+    wanted.write_csv(pairs)
+    known = ["score", recommender.bundle.path, "--data", recommender.dataset.path]
+    run(*known, pairs, "--out", out)
+    expected = recommender.score(candidates=wanted)
+    assert_frame_equal(pl.read_parquet(out), expected, abs_tol=1e-5)
+    run(*known, "--user", "ann", pairs, "--out", out)
+    expected = recommender.score(users=["ann"], candidates=wanted)
+    assert_frame_equal(pl.read_parquet(out), expected, abs_tol=1e-5)
 
 
 def test_an_answer_needs_users(recommender: Recommender, tmp_path: Path) -> None:
