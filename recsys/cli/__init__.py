@@ -11,11 +11,11 @@ from rich.logging import RichHandler
 
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
+    checks,
     configs,
     demonstration,
     evaluation,
     experiments,
-    explanations,
     logs,
     profiling,
     recommending,

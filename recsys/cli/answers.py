@@ -38,6 +38,13 @@ NewItems = Annotated[
         "model.item_features. They can be recommended by their features."
     ),
 ]
+Probabilities = Annotated[
+    bool,
+    typer.Option(
+        "--probabilities",
+        help="Add the calibrated probability of each item: `recsys calibrate` comes first.",
+    ),
+]
 Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
 
 
@@ -89,7 +96,7 @@ def write_answer(
     files = [value for value in (histories, *request.values()) if isinstance(value, Path)]
     facts: dict[str, Any] = {
         **request,
-        "bundle": bundle.manifest.files,
+        "bundle": {**bundle.manifest.files, "temperature": bundle.manifest.temperature},
         "files": [file_facts(file) for file in files],
         "dataset": None if dataset is None or histories is not None else dataset.fingerprint,
         "users": users,

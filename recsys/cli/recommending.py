@@ -13,6 +13,7 @@ from recsys.cli.answers import (
     At,
     Histories,
     NewItems,
+    Probabilities,
     Users,
     open_recommender,
     request_time,
@@ -69,6 +70,7 @@ def recommend_items(
             "large catalogues. `recsys retrieval` shows what is missed. Default: all."
         ),
     ] = None,
+    probabilities: Probabilities = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -89,6 +91,7 @@ def recommend_items(
         "at_most": _caps(at_most or ()),
         "at": request_time(at),
         "retrieve": retrieve,
+        "probabilities": probabilities,
     }
     if out is None:
         with stage("recommending"):

@@ -11,10 +11,12 @@ from recsys.cli.answers import (
     At,
     Histories,
     NewItems,
+    Probabilities,
     Users,
     open_recommender,
     request_time,
     show_answer,
+    write_answer,
 )
 from recsys.cli.options import Bundle, Data, Json, Out, app
 from recsys.console import ids_like, show_frame, show_rows
@@ -23,7 +25,7 @@ from recsys.errors import InputError
 from recsys.progress import stage
 
 if TYPE_CHECKING:
-    pass
+    from recsys.serving.large_answers import LargeAnswer
 
 
 @app.command("score")
@@ -52,6 +54,7 @@ def score_items(
             "--strict", help="Refuse unknown candidates. Default: leave them out, and say so."
         ),
     ] = False,
+    probabilities: Probabilities = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -60,6 +63,8 @@ def score_items(
     With --data and no --user, the users are those of the candidates. With --out histories and
     candidates may be larger than the memory, and a run that was ended goes on when it is repeated.
     """
+    from recsys.serving.large_scores import LargeScores
+
     recommender, users = open_recommender(bundle, data, user)
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
     given = files or []
@@ -70,11 +75,39 @@ def score_items(
     candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    with stage("scoring"):
-        answer = recommender.score(
-            histories, candidates, users=users, at=request_time(at), strict=strict
-        )
-    show_answer(answer, recommender, as_json, out)
+    time = request_time(at)
+    if out is None:
+        with stage("scoring"):
+            answer = recommender.score(
+                histories,
+                candidates,
+                users=users,
+                at=time,
+                strict=strict,
+                probabilities=probabilities,
+            )
+        show_answer(answer, recommender, as_json)
+        return
+
+    def write(large: LargeAnswer) -> int:
+        scores = LargeScores(large, time, strict, probabilities)
+        return scores.of_items(candidates) if item else scores.of_table(candidates)
+
+    write_answer(
+        recommender,
+        out,
+        as_json,
+        write,
+        request={
+            "candidates": candidates,
+            "at": at,
+            "strict": strict,
+            "new_items": new_items,
+            "probabilities": probabilities,
+        },
+        histories=histories,
+        users=users,
+    )
 
 
 @app.command("generate")

@@ -40,6 +40,8 @@ class LargeScores:
     """The request time."""
     strict: bool = False
     """Whether an unknown candidate is refused, not left out."""
+    probabilities: bool = False
+    """Whether the calibrated probability of each item is added."""
 
     def of_items(self, items: list[Any]) -> int:
         """Score the same items for all users, one user after the other: see `LargeAnswer.by_user`.
@@ -48,7 +50,11 @@ class LargeScores:
             The number of rows.
         """
         score = partial(
-            self.large.recommender.score, candidates=items, at=self.at, strict=self.strict
+            self.large.recommender.score,
+            candidates=items,
+            at=self.at,
+            strict=self.strict,
+            probabilities=self.probabilities,
         )
         return self.large.by_user("scoring", score, len(items))
 
@@ -145,7 +151,13 @@ class LargeScores:
             )
         if histories is None:
             queries = self._of_dataset(raw.users.filter(pl.Series(known_users)))
-        scored = recommender.score(queries, chosen.drop(ROW), at=self.at, strict=self.strict)
+        scored = recommender.score(
+            queries,
+            chosen.drop(ROW),
+            at=self.at,
+            strict=self.strict,
+            probabilities=self.probabilities,
+        )
         return pl.DataFrame(scored).with_columns(chosen[ROW])
 
     def _of_dataset(self, users: pl.Series) -> UserHistories:

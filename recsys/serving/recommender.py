@@ -19,6 +19,7 @@ from recsys.inference.ranking import Seen
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import Candidates, RawCandidates
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
@@ -113,6 +114,7 @@ class Recommender:
         where: str | None = None,
         diversity: float | None = None,
         at_most: Mapping[str, int] | None = None,
+        probabilities: bool = False,
     ) -> Frame:
         """Recommend the k best items to each user.
 
@@ -133,15 +135,16 @@ class Recommender:
             diversity: the weight of dissimilarity, 0 to 1: see `Diversity`.
             at_most: how many items of a list may have the same value in a column of the item
                 table, ``{"category": 2}``.
+            probabilities: add the column probability: see `with_probabilities`.
 
         Returns:
             user_id, item_id, score, rank (from 1) and source, best item first. The source is
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; no item of ``allow`` is in
-                it, or meets ``where``; a column is unknown; ``retrieve`` is below k, or the model
-                has no target attention; the model reads times and gets none; see `read_histories`.
+            InputError: k is not between 1 and the size of the catalogue; no item is allowed; a
+                column is unknown; ``retrieve`` is below k, or the model has no target attention;
+                the model reads times and gets none; see `read_histories`.
         """
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
@@ -149,6 +152,7 @@ class Recommender:
         answer = recommend(
             self.bundle, queries, k, seen, retrieve=retrieve, allowed=allowed, diversity=diverse
         )
+        answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories)
 
     def score(
@@ -159,6 +163,7 @@ class Recommender:
         users: Iterable[Any] | None = None,
         at: RequestTime | None = None,
         strict: bool = False,
+        probabilities: bool = False,
     ) -> Frame:
         """Score candidate items; no other item is scored.
 
@@ -172,6 +177,7 @@ class Recommender:
             at: see `recommend`.
             strict: refuse a candidate that is not in the catalogue, or whose user is not among the
                 histories. Else it is left out, and a warning counts and names such candidates.
+            probabilities: see `recommend`.
 
         Returns:
             user_id, item_id, score and source as in `recommend`, in the order of the candidates.
@@ -186,6 +192,7 @@ class Recommender:
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
         answer = score(self.bundle, queries, pairs)
+        answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories, candidates)
 
     def generate(
@@ -216,8 +223,7 @@ class Recommender:
         """
         tokens = generated_items(self.bundle, candidates)
         queries = self.read_histories(histories, users)
-        how = strategy or Greedy()
-        policy = seen_policy(self.bundle, seen)
+        policy, how = seen_policy(self.bundle, seen), strategy or Greedy()
         answer = generate(
             self.bundle, queries, n, how, seen=policy, candidates=tokens, repeats=repeats
         )
@@ -236,8 +242,7 @@ class Recommender:
         """Return ids and embedding, an array of float32, of all items or of histories.
 
         Args:
-            of: "items" (see `item_embeddings`), or histories (see `read_histories` and
-                `history_embeddings`).
+            of: "items" (see `item_embeddings`), or histories (see `history_embeddings`).
             at: see `recommend`.
         """
         if isinstance(of, str) and of == "items":

@@ -17,6 +17,7 @@ from recsys.errors import InputError
 from recsys.serving import answer_parts, large_answers, user_ranges
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.large_answers import LargeAnswer
+from recsys.serving.large_scores import LargeScores
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks", "scarf"]
@@ -204,6 +205,46 @@ def test_candidates_of_users_of_a_dataset_are_scored_by_parts(
     run(*known, "--user", "ann", pairs, "--out", out)
     expected = recommender.score(users=["ann"], candidates=wanted)
     assert_frame_equal(pl.read_parquet(out), expected, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("command", ["recommend", "score"])
+def test_a_column_that_the_division_needs_is_refused(
+    recommender: Recommender, command: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    shuffled_log([1, 2]).with_columns(__row=1).write_csv(log)
+    files = [log, log] if command == "score" else [log]
+    message = refused(command, recommender.bundle.path, *files, "--out", tmp_path / "out.csv")
+    assert message == f"{log}: rename the column '__row': the name is needed here"
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_scores_go_on_where_a_run_was_ended(
+    recommender: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, out = shuffled_log(list(range(11))), tmp_path / "scores.parquet"
+    log.write_csv(tmp_path / "log.csv")
+    pairs = log.select("user_id", "item_id").filter(pl.col("item_id") != "scarf")
+    pairs.write_csv(tmp_path / "pairs.csv")
+    large = LargeAnswer(recommender, out, {}, tmp_path / "log.csv")
+    scored = Recommender.score
+    calls: list[int] = []
+
+    def score(self: Recommender, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return scored(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recommender, "score", score)
+        with pytest.raises(KeyboardInterrupt):
+            LargeScores(large).of_table(tmp_path / "pairs.csv")
+        parts = len(list((tmp_path / "scores.parquet.parts").glob("candidates/candidates-*")))
+        LargeScores(large).of_table(tmp_path / "pairs.csv")
+    assert parts > 3
+    assert len(calls) == parts + 1  # the two finished parts were not scored again
+    assert_frame_equal(pl.read_parquet(out), recommender.score(log, pairs), abs_tol=1e-5)
 
 
 def test_an_answer_needs_users(recommender: Recommender, tmp_path: Path) -> None:
