@@ -122,8 +122,7 @@ class Recommender:
             histories: see `read_histories`.
             users: see `read_histories`.
             k: items per user; fewer if filtering leaves fewer.
-            seen: "filter" recommends no item of the history, "allow" any item; as in training if
-                None.
+            seen: "filter" recommends no item of the history, "allow" any; as in training if None.
             at: the request time; only models with ``times=request`` need it, others ignore it.
             retrieve: how many items per user target attention ranks, the best by the dot product
                 (plus the count ensemble, if any): faster for a large catalogue, but good items

@@ -74,7 +74,7 @@ def range_bounds(users: pl.Series, parts: int) -> pl.Series:
         parts: the number of ranges; there may be fewer, at least one.
 
     >>> range_bounds(pl.Series(["b", "a", "a", "a", "c", "d"]), 3).to_list()
-    ['b', 'c']
+    ['c']
     """
     ordered = users.drop_nulls().sort()
     parts = min(parts, _MOST_PARTS, max(len(ordered), 1))

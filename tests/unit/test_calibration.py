@@ -70,16 +70,15 @@ def test_the_temperature_of_known_probabilities_is_found(
     bundle: ModelBundle, tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Targets are drawn from the softmax of the scores over 2.5.
-    monkeypatch.setattr("recsys.serving.calibration._holdout", lambda *_: holdout)
     holdout = find_holdout(tiny_dataset, "valid", "unknown")
     many = np.sort(np.arange(20_000) % len(holdout.histories))
     scores = bundle.scorer.score(holdout.histories)[:, 1:][torch.from_numpy(many)]
     generator = torch.Generator().manual_seed(1)
     drawn = torch.multinomial((scores / 2.5).softmax(1), 1, generator=generator)[:, 0] + 1
     targets = drawn.numpy().astype(np.int32)
-    holdout = replace(
-        holdout, targets=targets, history_rows=many, users=many, positions=np.arange(len(many))
-    )
+    places = np.arange(len(many))
+    known = replace(holdout, targets=targets, history_rows=many, users=many, positions=places)
+    monkeypatch.setattr("recsys.serving.calibration._holdout", lambda *_: known)
     assert fit_temperature(bundle, tiny_dataset) == pytest.approx(2.5, rel=0.1)
     errors = [
         measure_calibration(bundle, tiny_dataset, "valid", temperature).calibration_error

@@ -100,7 +100,7 @@ def test_a_run_that_was_ended_goes_on(recommender: Recommender, tmp_path: Path) 
         answered.extend(queries.user_ids)
         if len(answered) == ends_at:
             raise KeyboardInterrupt
-        return recommender.recommend(queries, k=3)
+        return pl.DataFrame(recommender.recommend(queries, k=3))
 
     large = LargeAnswer(recommender, out, {"k": 3}, source)
     ends_at = 8
@@ -248,6 +248,7 @@ def test_scores_go_on_where_a_run_was_ended(
 
 
 def test_an_answer_needs_users(recommender: Recommender, tmp_path: Path) -> None:
+    assert recommender.dataset is not None
     out = ["--out", tmp_path / "best.parquet"]
     assert "give either histories or users" in refused("recommend", recommender.bundle.path, *out)
     assert "can write .parquet and .csv" in refused(
