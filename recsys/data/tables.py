@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import narwhals as nw
 import polars as pl
@@ -105,6 +105,16 @@ class OpenTable:
             raise InputError(
                 f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
             ) from error
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Yield all rows of a table of files, so many at a time, in order; text is not typed.
+
+        Raises:
+            InputError: the table is broken.
+        """
+        lazy = cast("pl.LazyFrame", self.frame.to_native())
+        with self._errors():
+            yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
 
     def _present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all if none are given."""

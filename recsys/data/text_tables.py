@@ -152,6 +152,17 @@ def integer_columns(table: pl.LazyFrame) -> list[str]:
     return [name for name in names if found[name].item() and fitting[name].item()]
 
 
+def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
+    """Return the columns of text that `typed` might make integers, and those that have an integer.
+
+    Of a table that is read in batches, `typed` makes integers of the columns that are among the
+    first in every batch and among the second in one.
+    """
+    stripped = batch.select(pl.all().str.strip_chars())
+    integers = {name for name in stripped.columns if _is_integer(stripped[name])}
+    return integers, {name for name in integers if _has_any(stripped[name])}
+
+
 def _is_integer(values: pl.Series) -> bool:
     """Return whether text has nothing but plain integers and words for missing values."""
     others = values.filter(~values.str.contains(_INTEGER)).unique()
