@@ -10,8 +10,12 @@ EXTRA_OF = {
     "jinja2": "train",
     "matplotlib": "train",
     "mlflow": "train",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "optuna": "tune",
     "pandas": "train",
+    "pyspark": "spark",
     "pytorch_lightning": "train",
     "sklearn": "train",
 }

@@ -15,6 +15,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     demonstration,
     evaluation,
     experiments,
+    exporting,
     logs,
     profiling,
     registry,
