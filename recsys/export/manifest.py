@@ -30,7 +30,7 @@ class ExportManifest(FolderManifest):
     git_commit: str | None
     """The commit of the code that trained the model."""
     num_items: int
-    """Size of the catalogue, I: item tokens are 1 to I, and entry i of items.json is token i + 1."""
+    """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
     """The most items of a history that the encoder takes: the latest ones, the oldest first."""
     times: TimesRead

@@ -141,7 +141,7 @@ def _register(client: MlflowClient, model: LoggedModel, name: str, alias: str | 
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name)
     run_id = model.source_run_id
-    # For a model without a run, MLflow 3.17 looks its id up in its global store, not in the client's.
+    # For a model without a run, MLflow 3.17 looks its id up in its global store, not in ours.
     model_id = None if run_id is None else model.model_id
     place = model.artifact_location
     version = client.create_model_version(name, place, run_id, model_id=model_id).version

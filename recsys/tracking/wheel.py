@@ -14,7 +14,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-import recsys
 from recsys.data.manifest import library_version
 from recsys.extras import DISTRIBUTION
 
@@ -37,7 +36,7 @@ def library_wheel() -> Wheel:
     Its version ends in a digest of the code: tools that keep environments, as MLflow does, must
     not take the environment of other code of the same version for this one's.
     """
-    package = Path(recsys.__file__).parent
+    package = Path(__file__).parents[1]
     files = {
         f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))

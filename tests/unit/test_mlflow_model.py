@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
+from http.client import HTTPConnection
 from pathlib import Path
 
 import mlflow.pyfunc
@@ -244,35 +245,46 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
         register("nobody", "counts", tracking=store)
 
 
+def http(port: int, path: str, content: object = None) -> bytes:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        body = None if content is None else json.dumps(content)
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        answer = reply.read()
+        assert reply.status == 200, answer
+        return answer
+    finally:
+        connection.close()
+
+
 @pytest.mark.slow
 def test_mlflow_serves_a_logged_model_over_http(folder: Path, tiny_bundle: ModelBundle) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = ["models", "serve", "-m", str(folder), "-p", str(port), "--env-manager", "local"]
-    root = str(Path(recsys.__file__).parents[1])
+    places = {
+        "PYTHONPATH": str(Path(recsys.__file__).parents[1]),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *words],
-        env=os.environ
-        | {"PYTHONPATH": root, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+        env=os.environ | places,
         start_new_session=True,
     )
-    base = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):
             try:
-                urllib.request.urlopen(f"{base}/ping", timeout=5).close()
+                http(port, "/ping")
                 break
             except OSError:
                 assert server.poll() is None
                 time.sleep(0.5)
         records = [{"items": items} for items in HISTORIES.values()]
-        body = {"dataframe_records": records, "params": {"k": 2, "seen": "allow"}}
-        request = urllib.request.Request(
-            f"{base}/invocations", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            answers = json.load(reply)["predictions"]
+        asked = {"dataframe_records": records, "params": {"k": 2, "seen": "allow"}}
+        answers = json.loads(http(port, "/invocations", asked))["predictions"]
     finally:
         os.killpg(server.pid, 15)
         server.wait(30)
@@ -284,12 +296,10 @@ def test_mlflow_serves_a_logged_model_over_http(folder: Path, tiny_bundle: Model
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_spark_answers_as_the_bundle_does(folder: Path, tiny_bundle: ModelBundle) -> None:
     sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
-    if not (
-        os.environ.get("JAVA_HOME")
-        or any((Path(place) / "java").exists() for place in os.environ["PATH"].split(":"))
-    ):
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip("no Java runtime")
     builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
@@ -301,7 +311,7 @@ def test_spark_answers_as_the_bundle_does(folder: Path, tiny_bundle: ModelBundle
             env_manager="local",
             params={"k": 2, "seen": "allow"},
         )
-        rows = [(user, items) for user, items in HISTORIES.items()]
+        rows = list(HISTORIES.items())
         frame = spark.createDataFrame(rows, "user_id string, items array<string>")
         answered = frame.withColumn("best", predict(sql.functions.struct("items"))).collect()
     finally:
