@@ -21,7 +21,9 @@ head = onnxruntime.InferenceSession(folder / "head.onnx")
 token = {str(item): number for number, item in enumerate(ids, 1)}
 known = [token[item] for item in history if item in token][-about["max_sequence_length"] :]
 inputs = {"items": np.array([known]), "lengths": np.array([len(known)])}
-last = dict(zip(about["encoder_outputs"], encoder.run(None, inputs), strict=True))  # once per history
+last = dict(
+    zip(about["encoder_outputs"], encoder.run(None, inputs), strict=True)
+)  # once per history
 candidates = np.arange(1, len(ids) + 1)[None]  # or any other item tokens, [batch, candidates]
 given = {"candidates": candidates, "lengths": inputs["lengths"], **last}
 (scores,) = head.run(None, {name: given[name] for name in about["head_inputs"]})

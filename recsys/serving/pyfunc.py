@@ -78,12 +78,14 @@ class HistoryModel:
     def _read(self, frame: nw.DataFrame[Any], rows: Sequence[int]) -> UserHistories:
         """Read the histories of some rows, whose numbers are the ids of the users."""
         bundle = self.recommender.bundle
-        items, times = _lists(frame, ITEMS), None
-        if bundle.times != "none" and TIMES in frame.columns:
-            given = _lists(frame, TIMES)
-            times = [given[row] or [] for row in rows]
-        lists = [items[row] or [] for row in rows]
-        return UserHistories.from_lists(rows, lists, bundle.vocabulary, bundle.encoders, times)
+        items = _lists(frame, ITEMS)
+        lists = {row: items[row] or [] for row in rows}
+        if bundle.times == "none" or TIMES not in frame.columns:
+            return bundle.read_histories(lists)
+        given = _lists(frame, TIMES)
+        times = [given[row] or [] for row in rows]
+        encoders = bundle.encoders
+        return UserHistories.from_lists(rows, [*lists.values()], bundle.vocabulary, encoders, times)
 
     def _score(
         self, queries: UserHistories, candidates: Mapping[int, list[Any]], at: RequestTime | None

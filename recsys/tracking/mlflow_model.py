@@ -45,7 +45,8 @@ class ModelFacts:
 def signature_of(facts: ModelFacts) -> ModelSignature:
     """Return the columns and parameters of `recsys.serving.pyfunc.HistoryModel.predict`."""
     item = DataType.string if isinstance(facts.items[0], str) else DataType.long
-    times = [ColSpec(Array(DataType.long), "times")] if facts.reads_times else []
+    long = Array(DataType.long)
+    times = [ColSpec(long, "times", required=facts.needs_request_time)] if facts.reads_times else []
     return ModelSignature(
         inputs=Schema(
             [

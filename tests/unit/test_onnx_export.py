@@ -48,7 +48,7 @@ LONGEST = 12
 
 
 def small(**fields: object) -> NextItemConfig:
-    known = {"embedding_dim": 8, "num_blocks": 2, "num_heads": 2, "feed_forward_dim": 16}
+    known = {"embedding_dim": 8, "num_blocks": 1, "num_heads": 2, "feed_forward_dim": 16}
     return NextItemConfig.model_validate({**known, "max_sequence_length": LONGEST, **fields})
 
 
@@ -74,9 +74,16 @@ KINDS: dict[str, ModelConfig] = {
     "target attention to both": small(
         head=TargetAttention(head_dim=4, kv_source="both", pooling="sum")
     ),
-    "gated rotary": small(head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"),
+    "gated rotary": small(
+        num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
+    ),
     "HSTU": HSTUConfig(
-        kind="hstu", embedding_dim=8, num_heads=2, max_sequence_length=LONGEST, times="request"
+        kind="hstu",
+        embedding_dim=8,
+        num_blocks=1,
+        num_heads=2,
+        max_sequence_length=LONGEST,
+        times="request",
     ),
     "masked items": MaskedItemConfig(
         kind="masked_item", embedding_dim=8, num_blocks=1, max_sequence_length=LONGEST
