@@ -81,7 +81,8 @@ def test_rows_with_candidates_are_scored_and_the_others_recommended(
 ) -> None:
     model, direct = mlflow.pyfunc.load_model(str(folder)), Recommender(tiny_bundle)
     frame = frame_of_histories().drop(columns="user_id")
-    frame["candidates"] = [["socks", "no such", "hat"], None, ["no such"]]
+    candidates = pd.Series([["socks", "no such", "hat"], None, ["no such"]], dtype=object)
+    frame = frame.assign(candidates=candidates)
     answer = model.predict(frame)
     assert answer["item_id"].tolist()[::2] == [["socks", "hat"], []]
     scores = direct.score([HISTORIES["ann"]], ["socks", "hat"])["score"].to_list()
@@ -135,7 +136,7 @@ def test_a_model_that_reads_times_gets_them(
     log = pl.DataFrame({"user_id": ["x", "x"], "item_id": ["hat", "boots"], "timestamp": [3, 4]})
     expected = Recommender(bundle).recommend(log, k=2, at=9)
     assert answer["score"][0] == expected["score"].to_list()
-    wrong = frame.assign(times=[[4, 3]])
+    wrong = pd.DataFrame({"items": [["hat", "boots"]], "times": [[4, 3]]})
     with pytest.raises(InputError, match="the oldest first"):
         model.predict(wrong, params={"at": "9"})
     with pytest.raises(MlflowException, match="times"):

@@ -40,6 +40,7 @@ from recsys.export.onnx import export_onnx
 from recsys.export.runtime import OnnxScorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
+from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -176,11 +177,11 @@ runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
         exporting._check(other_weights(tiny_dot_bundle), OnnxScorer(folder, 5, 3), 3)
 
 
-def other_weights(bundle: ModelBundle) -> nn.Module:
+def other_weights(bundle: ModelBundle) -> Model:
     model = ModelBundle.open(bundle.path).model
     with torch.no_grad():
         model.items.weight += 0.1
-    return model  # type: ignore[return-value]
+    return model
 
 
 def test_what_has_no_graph_is_refused_by_one_line(
