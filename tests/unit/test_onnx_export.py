@@ -32,12 +32,13 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.data.histories import Histories
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.export import onnx as exporting
 from recsys.export.manifest import ExportManifest
 from recsys.export.onnx import export_onnx
 from recsys.export.runtime import OnnxScorer
+from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.protocols import Model
@@ -116,6 +117,34 @@ def test_an_export_scores_as_torch_does(
     assert torch.allclose(found, expected.score(histories), atol=1e-5)
     few = np.array([[2], [0], [5], [1], [1]], dtype=np.int32)
     assert torch.allclose(exported.score(histories, few), expected.score(histories, few), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_item_features_become_part_of_the_item_table(
+    tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    kinds = {"boots": "shoe", "gloves": "hand", "hat": "head", "jacket": "body", "socks": "shoe"}
+    table = pl.DataFrame({"item_id": [*kinds], "kind": [*kinds.values()]})
+    dataset = prepare(tiny_log, out=tmp_path / "data", items=table)
+    config = small(head=DotProduct(), item_features=["kind"])
+    catalogue = Catalogue.of(config, dataset)
+    torch.manual_seed(1)
+    model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    bundle = ModelBundle.write(
+        *(tmp_path / "b", model, Experiment(model=config), dataset, ("train",)),
+        encoders=catalogue.encoders,
+    )
+    items = bundle.model.items
+    export_onnx(bundle, tmp_path / "onnx")
+    assert bundle.model.items is items
+    assert items.features is not None
+    histories = Histories.from_lists([[1, 3], [5]])
+    found = OnnxScorer(tmp_path / "onnx", bundle.num_items, LONGEST).score(histories)
+    assert torch.allclose(found, bundle.scorer.score(histories), atol=1e-5)
 
 
 @pytest.fixture(scope="module")
