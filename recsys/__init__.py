@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from recsys.config import Experiment, load_experiment
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
+    from recsys.experiments.registration import register
+    from recsys.loading import load
     from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.serving.recommender import Recommender
-
-    load = Recommender.load
 
 # Huge pages for large tensors, on systems that have them, make training on a CPU an eighth faster.
 # torch reads this once, at its first tensor; nothing imported so far has loaded torch.
@@ -52,9 +52,10 @@ _HOMES = {
     "audit": "recsys.data.audit:audit",
     "compare": "recsys.api:compare",
     "fit": "recsys.api:fit",
-    "load": "recsys.serving.recommender:Recommender.load",
+    "load": "recsys.loading:load",
     "load_experiment": "recsys.config:load_experiment",
     "prepare": "recsys.data.prepared:prepare",
+    "register": "recsys.experiments.registration:register",
     "train": "recsys.api:train",
 }
 """Where each public name is defined, as module:attribute."""
@@ -73,6 +74,7 @@ __all__ = [
     "load",
     "load_experiment",
     "prepare",
+    "register",
     "train",
 ]
 

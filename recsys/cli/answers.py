@@ -114,10 +114,10 @@ def open_recommender(
     bundle: Path, data: Path | None, user: list[str] | None
 ) -> tuple[Recommender, list[Any] | None]:
     """Open a recommender, and turn users' ids into the type of the dataset's ids."""
-    from recsys.serving.recommender import Recommender
+    from recsys.loading import load
 
     dataset = None if data is None else PreparedDataset.open(data)
-    recommender = Recommender.load(bundle, dataset)
+    recommender = load(bundle, dataset)
     if user is None:
         return recommender, None
     if dataset is None:

@@ -44,7 +44,12 @@ Uri = Annotated[
 Config = Annotated[
     str, typer.Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
 ]
-Bundle = Annotated[Path, typer.Argument(help="Folder of a trained model: runs/NAME.")]
+Bundle = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a trained model: runs/NAME; or models:/NAME@ALIAS (recsys register)."
+    ),
+]
 Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
 BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
 HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-out targets.")]
@@ -76,10 +81,11 @@ def open_beside(
     """
     import torch
 
+    from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
     from recsys.serving.held_out import for_evaluation
 
-    loaded = ModelBundle.open(bundle)
+    loaded = ModelBundle.open(bundle_folder(bundle))
     dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
     if loaded.trained is not None:
         loaded.trained.to("cuda" if torch.cuda.is_available() else "cpu")

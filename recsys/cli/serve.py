@@ -73,11 +73,12 @@ def serve_bundle(
     requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
     """
+    from recsys.loading import bundle_folder
     from recsys.server.process import serve
     from recsys.server.settings import Limits, ServerSettings, cores, threads_of
 
     settings = ServerSettings(
-        bundle,
+        bundle_folder(bundle),
         data,
         gather_ms=gather_ms,
         batch=batch,

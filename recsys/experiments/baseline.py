@@ -184,10 +184,12 @@ def _run(
                 results.log(tracker, Path(scratch), seconds)
         else:
             with new_folder(out) as folder:
-                fitted, bundle = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
-                ModelBundle.write(bundle, fitted, experiment, dataset, trained_on, git_commit())
+                fitted, path = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
+                bundle = ModelBundle.write(
+                    path, fitted, experiment, dataset, trained_on, git_commit()
+                )
                 results.save(folder)
-            results.log(tracker, out, seconds)
+            results.log(tracker, out, seconds, bundle)
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,

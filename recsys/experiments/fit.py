@@ -199,8 +199,8 @@ def evaluate_and_write(
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
-    _write(out, experiment, dataset, fitted, count_ensemble, results)
-    results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
+    bundle = _write(out, experiment, dataset, fitted, count_ensemble, results)
+    results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,
@@ -263,9 +263,9 @@ def _write(
     fitted: Fitted,
     count_ensemble: CountEnsemble | None,
     results: Results,
-) -> None:
+) -> ModelBundle:
     with new_folder(out) as folder:
-        ModelBundle.write(
+        bundle = ModelBundle.write(
             folder / artifacts.BUNDLE,
             fitted.model,
             experiment,
@@ -277,6 +277,7 @@ def _write(
         )
         results.save(folder)
         draw_learning_curve(fitted.curve, experiment.name, folder / artifacts.LEARNING_CURVE)
+    return bundle
 
 
 def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:

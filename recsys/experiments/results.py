@@ -20,6 +20,8 @@ from recsys.evaluation.next_lists import list_summary
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.evaluation.tables.rank import RankTable
 from recsys.evaluation.tables.top_k import TopKTable
+from recsys.experiments.registration import model_facts
+from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker
 
@@ -88,17 +90,27 @@ class Results:
         for name, table in tables.items():
             table.save(folder / name)
 
-    def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
+    def log(
+        self,
+        tracker: Tracker,
+        folder: Path,
+        costs: Mapping[str, float],
+        bundle: ModelBundle | None = None,
+    ) -> None:
         """Log the files of the folder, all metrics and the costs, and sync them to the disk.
 
         Args:
             tracker: the open run.
             folder: the folder that `save` wrote to; its other files are logged too.
             costs: numbers by name.
+            bundle: what its folder ``bundle`` holds, which is logged as the model of the run.
         """
         tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
-            tracker.log_path(path)
+            if bundle is not None and path.name == artifacts.BUNDLE:
+                tracker.log_model(path, model_facts(bundle))
+            else:
+                tracker.log_path(path)
         if self.valid is not None:
             tracker.log_intervals("valid", self.valid_metrics)
         tracker.log_intervals("test", self.test_metrics)

@@ -135,7 +135,8 @@ class TargetAttentionHead(nn.Module):
         Older purchases than these change no score by more than its rounding, even taken together.
         """
         states, keys, values = history
-        skipped = max(0, int(lengths.min()) - self._reach(states.dtype))
+        exported = torch.compiler.is_exporting()  # a graph has no lengths to decide by
+        skipped = 0 if exported else max(0, int(lengths.min()) - self._reach(states.dtype))
         last = last_position(states, lengths)
         return last, keys[..., skipped:, :], values[..., skipped:, :], lengths - skipped
 

@@ -66,10 +66,38 @@ class UserHistories:
                 a column that the model reads is missing or has values of another kind.
         """
         if isinstance(source, Mapping):
-            return _from_lists(list(source), list(source.values()), vocabulary, encoders)
+            return cls.from_lists(list(source), list(source.values()), vocabulary, encoders)
         if isinstance(source, Sequence) and not isinstance(source, str):
-            return _from_lists(range(len(source)), source, vocabulary, encoders)
+            return cls.from_lists(range(len(source)), source, vocabulary, encoders)
         return _from_log(source, data, vocabulary, encoders)
+
+    @classmethod
+    def from_lists(
+        cls,
+        users: Sequence[Any],
+        lists: Sequence[Iterable[Any]],
+        vocabulary: Vocabulary,
+        encoders: Encoders = NO_ENCODERS,
+        times: Sequence[Iterable[int]] | None = None,
+    ) -> UserHistories:
+        """Read lists of item ids [B] as they are, the oldest item first.
+
+        Args:
+            users: distinct ids [B].
+            lists: item ids of each user.
+            vocabulary: the items of the model.
+            encoders: the encoders of the features that the model reads.
+            times: the time of each item, on the scale of the training log; unknown if None.
+
+        Raises:
+            InputError: the model reads features of interactions or users; an id is missing, or is
+                neither an integer nor text; times are not whole numbers, not as many as the items,
+                or not in order.
+        """
+        given = _listed(users, lists, vocabulary, encoders)
+        if times is not None:
+            given = replace(given, times=_listed_times(users, times, given.lengths))
+        return _without_unknown_items(id_series(users, "users of the histories"), given)
 
     @classmethod
     def from_dataset(
@@ -185,9 +213,9 @@ def _from_log(
     return _without_unknown_items(log.user_ids, given)
 
 
-def _from_lists(
+def _listed(
     users: Sequence[Any], lists: Sequence[Iterable[Any]], vocabulary: Vocabulary, encoders: Encoders
-) -> UserHistories:
+) -> Histories:
     if encoders.reads_inputs:
         raise InputError(
             f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
@@ -199,8 +227,24 @@ def _from_lists(
     rows = [list(items) for items in lists]
     items = id_series(chain.from_iterable(rows), "histories")
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    given = Histories(vocabulary.encode(items), offsets)
-    return _without_unknown_items(id_series(users, "users of the histories"), given)
+    return Histories(vocabulary.encode(items), offsets)
+
+
+def _listed_times(
+    users: Sequence[Any], times: Sequence[Iterable[int]], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the times [N] of the items of histories with these lengths [B]."""
+    rows = []
+    for user, row, length in zip(users, times, lengths, strict=True):
+        given = np.asarray(list(row))
+        if len(given) != length:
+            raise InputError(f"times of user {user!r}: {len(given)} for {length} items")
+        if length and given.dtype.kind not in "iu":
+            raise InputError(f"times of user {user!r}: whole numbers, not {given.tolist()!r}")
+        if (np.diff(given) < 0).any():
+            raise InputError(f"times of user {user!r}: the oldest first, not {given.tolist()!r}")
+        rows.append(given.astype(np.int64))
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
 def _without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistories:

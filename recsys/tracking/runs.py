@@ -39,9 +39,12 @@ __all__ = [
     "Run",
     "audit_of",
     "differing_tags",
+    "existing_store",
+    "find_run",
     "find_runs",
     "learning_curves",
     "log_report",
+    "no_progress_bar",
     "store_lock",
 ]
 
@@ -72,12 +75,7 @@ def find_runs(
     Raises:
         InputError: the store, a run or its rank table cannot be found or read.
     """
-    database = tracking.database
-    if database is not None and not database.is_file():  # MLflow would make an empty one
-        raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
-    with refuse_broken_store(tracking.uri):
-        with store_lock(tracking):
-            client = MlflowClient(tracking.absolute_uri)
+    with existing_store(tracking) as client:
         there = _runs_of(client, tracking)
         latest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
         chosen = [_find(wanted, there, latest) for wanted in runs]
@@ -85,8 +83,36 @@ def find_runs(
             chosen = [*latest.values()] if across_protocols else comparable_runs(latest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
-        with _no_progress_bar():
+        with no_progress_bar():
             return [one for run in chosen for one in _download(client, run, part, sources)]
+
+
+def find_run(wanted: str, tracking: TrackingConfig) -> Run:
+    """Find a run by its id, the beginning of its id, or its name if it has finished.
+
+    Raises:
+        InputError: the store or the run cannot be found.
+    """
+    with existing_store(tracking) as client:
+        there = _runs_of(client, tracking)
+        latest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
+        return _find(wanted, there, latest)
+
+
+@contextmanager
+def existing_store(tracking: TrackingConfig) -> Iterator[MlflowClient]:
+    """Open a store to read it; its errors within the block become one line.
+
+    Raises:
+        InputError: the store does not exist or cannot be used.
+    """
+    database = tracking.database
+    if database is not None and not database.is_file():  # MLflow would make an empty one
+        raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
+    with refuse_broken_store(tracking.uri):
+        with store_lock(tracking):
+            client = MlflowClient(tracking.absolute_uri)
+        yield client
 
 
 def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
@@ -119,7 +145,7 @@ def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
     run_id = run.run.info.run_id
     if AUDIT not in {artifact.path for artifact in client.list_artifacts(run_id)}:
         return []
-    with tempfile.TemporaryDirectory() as folder, _no_progress_bar():
+    with tempfile.TemporaryDirectory() as folder, no_progress_bar():
         path = client.download_artifacts(run_id, AUDIT, folder)
         return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
@@ -128,7 +154,7 @@ def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> Non
     """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     client = MlflowClient(tracking.absolute_uri)
     try:
-        with _no_progress_bar():
+        with no_progress_bar():
             client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
     except (MlflowException, OSError) as error:
         raise InputError(
@@ -224,7 +250,7 @@ def _download(
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Turn off the progress bar that MLflow draws per file; only the environment can."""
     variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
     before = os.environ.get(variable)

@@ -7,8 +7,6 @@ import json
 import logging
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,6 +27,8 @@ from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
 from recsys.tracking.links import EXPERIMENT_KIND
+from recsys.tracking.logged_model import local_folder, log_bundle
+from recsys.tracking.mlflow_model import ModelFacts
 from recsys.tracking.runs import store_lock
 from recsys.tracking.store import refuse_broken_store
 
@@ -108,18 +108,27 @@ class Tracker:
             else:
                 self.client.log_artifact(self.run_id, str(path))
 
+    def log_model(self, bundle: Path, facts: ModelFacts) -> None:
+        """Log a bundle as the MLflow model of the run; see `log_bundle`."""
+        with self.log_store_errors():
+            experiment_id = self.client.get_run(self.run_id).info.experiment_id
+            log_bundle(self.client, experiment_id, bundle, facts, self.run_id)
+
     def sync_files(self) -> None:
         """Have the disk store the artifacts of the run, if its store is a folder of this machine.
 
         SQLite syncs its own file.
         """
         with self.log_store_errors():
-            uri = urllib.parse.urlparse(self.client.get_run(self.run_id).info.artifact_uri)
-            folder = Path(urllib.request.url2pathname(uri.path))
-            if uri.scheme in ("", "file") and folder.is_dir():
-                sync(folder)
-                for parent in list(folder.parents)[:3]:  # run, experiment, store
-                    sync_entries(parent)
+            run = self.client.get_run(self.run_id)
+            outputs = [] if run.outputs is None else run.outputs.model_outputs
+            models = [self.client.get_logged_model(output.model_id) for output in outputs]
+            for place in (run.info.artifact_uri, *(model.artifact_location for model in models)):
+                folder = local_folder(place)
+                if folder is not None and folder.is_dir():
+                    sync(folder)
+                    for parent in list(folder.parents)[:3]:  # run or model, experiment, store
+                        sync_entries(parent)
 
     def end(self, status: str) -> None:
         """Close the run."""
@@ -160,7 +169,7 @@ def track(
     Raises:
         InputError: the tracking store cannot be reached.
     """
-    client, experiment_id = _open_store(experiment.tracking)
+    client, experiment_id = open_store(experiment.tracking)
     known = None if resumed is None else _reopen(client, resumed)
     tags = {
         "model": model,
@@ -212,7 +221,7 @@ def finished_run(
     Raises:
         InputError: the tracking store cannot be reached.
     """
-    client, experiment_id = _open_store(tracking)
+    client, experiment_id = open_store(tracking)
     wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
     found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
     return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
@@ -261,10 +270,10 @@ def check_store(config: TrackingConfig) -> None:
     Raises:
         InputError: it cannot be reached or written.
     """
-    _open_store(config)
+    open_store(config)
 
 
-def _open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
+def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     """Return the client and the id of the experiment, which is created if new."""
     # The first use of a SQLite store prints some forty lines of schema migrations.
     logging.getLogger("alembic").setLevel(logging.WARNING)

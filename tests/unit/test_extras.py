@@ -87,7 +87,7 @@ def test_each_module_is_in_its_extra() -> None:
     assert project["name"] == DISTRIBUTION
     extras = {
         re.split(r"[<>=\[]", requirement)[0]: extra
-        for extra in ("serve", "train", "tune")
+        for extra in ("onnx", "serve", "spark", "train", "tune")
         for requirement in project["optional-dependencies"][extra]
         if not requirement.startswith(DISTRIBUTION)
     }

@@ -1,0 +1,1 @@
+"""Exports of a bundle for programs without torch: ONNX."""

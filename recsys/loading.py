@@ -1,0 +1,45 @@
+"""Open a trained model: a bundle, or a model of an MLflow store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from recsys.config import TrackingConfig
+from recsys.data.prepared import PreparedDataset
+from recsys.serving.recommender import Recommender
+
+
+def load(
+    path: str | os.PathLike[str],
+    dataset: PreparedDataset | str | os.PathLike[str] | None = None,
+    *,
+    tracking: TrackingConfig | None = None,
+) -> Recommender:
+    """Open a trained model, and a prepared dataset to look users up in.
+
+    Args:
+        path: the folder of a bundle or of a run; or a model of an MLflow store:
+            ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``.
+        dataset: the dataset or its folder.
+        tracking: the store; the default one if None.
+
+    Raises:
+        InputError: there is no such model, or one of the folders cannot be opened.
+        ModuleNotFoundError: it is a model of a store, and MLflow is not installed.
+    """
+    return Recommender.load(bundle_folder(path, tracking), dataset)
+
+
+def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> Path:
+    """Return the folder of a model, downloaded if an MLflow store elsewhere holds it; see `load`.
+
+    Raises:
+        InputError: the store has no such model, or cannot be used.
+    """
+    place = os.fspath(path)
+    if not place.startswith(("models:", "runs:")):
+        return Path(path)
+    from recsys.tracking.registry import local_bundle  # noqa: PLC0415 - the base install has none
+
+    return local_bundle(place, tracking or TrackingConfig())

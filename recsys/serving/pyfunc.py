@@ -1,0 +1,146 @@
+"""A bundle as a function from a frame of histories to a frame of answers, as MLflow loads it.
+
+MLflow imports this module by name where a logged model is served. It imports neither MLflow nor
+anything else that scoring does not need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+
+from recsys.errors import InputError
+from recsys.serving.ids import RequestTime, id_series
+from recsys.serving.inputs import UserHistories
+from recsys.serving.recommender import Recommender
+
+USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
+"""The columns of the histories."""
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryModel:
+    """Answers histories row by row: rows may be split and joined at will."""
+
+    recommender: Recommender
+
+    def predict(self, histories: Any, params: Mapping[str, Any] | None = None) -> Any:
+        """Recommend items to each history, or score the candidates of its row.
+
+        Args:
+            histories: a frame with the column ``items``, lists of item ids, the oldest first; and
+                optionally ``times``, lists of their times on the scale of the training log;
+                ``candidates``, lists of the items to score; ``user_id``, which the answer repeats.
+            params: ``k``, ``seen`` and ``at`` of `Recommender.recommend`; candidates are scored
+                whatever ``k`` and ``seen`` are.
+
+        Returns:
+            A row for each history, in the library of the histories: ``item_id`` and ``score``,
+            lists of the k best items, the best first, or of the candidates in their order without
+            those outside the catalogue; and ``source``, "model" or "popularity".
+
+        Raises:
+            InputError: a column or a parameter is missing or wrong; see `Recommender.recommend`.
+        """
+        frame: nw.DataFrame[Any] = nw.from_native(histories, eager_only=True)
+        if ITEMS not in frame.columns:
+            raise InputError(f"histories: no column {ITEMS!r}")
+        given = {key: value for key, value in (params or {}).items() if value is not None}
+        if unknown := sorted(given.keys() - {"k", "seen", "at"}):
+            raise InputError(f"params: {unknown[0]!r} is none of k, seen and at")
+        at = _time(given.pop("at", None))
+        candidates = _lists(frame, CANDIDATES)
+        scored = [row for row, items in enumerate(candidates) if items is not None]
+        others = [row for row, items in enumerate(candidates) if items is None]
+        answers = [_NOTHING]
+        if scored:
+            lists = {row: candidates[row] or [] for row in scored}
+            answers.append(self._score(self._read(frame, scored), lists, at))
+        if others:
+            queries = self._read(frame, others)
+            best = self.recommender.recommend(queries, at=at, **given)
+            answers.append(_by_row(queries, best))
+        rows = pl.concat(answers, how="vertical_relaxed").sort(USER).drop(USER)
+        if USER in frame.columns:
+            rows.insert_column(0, pl.Series(USER, frame[USER].to_list()))
+        backend = frame.implementation
+        if backend.is_polars():
+            return rows
+        return nw.from_dict(rows.to_dict(as_series=False), backend=backend).to_native()
+
+    def _read(self, frame: nw.DataFrame[Any], rows: Sequence[int]) -> UserHistories:
+        """Read the histories of some rows, whose numbers are the ids of the users."""
+        bundle = self.recommender.bundle
+        items = _lists(frame, ITEMS)
+        lists = {row: items[row] or [] for row in rows}
+        if bundle.times == "none" or TIMES not in frame.columns:
+            return bundle.read_histories(lists)
+        given = _lists(frame, TIMES)
+        times = [given[row] or [] for row in rows]
+        encoders = bundle.encoders
+        return UserHistories.from_lists(rows, [*lists.values()], bundle.vocabulary, encoders, times)
+
+    def _score(
+        self, queries: UserHistories, candidates: Mapping[int, list[Any]], at: RequestTime | None
+    ) -> pl.DataFrame:
+        ids = id_series(chain.from_iterable(candidates.values()), CANDIDATES)
+        if not self.recommender.bundle.vocabulary.encode(ids).any():  # `score` would refuse it
+            return _by_row(queries, _NO_PAIRS)
+        return _by_row(queries, self.recommender.score(queries, candidates, at=at))
+
+
+_NO_PAIRS = pl.DataFrame(
+    schema={USER: pl.Int64, "item_id": pl.Null, "score": pl.Float32, "source": pl.String}
+)
+_NOTHING = pl.DataFrame(
+    schema={
+        USER: pl.Int64,
+        "item_id": pl.List(pl.Null),
+        "score": pl.List(pl.Float64),
+        "source": pl.String,
+    }
+)
+
+
+def _by_row(queries: UserHistories, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Gather the items and scores of each user in lists; empty ones of a user without."""
+    lists = pairs.group_by(USER, maintain_order=True).agg(
+        "item_id", pl.col("score").cast(pl.Float64)
+    )
+    empty = pl.Series(queries.histories.lengths == 0)
+    users = pl.DataFrame({USER: queries.user_ids, "empty": empty})
+    return users.join(lists, on=USER, how="left", maintain_order="left").select(
+        USER,
+        pl.col("item_id", "score").fill_null([]),
+        source=pl.when("empty").then(pl.lit("popularity")).otherwise(pl.lit("model")),
+    )
+
+
+def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
+    """Return the lists of a column; None where there is no list, and if there is no column."""
+    if name not in frame.columns:
+        return [None] * len(frame)
+    rows: list[list[Any] | None] = []
+    for row, value in enumerate(frame[name].to_list()):
+        missing = value is None or (isinstance(value, float) and math.isnan(value))
+        if not missing and (isinstance(value, str) or not isinstance(value, Iterable)):
+            raise InputError(f"histories: row {row}: {name} is a list, not {value!r}")
+        rows.append(None if missing else np.asarray(value).tolist())
+    return rows
+
+
+def _time(at: object) -> RequestTime | None:
+    """Return a request time as a whole number if it is one, else as the text of a date."""
+    return int(at) if isinstance(at, str) and at.lstrip("-").isdecimal() else at  # type: ignore[return-value]
+
+
+def _load_pyfunc(path: str) -> HistoryModel:
+    """Open the bundle of a logged model; MLflow calls it by this name."""
+    return HistoryModel(Recommender.load(path))

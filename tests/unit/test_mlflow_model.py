@@ -1,0 +1,329 @@
+"""Bundles as MLflow models: logged with each run, registered by name, served without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from typer.testing import CliRunner
+
+import recsys
+from recsys.cli import app
+from recsys.config import DotProduct, Experiment, HSTUConfig, TrackingConfig
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.experiments.baseline import fit_baseline_bundle
+from recsys.experiments.registration import register
+from recsys.loading import bundle_folder
+from recsys.model.build import build_model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.pyfunc import HistoryModel
+from recsys.serving.recommender import Recommender
+from recsys.tracking.mlflow_model import NEEDED
+from recsys.tracking.registry import Registered
+from recsys.tracking.wheel import library_wheel
+from tests.unit.conftest import tiny_experiment
+
+HISTORIES = {"ann": ["hat", "boots"], "bob": ["gloves"], "cat": []}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
+    return TrackingConfig(uri=f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def champion(tiny_bundle: ModelBundle, store: TrackingConfig) -> Registered:
+    return register(tiny_bundle.path, "shop", alias="champion", tracking=store)
+
+
+@pytest.fixture(scope="module")
+def folder(champion: Registered, store: TrackingConfig) -> Path:
+    """The logged model."""
+    return bundle_folder(champion.uri, store)
+
+
+def frame_of_histories() -> pd.DataFrame:
+    return pd.DataFrame({"user_id": list(HISTORIES), "items": list(HISTORIES.values())})
+
+
+def test_a_loaded_model_recommends_as_the_bundle_does(
+    folder: Path, tiny_bundle: ModelBundle
+) -> None:
+    model = mlflow.pyfunc.load_model(str(folder))
+    answer = model.predict(frame_of_histories(), params={"k": 2, "seen": "allow"})
+    expected = Recommender(tiny_bundle).recommend(HISTORIES, k=2, seen="allow")
+    assert answer["user_id"].tolist() == list(HISTORIES)
+    for user, row in answer.set_index("user_id").iterrows():
+        own = expected.filter(pl.col("user_id") == user)
+        assert row["item_id"] == own["item_id"].to_list()
+        assert row["score"] == own["score"].to_list()
+        assert {row["source"]} == set(own["source"])
+
+
+def test_rows_with_candidates_are_scored_and_the_others_recommended(
+    folder: Path, tiny_bundle: ModelBundle
+) -> None:
+    model, direct = mlflow.pyfunc.load_model(str(folder)), Recommender(tiny_bundle)
+    frame = frame_of_histories().drop(columns="user_id")
+    candidates = pd.Series([["socks", "no such", "hat"], None, ["no such"]], dtype=object)
+    frame = frame.assign(candidates=candidates)
+    answer = model.predict(frame)
+    assert answer["item_id"].tolist()[::2] == [["socks", "hat"], []]
+    scores = direct.score([HISTORIES["ann"]], ["socks", "hat"])["score"].to_list()
+    assert answer["score"][0] == scores
+    best = direct.recommend([HISTORIES["bob"]], k=5)
+    assert answer["item_id"][1] == best["item_id"].to_list()
+    assert answer["source"].tolist() == ["model", "model", "popularity"]
+
+
+def test_rows_split_in_any_way_have_the_same_answers(tiny_bundle: ModelBundle) -> None:
+    model = HistoryModel(Recommender(tiny_bundle))
+    frame = pl.DataFrame({"items": list(HISTORIES.values()) * 3})
+    whole = model.predict(frame, {"k": 3})
+    parts = [model.predict(frame[start : start + 2], {"k": 3}) for start in range(0, 9, 2)]
+    joined = pl.concat(parts)
+    assert joined["item_id"].to_list() == whole["item_id"].to_list()
+    assert np.allclose(joined["score"].explode(), whole["score"].explode(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("frame", "params", "message"),
+    [
+        ({"item": [["hat"]]}, {}, "no column 'items'"),
+        ({"items": ["hat"]}, {}, "row 0: items is a list, not 'hat'"),
+        ({"items": [["hat"]]}, {"n": 3}, "'n' is none of k, seen and at"),
+        ({"items": [["hat"]]}, {"seen": "hide"}, "must be 'filter' or 'allow'"),
+    ],
+)
+def test_what_a_caller_can_do_wrong_is_one_line(
+    frame: dict[str, object], params: dict[str, object], message: str, tiny_bundle: ModelBundle
+) -> None:
+    with pytest.raises(InputError, match=message):
+        HistoryModel(Recommender(tiny_bundle)).predict(pl.DataFrame(frame), params)
+
+
+def test_a_model_that_reads_times_gets_them(
+    tiny_dataset: PreparedDataset, tmp_path: Path, store: TrackingConfig
+) -> None:
+    experiment = tiny_experiment(DotProduct())
+    config = HSTUConfig(
+        kind="hstu", embedding_dim=8, num_heads=1, max_sequence_length=3, times="request"
+    )
+    known = experiment.evaluation.model_copy(update={"request_time": "known"})
+    experiment = experiment.model_copy(update={"model": config, "evaluation": known})
+    network = build_model(config, tiny_dataset.num_items)
+    bundle = ModelBundle.write(tmp_path / "b", network, experiment, tiny_dataset, ("train",))
+    logged = register(bundle.path, "timed", tracking=store)
+    model = mlflow.pyfunc.load_model(str(bundle_folder(logged.uri, store)))
+    frame = pd.DataFrame({"items": [["hat", "boots"]], "times": [[3, 4]]})
+    answer = model.predict(frame, params={"at": "9", "k": 2})
+    log = pl.DataFrame({"user_id": ["x", "x"], "item_id": ["hat", "boots"], "timestamp": [3, 4]})
+    expected = Recommender(bundle).recommend(log, k=2, at=9)
+    assert answer["score"][0] == expected["score"].to_list()
+    wrong = pd.DataFrame({"items": [["hat", "boots"]], "times": [[4, 3]]})
+    with pytest.raises(InputError, match="the oldest first"):
+        model.predict(wrong, params={"at": "9"})
+    with pytest.raises(MlflowException, match="times"):
+        model.predict(frame[["items"]], params={"at": "9"})
+
+
+def test_nothing_of_a_logged_model_is_a_pickle_and_its_weights_are_there_once(
+    folder: Path, tiny_bundle: ModelBundle
+) -> None:
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    own = {path.name for path in tiny_bundle.path.iterdir()}
+    added = {"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt", "input_example.json"}
+    added |= {"serving_input_example.json", f"wheels/{library_wheel().name}"}
+    assert files == own | added
+    flavour = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
+    assert flavour["loader_module"] == "recsys.serving.pyfunc"
+    assert "data" not in flavour  # it is handed the folder: no copy in a folder of its own
+
+
+def test_the_requirements_name_no_package_that_could_be_a_strangers(folder: Path) -> None:
+    *pinned, ours = (folder / "requirements.txt").read_text().splitlines()
+    assert {line.partition("==")[0] for line in pinned} == set(NEEDED)
+    assert all(line.partition("==")[2] and "+" not in line for line in pinned)
+    assert ours == f"wheels/{library_wheel().name}"
+    assert (folder / ours).is_file()
+    dependencies = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    core = dependencies.partition("dependencies = [")[2].partition("]")[0]
+    assert {line.split('"')[1].split(">")[0] for line in core.splitlines() if '"' in line} <= set(
+        NEEDED
+    )
+
+
+@pytest.mark.slow
+def test_the_wheel_of_a_logged_model_restores_the_library(folder: Path, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    requirement = (folder / "requirements.txt").read_text().splitlines()[-1]
+    subprocess.run([*pip, "--target", tmp_path, requirement], cwd=folder, check=True)
+    code = """
+import sys
+from recsys.serving.pyfunc import _load_pyfunc
+import polars as pl, recsys
+assert recsys.__file__.startswith(sys.argv[2]), recsys.__file__
+assert not {"mlflow", "pandas", "pytorch_lightning", "matplotlib"} & set(sys.modules)
+print(_load_pyfunc(sys.argv[1]).predict(pl.DataFrame({"items": [["hat"]]}), {"k": 1}))
+"""
+    words = [sys.executable, "-c", code, str(folder), str(tmp_path)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_the_same_code_gives_the_same_wheel() -> None:
+    first = library_wheel()
+    library_wheel.cache_clear()
+    assert library_wheel() == first
+
+
+def test_an_alias_names_one_version(
+    tiny_bundle: ModelBundle,
+    tiny_dot_bundle: ModelBundle,
+    store: TrackingConfig,
+    champion: Registered,
+) -> None:
+    assert champion.uri == "models:/shop@champion"
+    challenger = register(tiny_dot_bundle.path, "shop", alias="challenger", tracking=store)
+    assert challenger.version == str(int(champion.version) + 1)
+    for uri, bundle in ((champion.uri, tiny_bundle), (challenger.uri, tiny_dot_bundle)):
+        loaded = recsys.load(uri, tracking=store)
+        assert loaded.bundle.manifest.digest == bundle.manifest.digest
+    assert bundle_folder(f"models:/shop/{champion.version}", store) == bundle_folder(
+        champion.uri, store
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("models:/boutique@champion", "no such model in the registry, which has .*shop"),
+        ("models:/shop@nobody", "no such model in the registry"),
+        ("models:/shop", "a model is models:/NAME@ALIAS, models:/NAME/VERSION or runs:"),
+    ],
+)
+def test_an_unknown_model_is_one_line(
+    uri: str, message: str, store: TrackingConfig, champion: Registered
+) -> None:
+    with pytest.raises(InputError, match=message):
+        bundle_folder(uri, store)
+
+
+def test_each_run_logs_its_model_and_can_be_registered_by_name(
+    tiny_dataset: PreparedDataset, store: TrackingConfig, tmp_path: Path
+) -> None:
+    experiment = Experiment(name="popular", baseline="popularity", tracking=store)
+    run = fit_baseline_bundle(experiment, tiny_dataset, tmp_path / "out")
+    logged = bundle_folder(f"runs:/{run.run_id}/bundle", store)
+    digest = ModelBundle.open(run.bundle).manifest.digest
+    assert ModelBundle.open(logged).manifest.digest == digest
+    client = MlflowClient(store.absolute_uri)
+    assert "bundle" not in {file.path for file in client.list_artifacts(run.run_id)}  # a copy
+    words = ["register", "popular", "counts", "--alias", "champion", "--tracking-uri", store.uri]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert json.loads(done.stdout) == [{"model": "models:/counts@champion", "version": "1"}]
+    best = recsys.load("models:/counts@champion", tracking=store).recommend([["hat"]], k=1)
+    assert best["item_id"].to_list() == ["boots"]
+    with pytest.raises(InputError, match="neither an id nor the name"):
+        register("nobody", "counts", tracking=store)
+
+
+def http(port: int, path: str, content: object = None) -> bytes:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        body = None if content is None else json.dumps(content)
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        answer = reply.read()
+        assert reply.status == 200, answer
+        return answer
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_mlflow_serves_a_logged_model_over_http(folder: Path, tiny_bundle: ModelBundle) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["models", "serve", "-m", str(folder), "-p", str(port), "--env-manager", "local"]
+    places = {
+        "PYTHONPATH": str(Path(recsys.__file__).parents[1]),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", *words],
+        env=os.environ | places,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(240):
+            try:
+                http(port, "/ping")
+                break
+            except OSError:
+                assert server.poll() is None
+                time.sleep(0.5)
+        records = [{"items": items} for items in HISTORIES.values()]
+        asked = {"dataframe_records": records, "params": {"k": 2, "seen": "allow"}}
+        answers = json.loads(http(port, "/invocations", asked))["predictions"]
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(30)
+    expected = HistoryModel(Recommender(tiny_bundle)).predict(
+        pl.DataFrame({"items": list(HISTORIES.values())}), {"k": 2, "seen": "allow"}
+    )
+    assert answers == expected.to_dicts()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_spark_answers_as_the_bundle_does(
+    folder: Path, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip("no Java runtime")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # of the workers
+    monkeypatch.setenv("PYTHONPATH", str(Path(recsys.__file__).parents[1]))
+    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    try:
+        predict = mlflow.pyfunc.spark_udf(
+            spark,
+            str(folder),
+            result_type="item_id array<string>, score array<double>, source string",
+            env_manager="local",
+            params={"k": 2, "seen": "allow"},
+        )
+        rows = list(HISTORIES.items())
+        frame = spark.createDataFrame(rows, "user_id string, items array<string>")
+        answered = frame.withColumn("best", predict(sql.functions.struct("items"))).collect()
+    finally:
+        spark.stop()
+    expected = HistoryModel(Recommender(tiny_bundle)).predict(
+        pl.DataFrame({"user_id": list(HISTORIES), "items": list(HISTORIES.values())}),
+        {"k": 2, "seen": "allow"},
+    )
+    given = [{"user_id": row["user_id"], **row["best"].asDict()} for row in answered]
+    assert given == expected.to_dicts()

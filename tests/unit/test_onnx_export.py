@@ -1,0 +1,238 @@
+"""ONNX exports: they score as torch does, for every shape, and say what made them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.cli import app
+from recsys.config import (
+    Cosine,
+    DotProduct,
+    Experiment,
+    FactorisationMachineConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    MixtureOfLogits,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    TargetAttention,
+)
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.export import onnx as exporting
+from recsys.export.manifest import ExportManifest
+from recsys.export.onnx import export_onnx
+from recsys.export.runtime import OnnxScorer
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.model.build import build_model
+from recsys.model.protocols import Model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "recommend_without_torch.py"
+LONGEST = 12
+
+
+def small(**fields: object) -> NextItemConfig:
+    known = {"embedding_dim": 8, "num_blocks": 1, "num_heads": 2, "feed_forward_dim": 16}
+    return NextItemConfig.model_validate({**known, "max_sequence_length": LONGEST, **fields})
+
+
+def write_bundle(path: Path, dataset: PreparedDataset, config: ModelConfig) -> ModelBundle:
+    times = getattr(config, "times", "none")
+    known = {"request_time": "known" if times == "request" else "unknown"}
+    experiment = Experiment.model_validate({"model": config, "evaluation": known})
+    torch.manual_seed(1)
+    model = build_model(config, dataset.num_items)
+    for weight in model.parameters():  # past the zeros that target attention starts from
+        nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    return ModelBundle.write(path, model, experiment, dataset, ("train",))
+
+
+KINDS: dict[str, ModelConfig] = {
+    "dot product": small(head=DotProduct(), positions="learned"),
+    "cosine": small(head=Cosine()),
+    "mixture of logits": small(head=MixtureOfLogits()),
+    "target attention to items": small(head=TargetAttention(head_dim=4, kv_source="items")),
+    "target attention to states": small(head=TargetAttention(head_dim=4, kv_source="states")),
+    "target attention to both": small(
+        head=TargetAttention(head_dim=4, kv_source="both", pooling="sum")
+    ),
+    "gated rotary": small(
+        num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
+    ),
+    "HSTU": HSTUConfig(
+        kind="hstu",
+        embedding_dim=8,
+        num_blocks=1,
+        num_heads=2,
+        max_sequence_length=LONGEST,
+        times="request",
+    ),
+    "masked items": MaskedItemConfig(
+        kind="masked_item", embedding_dim=8, num_blocks=1, max_sequence_length=LONGEST
+    ),
+    "factorisation machine": FactorisationMachineConfig(
+        kind="factorisation_machine", embedding_dim=8, max_sequence_length=LONGEST
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_scores_as_torch_does(
+    kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = write_bundle(tmp_path / "bundle", tiny_dataset, KINDS[kind])
+    made = export_onnx(bundle, tmp_path / "onnx")
+    assert made.largest_difference < 1e-5
+    exported = OnnxScorer(tmp_path / "onnx", bundle.num_items, LONGEST)
+    rng = np.random.default_rng(0)
+    lists = [rng.integers(1, 6, size=length).tolist() for length in (1, 3, 12, 40, 2)]
+    histories = Histories.from_lists(lists)
+    if bundle.times != "none":
+        times = np.concatenate([np.arange(len(row)) * 1_000 for row in lists])
+        requests = np.array([10**5] * len(lists))
+        histories = replace(histories, times=times, request_times=requests)
+    expected = ModelScorer(bundle.model, LONGEST)
+    found = exported.score(histories)
+    assert torch.allclose(found, expected.score(histories), atol=1e-5)
+    few = np.array([[2], [0], [5], [1], [1]], dtype=np.int32)
+    assert torch.allclose(exported.score(histories, few), expected.score(histories, few), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_item_features_become_part_of_the_item_table(
+    tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    kinds = {"boots": "shoe", "gloves": "hand", "hat": "head", "jacket": "body", "socks": "shoe"}
+    table = pl.DataFrame({"item_id": [*kinds], "kind": [*kinds.values()]})
+    dataset = prepare(tiny_log, out=tmp_path / "data", items=table)
+    config = small(head=DotProduct(), item_features=["kind"])
+    catalogue = Catalogue.of(config, dataset)
+    torch.manual_seed(1)
+    model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[0] = 0
+    bundle = ModelBundle.write(
+        *(tmp_path / "b", model, Experiment(model=config), dataset, ("train",)),
+        encoders=catalogue.encoders,
+    )
+    items = bundle.model.items
+    export_onnx(bundle, tmp_path / "onnx")
+    assert bundle.model.items is items
+    assert items.features is not None
+    histories = Histories.from_lists([[1, 3], [5]])
+    found = OnnxScorer(tmp_path / "onnx", bundle.num_items, LONGEST).score(histories)
+    assert torch.allclose(found, bundle.scorer.score(histories), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def exported(
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The bundle with target attention, by the command, in 8 bits."""
+    folder = tmp_path_factory.mktemp("export") / "onnx"
+    words = ["export", tiny_bundle.path, "--out", folder, "--int8", "--data", tiny_dataset.path]
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code == 0, done.exception
+    (shown,) = json.loads(done.stdout)
+    assert {"ndcg_at_10 float32", "ndcg_at_10 int8"} < set(shown)
+    return folder
+
+
+@pytest.mark.slow
+def test_an_export_in_8_bits_measures_what_it_loses(
+    exported: Path, tiny_bundle: ModelBundle
+) -> None:
+    about = ExportManifest.read(exported)
+    assert about.int8
+    assert set(about.ndcg_at_10) == {"float32", "int8"}
+    assert about.largest_difference < 1e-5  # of the graphs before rounding
+    assert about.bundle == tiny_bundle.manifest.digest
+    assert {path.name for path in exported.iterdir()} == {*about.files, "manifest.json"}
+    weights = onnx.load(exported / "encoder.onnx").graph.initializer
+    assert onnx.TensorProto.INT8 in {weight.data_type for weight in weights}
+    exact = tiny_bundle.scorer.score(Histories.from_lists([[1, 3]]))
+    rounded = OnnxScorer(exported, 5, 3).score(Histories.from_lists([[1, 3]]))
+    difference = (exact - rounded)[0, 1:].abs().max()
+    assert 0 < difference < 0.5
+
+
+@pytest.mark.slow
+def test_an_export_serves_where_no_torch_is(tiny_dot_bundle: ModelBundle, tmp_path: Path) -> None:
+    folder = tmp_path / "onnx"
+    export_onnx(tiny_dot_bundle, folder)
+    blocked = f"""
+import runpy, sys
+for name in ("torch", "recsys", "polars", "pandas"):
+    sys.modules[name] = None
+sys.argv = {["x", str(folder), "hat", "no such", "boots"]!r}
+runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", blocked], capture_output=True, text=True, check=True
+    )
+    shown = [line.split() for line in done.stdout.splitlines()]
+    best = Recommender(tiny_dot_bundle).recommend([["hat", "boots"]], k=5)
+    assert [item for item, _ in shown][: len(best)] == best["item_id"].to_list()
+    scores = [float(score) for _, score in shown][: len(best)]
+    assert np.allclose(scores, best["score"].to_numpy(), atol=1e-5)
+    again = export_onnx(tiny_dot_bundle, folder)  # replaces its own
+    assert again.num_items == 5
+    with pytest.raises(InputError, match="differ by"):
+        exporting._check(other_weights(tiny_dot_bundle), OnnxScorer(folder, 5, 3), 3)
+
+
+def other_weights(bundle: ModelBundle) -> Model:
+    model = ModelBundle.open(bundle.path).model
+    with torch.no_grad():
+        model.items.weight += 0.1
+    return model
+
+
+def test_what_has_no_graph_is_refused_by_one_line(
+    tiny_dataset: PreparedDataset, tiny_bundle: ModelBundle, tmp_path: Path
+) -> None:
+    config = SequenceToSequenceConfig(
+        kind="sequence_to_sequence", embedding_dim=8, num_heads=1, max_sequence_length=3
+    )
+    generator = write_bundle(tmp_path / "s2s", tiny_dataset, config)
+    with pytest.raises(InputError, match="generates step by step"):
+        export_onnx(generator, tmp_path / "onnx")
+    counting = replace(tiny_bundle, count_ensemble=object.__new__(CountEnsemble))
+    with pytest.raises(InputError, match="count ensemble has no graph"):
+        export_onnx(counting, tmp_path / "onnx")
+    baseline = replace(tiny_bundle, trained=None)
+    with pytest.raises(InputError, match="counts, and has no graph"):
+        export_onnx(baseline, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    with pytest.raises(InputError, match="exists and is left alone"):
+        export_onnx(tiny_bundle, tmp_path)
+    assert pl.Series(path.name for path in tmp_path.iterdir()).to_list() == ["precious"]
