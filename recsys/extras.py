@@ -8,6 +8,7 @@ DISTRIBUTION = "recsys-target-attention"
 EXTRA_OF = {
     "fastapi": "serve",
     "filelock": "train",
+    "httptools": "serve",
     "jinja2": "train",
     "matplotlib": "train",
     "mlflow": "train",
