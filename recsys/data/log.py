@@ -192,10 +192,7 @@ def nobody_left(config: DataConfig, origin: str, rows: int, users: int, items: i
 
 
 def _in_order(table: pl.DataFrame) -> pl.DataFrame:
-    """Number the rows along the total order, and convert times to integers.
-
-    Sorting numbers takes a third of the time of sorting text: users are numbered first.
-    """
+    """Number the rows along the total order, and convert times to integers."""
     users = table.select(pl.col("user_id").unique().sort()).with_row_index("user")
     by = ["user", "timestamp", *(["position"] if "position" in table.columns else []), "row"]
     keys = table.with_row_index("place")
