@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from types import FrameType
+from typing import NoReturn
 
 
 class InputError(ValueError):
@@ -19,10 +21,19 @@ class NotFirstProcess(Exception):  # noqa: N818 - not an error
 
 
 class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
-    """A SIGTERM ended the training, which resumes from its checkpoint when it is run again.
+    """A SIGTERM ended the command; a training resumes from its checkpoint when it is run again.
 
     The commands exit with status 143, as a shell reports it.
     """
+
+
+def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM as Python handles Ctrl-C: what is open is closed on the way out.
+
+    Raises:
+        Terminated: always.
+    """
+    raise Terminated
 
 
 def one_line(text: object, most: int | None = None) -> str:

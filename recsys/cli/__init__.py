@@ -23,7 +23,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     suites,
 )
 from recsys.cli.options import app
-from recsys.errors import InputError, NotFirstProcess, Terminated
+from recsys.errors import InputError, NotFirstProcess, Terminated, one_line, terminate
 from recsys.extras import install_hint
 from recsys.progress import STDERR
 
@@ -37,12 +37,15 @@ def main() -> None:
         format="%(message)s",
         handlers=[RichHandler(console=STDERR, show_path=False, show_time=False)],
     )
-    is_first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    is_alone = "RANK" not in os.environ  # torchrun numbers the processes that it starts
+    is_first = is_alone or os.environ["RANK"] == "0"
     logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
+    if is_alone:  # torchrun ends its processes by SIGTERM, at once
+        signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except NotFirstProcess:  # the first process goes on to evaluate
         sys.exit(0)
