@@ -12,6 +12,7 @@ from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Strategy
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.ids import whole_number
 from recsys.serving.inputs import UserHistories
 
 
@@ -44,6 +45,7 @@ def generate(
     Raises:
         InputError: the model has no decoder, or cannot generate that many.
     """
+    n = whole_number("n", n)
     model = bundle.model.as_generative()
     if model is None:
         raise InputError(

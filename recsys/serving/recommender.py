@@ -25,7 +25,7 @@ from recsys.serving.candidates import Candidates, RawCandidates, allowed_items
 from recsys.serving.explain import explain
 from recsys.serving.fallback import answer_table, scorer_of, seen_policy
 from recsys.serving.generate import generate
-from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.ids import RequestTime, known_tokens, whole_number
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.new_items import with_new_items
 from recsys.serving.pairs import UserItemPairs
@@ -136,7 +136,8 @@ class Recommender:
         """
         seen = seen_policy(self.bundle, seen)
         allowed = allowed_items(allow, deny, self._columns, self.bundle.vocabulary)
-        if retrieve is not None and retrieve < k:
+        k = whole_number("k", k)
+        if retrieve is not None and whole_number("retrieve", retrieve) < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
         scorer = scorer_of(self.bundle, seen, retrieve, allowed)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)

@@ -26,6 +26,7 @@ from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoint import CheckpointFile
 
+Tally = Callable[[str, int, int], None]
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 LOG = pl.DataFrame(
     [
@@ -117,7 +118,7 @@ def content(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("exchanged", [True, False])
 def test_a_folder_is_old_or_new(
-    exchanged: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    exchanged: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
 ) -> None:
     if not exchanged:
         monkeypatch.setattr(files, "exchange", lambda *_: False)
@@ -140,6 +141,7 @@ def test_a_folder_is_old_or_new(
     assert seen[0] == wanted[0]
     assert seen[-1] == wanted[1]
     assert len(seen) >= 10
+    tally("power cut at each step of a writer", len(seen), len(seen))
 
 
 def assert_last(disk: Disk, wanted: dict[str, str]) -> None:
@@ -147,7 +149,7 @@ def assert_last(disk: Disk, wanted: dict[str, str]) -> None:
         assert content(folder / "out") == wanted
 
 
-def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
     path = disk.folder / "out"
     with new_file(path) as file:
         file.write_text("old" * 5000)
@@ -160,9 +162,12 @@ def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(seen) == {"old", "new"}
     assert seen == sorted(seen, reverse=True), "new never turns to old"
     assert seen[-1] == "new"
+    tally("power cut at each step of a writer", len(seen), len(seen))
 
 
-def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_dataset_opens(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
+) -> None:
     path = disk.folder / "deep" / "data"
     prepare(LOG, DataConfig(), path)
     with power_cut_around_each_step(disk, monkeypatch):
@@ -175,6 +180,7 @@ def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -
             prepare(LOG, DataConfig(), opened.path)  # no damage that the next command refuses
     assert users[0] == 1
     assert users[-1] == 2
+    tally("power cut at each step of a writer", len(users), len(users))
 
 
 @pytest.mark.slow
