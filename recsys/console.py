@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from rich.text import Text
 from recsys.comparison.formats import decimals, title
 from recsys.comparison.terminal import caption, comparison_table
 from recsys.data.files import new_file
-from recsys.errors import InputError
+from recsys.errors import InputError, printable
 
 if TYPE_CHECKING:
     from recsys.comparison.table import Comparison
+
+FOR_SPREADSHEETS = ContextVar("FOR_SPREADSHEETS", default=False)
+"""Whether the command is to write CSV files for spreadsheets: see `for_spreadsheets`."""
 
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""
@@ -72,8 +76,24 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     if out.suffix not in (".parquet", ".csv"):
         raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no extension'}")
     with new_file(out) as file:
-        frame.write_parquet(file) if out.suffix == ".parquet" else frame.write_csv(file)
+        if out.suffix == ".parquet":
+            frame.write_parquet(file)
+        else:
+            (for_spreadsheets(frame) if FOR_SPREADSHEETS.get() else frame).write_csv(file)
     show_rows([{"file": str(out), "rows": frame.height}], as_json)
+
+
+def for_spreadsheets(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put an apostrophe before each text that a spreadsheet would run as a formula.
+
+    The texts begin with ``= + - @``, a tab or a line's end. Source: OWASP, CSV injection.
+
+    >>> for_spreadsheets(pl.DataFrame({"item_id": ["=1+1", "hat"]}))["item_id"].to_list()
+    ["'=1+1", 'hat']
+    """
+    texts = pl.col(pl.String)
+    formula = texts.str.contains(r"^[=+\-@\t\r\n]")
+    return frame.with_columns(pl.when(formula).then("'" + texts).otherwise(texts).name.keep())
 
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:
@@ -99,6 +119,7 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
     for row in rows:
         cells = ["unknown" if row[column] is None else str(row[column]), row["name"]]
+        cells = [printable(cell) for cell in cells]
         cells += [f"{row[name]:,}" for name in ("users", "targets")]
         for name in metrics:
             low, high = (decimals(row[f"{name}_{end}"]) for end in ("low", "high"))
@@ -128,4 +149,4 @@ def _cell(name: str, value: Any) -> str:
         return f"{value:.4f}"
     if isinstance(value, int) and not name.endswith("_id"):  # an id is shown to be copied
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))

@@ -47,13 +47,22 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
+def printable(text: str) -> str:
+    r"""Return a text with ``?`` in place of its control characters, which a terminal would obey.
+
+    >>> printable("a\x1b[2Jb\n  c")
+    'a?[2Jb?  c'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def one_line(text: object, most: int | None = None) -> str:
     r"""Return a text as one line without control characters, cut after so many characters.
 
     >>> one_line("a\x1b[2Jb\n  c")
     'a?[2Jb c'
     """
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
+    line = printable(" ".join(str(text).split()))
     return line if most is None or len(line) <= most else f"{line[:most]}…"
 
 

@@ -23,19 +23,27 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     suites,
 )
 from recsys.cli.options import app
-from recsys.errors import InputError, NotFirstProcess, Terminated, one_line, terminate
+from recsys.errors import InputError, NotFirstProcess, Terminated, printable, terminate
 from recsys.extras import install_hint
 from recsys.progress import STDERR
 
 __all__ = ["app", "main"]
 
 
+class _Printable(logging.Formatter):
+    """Log lines without control characters: ids in them may come from anyone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
+    handler = RichHandler(console=STDERR, show_path=False, show_time=False)
+    handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(
         level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=STDERR, show_path=False, show_time=False)],
+        handlers=[handler],
     )
     is_alone = "RANK" not in os.environ  # torchrun numbers the processes that it starts
     is_first = is_alone or os.environ["RANK"] == "0"
@@ -45,7 +53,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except NotFirstProcess:  # the first process goes on to evaluate
         sys.exit(0)
