@@ -34,6 +34,7 @@ def fit(
     name: str | None = None,
     seed: int = 0,
     tracking: TrackingConfig | None = None,
+    fresh: bool = False,
     **words: Unpack[LogWords],
 ) -> Recommender:
     """Make the best recommender for a log that the time allows, with no settings to write.
@@ -53,6 +54,7 @@ def fit(
         name: of the run and its folders; that of the file if None.
         seed: of the weights, the batches and the samples.
         tracking: the MLflow store; the default one if None.
+        fresh: start anew, even if an interrupted call can be resumed.
         **words: ``user="customer"``, ``item``, ``time``, ``where``, ``since``, ``user_minimum``,
             ``split`` …; see `prepare`.
 
@@ -62,7 +64,7 @@ def fit(
     Raises:
         InputError: the log, a setting or the store is invalid.
     """
-    plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig())
+    plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig(), fresh)
     fitted = fit_log(
         log, plan, time_limit, items=items, users=users, command="recsys.fit(...)", **words
     )

@@ -16,7 +16,7 @@ from recsys.evaluation.tables.rank import evaluate
 logger = logging.getLogger(__name__)
 
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 2_000
-_COUNT_TRIALS, _MODEL_TESTS, _BASELINE_TESTS = 40, 6, 16
+_COUNT_TRIALS, _MODEL_TESTS, _BASELINE_TESTS = 50, 6, 16
 """Rankings of a target to weight the counts on validation, to test a model, and to test the
 baselines, each in units of a ranking by popularity."""
 _VALID_SHARE, _TEST_SHARE = 0.1, 0.15

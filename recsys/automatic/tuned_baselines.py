@@ -41,6 +41,8 @@ def tune_baselines(
 ) -> list[MeasuredBaseline]:
     """Tune the baselines, the simplest first; those that the time is too short for are named.
 
+    When the time is over, the settings of the last one that were not tried yet are left out.
+
     Returns:
         The baselines, best first.
     """
@@ -56,7 +58,9 @@ def tune_baselines(
             continue
         announce(f"baseline {number} of {len(names)}: {name}")
         started = time.monotonic()
-        settings, quality = BASELINES[name].measure(dataset, valid, protocol.evaluation.seen)
+        settings, quality = BASELINES[name].measure(
+            dataset, valid, protocol.evaluation.seen, lambda: budget.spent > deadline
+        )
         seconds = time.monotonic() - started
         measured.append(MeasuredBaseline(name, Tuned(settings, seconds), quality))
         logger.info("baseline %s: validation NDCG@10 %.4f, %.1f s", name, quality, seconds)

@@ -48,14 +48,27 @@ class Baseline(Generic[S]):
             return candidates[0]
         return self.measure(dataset, holdout, seen)[0]
 
-    def measure(self, dataset: PreparedDataset, holdout: Holdout, seen: Seen) -> tuple[S, float]:
-        """Return the settings of `choose`, and their NDCG@10 on the given validation targets."""
+    def measure(
+        self,
+        dataset: PreparedDataset,
+        holdout: Holdout,
+        seen: Seen,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> tuple[S, float]:
+        """Return the settings of `choose`, and their NDCG@10 on the given validation targets.
+
+        ``enough`` is asked after each setting: the rest of the grid is not tried then.
+        """
 
         def quality(settings: S) -> float:
             ranks = evaluate(self.fit(dataset, "valid", settings), holdout, "valid", seen)
             return float(ranks.values("ndcg_at_10").mean())
 
-        measured = [(each, quality(each)) for each in self._candidates(dataset, seen)]
+        measured: list[tuple[S, float]] = []
+        for settings in self._candidates(dataset, seen):
+            if measured and enough():
+                break
+            measured.append((settings, quality(settings)))
         return max(measured, key=lambda pair: pair[1])
 
     def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:

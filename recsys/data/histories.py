@@ -116,6 +116,15 @@ class Histories:
         """Shape [N]: the history, 0 to B - 1, that each entry of ``items`` belongs to."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
+    @property
+    def usual_gap(self) -> int | None:
+        """The median time between two successive entries of a history; None if there are none."""
+        if self.times is None:
+            return None
+        successive = self.users[1:] == self.users[:-1]
+        gaps = np.diff(self.times)[successive]
+        return int(np.median(gaps)) if len(gaps) else None
+
     def take(self, rows: NDArray[np.int64]) -> Histories:
         """Return the histories of the given rows, in their order."""
         user_features = self.user_features

@@ -24,7 +24,11 @@ from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
-GRID = tuple(replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values()))
+_LAST_ITEM = PCTMSettings(window=1, history_length=1, recent=1, recent_mass=1.0)
+"""What followed the last item directly: a Markov chain, best where orders are strict."""
+GRID = tuple(
+    replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values(), _LAST_ITEM)
+)
 """Settings to try; without popularity, which the model learns by itself."""
 
 

@@ -5,6 +5,7 @@ It holds a trained model, or a baseline that no model beats.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from recsys.serving.bundle_manifest import BundleManifest, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 from recsys.serving.weights import load_weights, save_weights
+
+logger = logging.getLogger(__name__)
 
 _WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
 _COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
@@ -112,6 +115,7 @@ class ModelBundle:
                 ),
                 git_commit=git_commit,
                 trained_until=None if log.times is None else int(log.times.max()),
+                usual_gap=log.usual_gap,
                 files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
             ).write(folder)
         return cls.open(path)
@@ -234,10 +238,23 @@ class ModelBundle:
         return "none" if self.trained is None else self.trained.times
 
     def read_histories(self, histories: RawHistories) -> UserHistories:
-        """Read histories in raw ids: see `UserHistories.from_raw`."""
-        return UserHistories.from_raw(
+        """Read histories in raw ids: see `UserHistories.from_raw`.
+
+        A model that reads the times of past interactions takes lists of items too: it is given the
+        usual time between two of them, and a warning says so.
+        """
+        read = UserHistories.from_raw(
             histories, self.experiment.data, self.vocabulary, self.encoders
         )
+        gap = self.manifest.usual_gap
+        if self.times != "past" or read.histories.times is not None or gap is None:
+            return read
+        logger.warning(
+            "the histories have no times, which the model reads: it takes %d, the median of the "
+            "log, between two interactions; a log with times is ranked better",
+            gap,
+        )
+        return read.with_usual_times(gap)
 
     def read_history(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
         """Read the history of one user, with the times that the model reads.

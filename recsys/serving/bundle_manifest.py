@@ -43,3 +43,6 @@ class BundleManifest(FolderManifest):
     trained_until: int | None = None
     """The time of the newest interaction that the weights were trained on, on the scale of the log;
     None if unknown."""
+    usual_gap: int | None = None
+    """The median time between two successive interactions of a user, on the scale of the log; None
+    if unknown."""

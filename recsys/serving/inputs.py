@@ -103,6 +103,12 @@ class UserHistories:
         )
         return _without_unknown_items(dataset.user_ids.gather(rows), given)
 
+    def with_usual_times(self, gap: int) -> UserHistories:
+        """Give histories without times those of interactions that follow each other after a gap."""
+        offsets = self.histories.offsets
+        places = np.arange(len(self.histories.items)) - np.repeat(offsets[:-1], np.diff(offsets))
+        return replace(self, histories=replace(self.histories, times=places * np.int64(gap)))
+
     def with_request_time(self, reads: TimesRead, at: RequestTime | None) -> UserHistories:
         """Add the request time, if the model reads it.
 

@@ -1,7 +1,8 @@
 """What an automatic run reaches on logs of different kinds, within a time limit.
 
 RECSYS_MINUTES (default 10) is the limit of each log; RECSYS_LOGS names some of them, separated by
-commas. The real logs are skipped where the mirror is not.
+commas. RECSYS_RESULTS is a folder to keep the runs in, which test_automatic_peers.py compares with;
+RECSYS_SEED is the seed (0). The real logs are skipped where the mirror is not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from recsys.data.tables import TableSource
 from tests.benchmarks.generated_logs import GENERATED
 
 MINUTES = float(os.environ.get("RECSYS_MINUTES", "10"))
+RESULTS = Path(os.environ["RECSYS_RESULTS"]).absolute() if "RECSYS_RESULTS" in os.environ else None
 REAL = ("shop", "ml-100k", "ml-1m", "amazon-beauty", "amazon-sports", "online-retail-ii")
 WITH_CONFIG = {"online-retail-ii": Path(__file__).parents[2] / "configs/online-retail-ii.yaml"}
 """Logs that are prepared as in a config: rows that are no purchase dropped, split by date."""
@@ -38,8 +40,11 @@ def test_from_a_log_within_its_time(
     if name in WITH_CONFIG:
         config = load_experiment(WITH_CONFIG[name]).data
         source = config.source
-    monkeypatch.chdir(tmp_path)
-    plan = Plan(name, "balanced", 0, TrackingConfig())
+    folder = tmp_path if RESULTS is None else RESULTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(folder)
+    seed = int(os.environ.get("RECSYS_SEED", "0"))
+    plan = Plan(name, "balanced", seed, TrackingConfig(), fresh=True)
     fitted = fit_log(source, plan, 60 * MINUTES, config=config)
     automatic = fitted.automatic
     test = automatic.run.test["ndcg_at_10"]

@@ -127,6 +127,20 @@ def test_validation_chooses_the_weight_and_scores_each_history_once() -> None:
     assert choice.ranks.protocol == expected.protocol
 
 
+def test_where_the_last_item_alone_tells_the_next_one_it_alone_votes() -> None:
+    # Walks that hop at random: pairs at larger distances, which the other ways count, mislead.
+    rng = np.random.default_rng(0)
+    after = np.argsort(rng.random((41, 40)), axis=1)[:, :2] + 1
+    walks = [[int(rng.integers(1, 41))] for _ in range(400)]
+    for walk in walks:
+        for _ in range(11):
+            walk.append(int(after[walk[-1], int(rng.random() < 0.3)]))
+    held_out = holdout([walk[:-1] for walk in walks], [walk[-1] for walk in walks])
+    histories = Histories.from_lists([walk[:-1] for walk in walks])
+    choice = choose_count_ensemble(Fixed(*[0.0] * 40), histories, held_out, "allow", [1.0])
+    assert choice.settings.window == choice.settings.history_length == 1
+
+
 def test_harmful_counts_get_the_weight_0() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     valid = holdout([[1], [4, 1]], [5, 5])

@@ -305,11 +305,25 @@ def test_a_model_that_reads_past_times_needs_no_request_time(
     assert recommender.score(HISTORIES, [3, 5], at=7)["score"].equals(usual["score"])
     slower = HISTORIES.with_columns(timestamp=pl.Series([10, 500, 90_000]))
     assert not np.allclose(recommender.score(slower, [3, 5])["score"], usual["score"], atol=1e-4)
-    with pytest.raises(InputError, match="reads the times of interactions"):
-        recommender.recommend([[3, 5]], k=1)
-    for ask in (lambda: recommender.explain([3], 5), lambda: recommender.inspect([3])):
-        with pytest.raises(InputError, match="reads the times of interactions"):
-            ask()
+
+
+def test_lists_without_times_get_the_usual_ones(
+    dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = write_bundle(tmp_path / "bundle", dataset, "past", TargetAttention(head_dim=4))
+    known = dataset.histories("valid")
+    times = [known[user : user + 1].times for user in range(len(known))]
+    gaps = np.concatenate([np.diff(each) for each in times if each is not None])
+    gap = bundle.manifest.usual_gap
+    assert gap is not None
+    assert gap == int(np.median(gaps))
+    recommender = Recommender(bundle, dataset)
+    log = HISTORIES.with_columns(timestamp=pl.Series([0, gap, 2 * gap]))
+    found = recommender.score([[3, 5, 3]], [3, 5])
+    assert found["score"].equals(recommender.score(log, [3, 5])["score"])
+    assert f"it takes {gap}, the median of the log" in caplog.text
+    recommender.explain([3], 5)
+    recommender.inspect([3])
 
 
 @pytest.mark.parametrize("times", ["past", "request"])

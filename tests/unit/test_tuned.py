@@ -40,6 +40,16 @@ def test_validation_chooses_the_settings(tiny_dataset: PreparedDataset) -> None:
     assert fit.fitted == [("valid", item) for item in items]
 
 
+def test_tuning_ends_when_its_time_is_over(tiny_dataset: PreparedDataset) -> None:
+    fit = Favourite()
+    holdout = tiny_dataset.holdout("valid")
+    found, _ = Baseline(fit, Popularity, [1, 2, 3]).measure(
+        tiny_dataset, holdout, "allow", lambda: True
+    )
+    assert found == 1
+    assert fit.fitted == [("valid", 1)]
+
+
 def test_ties_go_to_the_first_settings(tiny_dataset: PreparedDataset) -> None:
     fit = Favourite()
     assert Baseline(fit, Popularity, [3, 3]).choose(tiny_dataset, "allow") == 3

@@ -107,7 +107,8 @@ def quality(problem: Problem, settings: Settings) -> None:
     while True:
         model.fit_partial(data, min_epochs=1, max_epochs=1)
         epoch += 1
-        lists = save_lists(as_lists(frame_of(model, data, problem), problem))
+        frame = frame_of(model, data, problem, settings.seen == "filter")
+        lists = save_lists(as_lists(frame, problem))
         found = {"epoch": epoch, "seconds": clock.seconds, "loss": clock.loss}
         emit({**found, "peak_mib": peak_mib(), **lists})
 
@@ -119,10 +120,12 @@ def untrained(problem: Problem, settings: Settings) -> tuple[SASRecModel, Datase
     return model.fit(data), data
 
 
-def frame_of(model: SASRecModel, data: Dataset, problem: Problem) -> pd.DataFrame:
-    """The best items of the users, seen ones left out."""
+def frame_of(
+    model: SASRecModel, data: Dataset, problem: Problem, filtered: bool = True
+) -> pd.DataFrame:
+    """The best items of the users, seen ones left out if filtered."""
     users = np.arange(len(problem.targets))
-    frame: pd.DataFrame = model.recommend(users=users, dataset=data, k=K, filter_viewed=True)
+    frame: pd.DataFrame = model.recommend(users=users, dataset=data, k=K, filter_viewed=filtered)
     return frame
 
 

@@ -54,7 +54,7 @@ class Counter(lightning.Callback):
 class EpochLists(lightning.Callback):
     """Stops the clock for validation; writes the lists of best items that it finds there."""
 
-    def __init__(self, seen: SeenItemsFilter) -> None:
+    def __init__(self, seen: SeenItemsFilter | None) -> None:
         self._seen = seen
         self._seconds = self._started = 0.0
         self._epoch = 0
@@ -84,7 +84,9 @@ class EpochLists(lightning.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        logits = self._seen.on_validation(batch, outputs["logits"])
+        logits = outputs["logits"]
+        if self._seen is not None:
+            logits = self._seen.on_validation(batch, logits)
         self._lists.append(logits.topk(K).indices + 1)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -169,7 +171,8 @@ def train(problem: Problem, settings: Settings) -> None:
 
 def quality(problem: Problem, settings: Settings) -> None:
     """Lists of recommendations after every epoch, and the seconds of training so far."""
-    callback = EpochLists(SeenItemsFilter(problem.num_items))
+    seen = SeenItemsFilter(problem.num_items) if settings.seen == "filter" else None
+    callback = EpochLists(seen)
     data = data_module(problem, settings, "train", "validate")
     trainer(settings, callback).fit(sasrec(problem, settings), datamodule=data)
 

@@ -35,7 +35,7 @@ class Problem:
     offsets: NDArray[np.int64]
     """Where each history starts and the last one ends [U + 1]."""
     targets: NDArray[np.int32]
-    """[U]."""
+    """[U]; 0 for a user who is trained on alone."""
     num_items: int
     """I."""
 
@@ -83,6 +83,8 @@ class Settings:
     """Seconds of training before the stopwatch starts, at least two batches."""
     seconds: float = 30
     """Of training with the stopwatch."""
+    seen: str = "filter"
+    """Whether items of the history are left out of the lists of a training (filter or allow)."""
     users: int = 0
     """Who recommendations are asked for: the first so many; 0: all."""
     memory_gib: float = 16
