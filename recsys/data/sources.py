@@ -129,7 +129,7 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
-            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)
+            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)  # nosec B310
             tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
             Progress(*bars, console=Console(stderr=True), transient=True) as progress,
         ):

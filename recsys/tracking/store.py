@@ -86,7 +86,7 @@ def _check_server(uri: str) -> None:
     try:
         if kind in ("http", "https"):
             # The scheme was checked: this opens no file.
-            with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310
+            with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_CONTACT_SECONDS):  # noqa: S310  # nosec B310
                 pass
         elif kind in _PORTS and parts.hostname is not None:
             address = parts.hostname, parts.port or _PORTS[kind]
