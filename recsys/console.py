@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,12 @@ from rich.text import Text
 
 from recsys.comparison.formats import decimals, title
 from recsys.comparison.terminal import caption, comparison_table
+from recsys.data.csv_cells import write_csv
 from recsys.data.files import new_file
 from recsys.errors import InputError, printable
 
 if TYPE_CHECKING:
     from recsys.comparison.table import Comparison
-
-FOR_SPREADSHEETS = ContextVar("FOR_SPREADSHEETS", default=False)
-"""Whether the command is to write CSV files for spreadsheets: see `for_spreadsheets`."""
 
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""
@@ -79,21 +76,8 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
         if out.suffix == ".parquet":
             frame.write_parquet(file)
         else:
-            (for_spreadsheets(frame) if FOR_SPREADSHEETS.get() else frame).write_csv(file)
+            write_csv(frame, file)
     show_rows([{"file": str(out), "rows": frame.height}], as_json)
-
-
-def for_spreadsheets(frame: pl.DataFrame) -> pl.DataFrame:
-    """Put an apostrophe before each text that a spreadsheet would run as a formula.
-
-    The texts begin with ``= + - @``, a tab or a line's end. Source: OWASP, CSV injection.
-
-    >>> for_spreadsheets(pl.DataFrame({"item_id": ["=1+1", "hat"]}))["item_id"].to_list()
-    ["'=1+1", 'hat']
-    """
-    texts = pl.col(pl.String)
-    formula = texts.str.contains(r"^[=+\-@\t\r\n]")
-    return frame.with_columns(pl.when(formula).then("'" + texts).otherwise(texts).name.keep())
 
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:

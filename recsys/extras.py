@@ -6,14 +6,17 @@ DISTRIBUTION = "recsys-target-attention"
 """The name of the distribution on a package index; the import name is recsys."""
 
 EXTRA_OF = {
+    "fastapi": "serve",
     "filelock": "train",
     "jinja2": "train",
     "matplotlib": "train",
     "mlflow": "train",
     "optuna": "tune",
     "pandas": "train",
+    "prometheus_client": "serve",
     "pytorch_lightning": "train",
     "sklearn": "train",
+    "uvicorn": "serve",
 }
 """The extra that installs each optional module."""
 

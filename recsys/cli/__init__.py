@@ -11,16 +11,20 @@ from rich.logging import RichHandler
 
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
+    checks,
     configs,
     demonstration,
     evaluation,
     experiments,
     logs,
     profiling,
+    recommending,
     retrieval,
     run,
     scoring,
+    serve,
     suites,
+    vectors,
 )
 from recsys.cli.options import app
 from recsys.errors import InputError, NotFirstProcess, Terminated, printable, terminate

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
-from recsys.console import FOR_SPREADSHEETS
 from recsys.data.audit import audit
+from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
@@ -134,6 +134,14 @@ ItemMinimum = Annotated[
 Keep = Annotated[
     list[str] | None,
     typer.Option(help="Extra column to keep for model.interaction_features; repeatable."),
+]
+
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="What the rows of a log may take, e.g. 4GiB; a larger log is sorted on the disk. Half "
+        "of the memory by default."
+    ),
 ]
 
 
