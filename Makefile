@@ -11,7 +11,7 @@ SPEC := pyproject.toml constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format benchmark docs mutants hooks clean
+.PHONY: help demo test test-slow test-all soak lint security sbom format benchmark docs mutants hooks clean
 
 help: ## list these commands
 	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
@@ -31,12 +31,23 @@ test-slow: $(VENV)/.installed-dev ## run the slow tests and the notebooks
 
 test-all: test test-slow ## run both
 
-lint: $(VENV)/.installed-dev ## check style, types, layers and spelling; changes nothing
+soak: $(VENV)/.installed-dev ## run all attacks of tests/faults with long budgets (hours); root, for the power cuts
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -m "soak or not soak" $(ARGS)
+
+lint: security ## check style, types, layers, spelling and security; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/typos
+
+security: $(VENV)/.installed-dev ## check the code (bandit) and the installed packages (pip-audit, where its data can be had)
+	$(BIN)/bandit --quiet --recursive --severity-level medium recsys
+	$(BIN)/python .ci/audit.py
+
+sbom: $(VENV)/.installed-dev ## write build/sbom.json, the installed packages and their licences (CycloneDX)
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
 
 format: $(VENV)/.installed-dev ## mend what ruff can mend, then format
 	$(BIN)/ruff check --fix-only

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from recsys.comparison.formats import decimals, title
 from recsys.comparison.terminal import caption, comparison_table
+from recsys.data.csv_cells import write_csv
 from recsys.data.files import new_file
-from recsys.errors import InputError
+from recsys.errors import InputError, printable
 
 if TYPE_CHECKING:
     from recsys.comparison.table import Comparison
@@ -72,7 +73,10 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     if out.suffix not in (".parquet", ".csv"):
         raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no extension'}")
     with new_file(out) as file:
-        frame.write_parquet(file) if out.suffix == ".parquet" else frame.write_csv(file)
+        if out.suffix == ".parquet":
+            frame.write_parquet(file)
+        else:
+            write_csv(frame, file)
     show_rows([{"file": str(out), "rows": frame.height}], as_json)
 
 
@@ -99,6 +103,7 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
     for row in rows:
         cells = ["unknown" if row[column] is None else str(row[column]), row["name"]]
+        cells = [printable(cell) for cell in cells]
         cells += [f"{row[name]:,}" for name in ("users", "targets")]
         for name in metrics:
             low, high = (decimals(row[f"{name}_{end}"]) for end in ("low", "high"))
@@ -128,4 +133,4 @@ def _cell(name: str, value: Any) -> str:
         return f"{value:.4f}"
     if isinstance(value, int) and not name.endswith("_id"):  # an id is shown to be copied
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))

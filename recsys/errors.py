@@ -1,14 +1,27 @@
 """Exceptions that cross the layers."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+_MOST, _HEAD, _TAIL = 3_000, 2_000, 900
+"""Characters of a message, and those that are kept of a longer one."""
 
 
 class InputError(ValueError):
     """Invalid input. The message names the file, the row or key, the rule and the value.
 
-    The commands print it as one line and exit with status 2, without writing any output.
+    The commands print it as one line and exit with status 2, without writing any output. Ids and
+    names come from anyone: the message has no control characters, and the middle of a long one is
+    left out.
     """
+
+    def __init__(self, message: object) -> None:
+        text = one_line(message)
+        super().__init__(text if len(text) <= _MOST else f"{text[:_HEAD]} … {text[-_TAIL:]}")
 
 
 class NotFirstProcess(Exception):  # noqa: N818 - not an error
@@ -19,10 +32,28 @@ class NotFirstProcess(Exception):  # noqa: N818 - not an error
 
 
 class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
-    """A SIGTERM ended the training, which resumes from its checkpoint when it is run again.
+    """A SIGTERM ended the command; a training resumes from its checkpoint when it is run again.
 
     The commands exit with status 143, as a shell reports it.
     """
+
+
+def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM as Python handles Ctrl-C: what is open is closed on the way out.
+
+    Raises:
+        Terminated: always.
+    """
+    raise Terminated
+
+
+def printable(text: str) -> str:
+    r"""Return a text with ``?`` in place of its control characters, which a terminal would obey.
+
+    >>> printable("a\x1b[2Jb\n  c")
+    'a?[2Jb?  c'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def one_line(text: object, most: int | None = None) -> str:
@@ -31,8 +62,22 @@ def one_line(text: object, most: int | None = None) -> str:
     >>> one_line("a\x1b[2Jb\n  c")
     'a?[2Jb c'
     """
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
+    line = printable(" ".join(str(text).split()))
     return line if most is None or len(line) <= most else f"{line[:most]}…"
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that a file system can have; there may be nothing at it.
+
+    Raises:
+        InputError: it is longer than the system allows, or has characters that it does not.
+    """
+    try:
+        Path(path).exists()
+    except (OSError, ValueError) as error:  # a name of 300 characters, half a surrogate
+        reason = getattr(error, "strerror", None) or "it is no name of a file"
+        raise InputError(f"{path}: no such file or folder: {reason}") from error
+    return Path(path)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -24,16 +24,17 @@ def mirror() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark notebooks as slow, and skip benchmarks unless the command line names their mark.
+    """Mark notebooks as slow; skip benchmarks and soaks unless the command line names their mark.
 
     Benchmarks take long and judge the machine as much as the code.
     """
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("slow")
-    if "benchmark" in config.getoption("markexpr"):
-        return
-    skip = pytest.mark.skip(reason="a benchmark: ask for it with make benchmark")
-    for item in items:
-        if item.get_closest_marker("benchmark"):
-            item.add_marker(skip)
+    for mark, what in (("benchmark", "a benchmark"), ("soak", "takes hours")):
+        if mark in config.getoption("markexpr"):
+            continue
+        skip = pytest.mark.skip(reason=f"{what}: ask for it with make {mark}")
+        for item in items:
+            if item.get_closest_marker(mark):
+                item.add_marker(skip)

@@ -23,7 +23,7 @@ from recsys.data.source_files import source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.progress import shown, stage
-from recsys.tracking.tracker import check_store
+from recsys.tracking.store import check_store
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -25,6 +26,10 @@ _INTERVAL = 60.0
 """Seconds between two saves of a contender at least."""
 
 
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 @dataclass
 class Journal:
     """A folder with the state of every contender and the time that was spent."""
@@ -43,9 +48,8 @@ class Journal:
 
         A journal of other facts is deleted.
         """
-        try:
-            tree = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        tree = self._tree()
+        if tree is None:
             return 0.0
         if tree.get("facts") != json.loads(json.dumps(self.facts)):
             logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
@@ -56,12 +60,11 @@ class Journal:
 
     def restore(self, contenders: Sequence[Contender]) -> None:
         """Give the contenders the states that they had."""
-        try:
-            tree = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))["contenders"]
-        except (OSError, ValueError):
+        tree = self._tree()
+        if tree is None:
             return
         for one in contenders:
-            known = tree.get(one.candidate.name)
+            known = tree["contenders"].get(one.candidate.name)
             if known is None:
                 continue
             try:
@@ -110,12 +113,28 @@ class Journal:
             },
         }
         with new_file(self.folder / _FILE) as file:
-            file.write_text(json.dumps(tree), encoding="utf-8")
+            content = json.dumps(tree)
+            file.write_text(f"{_digest(content)}\n{content}", encoding="utf-8")
 
     def remove(self) -> None:
         """Delete the journal of a complete run."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._last.clear()
+
+    def _tree(self) -> dict[str, Any] | None:
+        """Read the journal; None if there is none, or a damaged one."""
+        file = self.folder / _FILE
+        try:
+            digest, _, content = file.read_text(encoding="utf-8").partition("\n")
+            if digest != _digest(content):
+                raise ValueError
+            tree: dict[str, Any] = json.loads(content)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            logger.warning("%s: damaged: the race starts anew", file)
+            return None
+        return tree
 
     def _file(self, contender: Contender, which: str) -> CheckpointFile:
         name = contender.candidate.name

@@ -29,22 +29,33 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     vectors,
 )
 from recsys.cli.options import app
-from recsys.errors import InputError, NotFirstProcess, Terminated
+from recsys.errors import InputError, NotFirstProcess, Terminated, printable, terminate
 from recsys.extras import install_hint
 from recsys.progress import STDERR
 
 __all__ = ["app", "main"]
 
 
+class _Printable(logging.Formatter):
+    """Log lines without control characters: ids in them may come from anyone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
+    handler = RichHandler(console=STDERR, show_path=False, show_time=False)
+    handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(
         level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=STDERR, show_path=False, show_time=False)],
+        handlers=[handler],
     )
-    is_first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    is_alone = "RANK" not in os.environ  # torchrun numbers the processes that it starts
+    is_first = is_alone or os.environ["RANK"] == "0"
     logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
+    if is_alone:  # torchrun ends its processes by SIGTERM, at once
+        signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except InputError as error:

@@ -13,6 +13,7 @@ import typer
 
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit
+from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
@@ -29,6 +30,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+@app.callback()
+def for_all_commands(
+    spreadsheet: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet",
+            help="Write CSV files for spreadsheets: an apostrophe before each text that begins "
+            "with = + - @ and would be run as a formula.",
+        ),
+    ] = False,
+) -> None:
+    """Take what holds for all commands."""
+    FOR_SPREADSHEETS.set(spreadsheet)
+
 
 Set = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ import pandas as pd
 from recsys.comparison.formats import decimals, title
 from recsys.comparison.page_table import is_best, mark
 from recsys.comparison.table import ComparedRun, Comparison
+from recsys.errors import printable
 
 
 def comparison_latex(comparison: Comparison) -> str:
@@ -23,7 +24,7 @@ def comparison_latex(comparison: Comparison) -> str:
     table = pd.DataFrame(rows)
     protocol = _escape(f"{comparison.dataset}, {comparison.targets:,} targets: ")
     return (
-        f"% {comparison.dataset}: {comparison.protocol}\n"
+        f"% {printable(f'{comparison.dataset}: {comparison.protocol}')}\n"
         "% needs \\usepackage{booktabs}; * better, † worse than the first run (p < .05, Holm)\n"
     ) + table.style.hide(axis="index").to_latex(
         hrules=True,
@@ -41,4 +42,5 @@ def _escape(text: str) -> str:
     """Escape a text for LaTeX."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in text)
+    special |= {character: f"{{{character}}}" for character in "[]*"}  # options, after a line's end
+    return "".join(special.get(character, character) for character in printable(text))

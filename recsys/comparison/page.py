@@ -25,6 +25,7 @@ from recsys.comparison.page_table import page_table
 from recsys.comparison.segment_figures import MOST_RUNS, draw_segments
 from recsys.comparison.table import Comparison
 from recsys.data.audit import Finding
+from recsys.data.csv_cells import write_csv
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.drawing.page import render
@@ -75,9 +76,9 @@ def write_comparison_report(
     with new_folder(path) as folder:
         for picture in (*pictures.first, *pictures.rest, *pictures.last):
             (folder / f"{picture.name}.svg").write_text(picture.file, encoding="utf-8")
-        comparison.frame().write_csv(folder / "comparison.csv")
+        write_csv(comparison.frame(), folder / "comparison.csv")
         if (segments := _segments(comparison)) is not None:
-            segments.write_csv(folder / "segments.csv")
+            write_csv(segments, folder / "segments.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         (folder / PAGE).write_text(_page(comparison, pictures, findings), encoding="utf-8")
         checksums = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}

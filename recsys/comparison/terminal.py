@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recsys.comparison.formats import TESTS, decimals, title
+from recsys.errors import printable
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
     costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
     best = {name: max(row.metrics[name] for row in rows) for name in metrics}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(caption(comparison, cell, tested), justify="left")
+    table.caption = Text(printable(caption(comparison, cell, tested)), justify="left")
     for head in ("run", "id", "model") if full else ("run",):
         table.add_column(head, overflow="fold", min_width=8)
     several = ["to the first (p)"] if tested else []
@@ -70,9 +71,9 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
     for cost in costs:
         table.add_column(_COSTS[cost], justify="right", no_wrap=True)
     for number, row in enumerate(rows):
-        cells = [Text(row.name + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""))]
+        cells = [Text(printable(row.name) + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""))]
         if full:
-            cells += [Text(row.run_id[:8], style="dim"), Text(row.model)]
+            cells += [Text(row.run_id[:8], style="dim"), Text(printable(row.model))]
         for name in metrics:
             # More coverage or novelty is not better by itself: nothing is bold.
             bold = len(rows) > 1 and name in row.intervals and row.metrics[name] == best[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.config.yaml_text import parse_yaml
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, checked_path, did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -62,7 +62,7 @@ def find_config(name: str | os.PathLike[str]) -> Path | None:
 
     A file wins over a preset of the same name.
     """
-    path = Path(name)
+    path = checked_path(name)
     if path.is_file() and path.suffix in ("", ".yaml", ".yml"):
         return path
     return next((preset.path for preset in presets() if preset.name == str(name)), None)

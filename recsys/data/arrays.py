@@ -20,6 +20,7 @@ from recsys.config import DataConfig
 from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, InteractionLog
+from recsys.data.log_columns import check_features
 from recsys.data.sessions import user_of_session
 from recsys.data.splits import cut_points
 from recsys.data.vocabulary import Vocabulary
@@ -187,6 +188,7 @@ def _with_features(
     key = ids.name
     if key not in features.columns:
         raise InputError(f"{origin}: no column {key!r} among {', '.join(features.columns)}")
+    check_features(features.drop(key), origin)
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))
     found = features.drop(key).with_columns(rows).filter(rows != PAD)

@@ -104,7 +104,10 @@ def check_log(
     table = table.select(
         pl.col(ROW).alias("row"),
         *(pl.col(name).alias(role) for role, name in roles.items()),
-        *(convert_kept(table[name]).alias(KEPT + name) for name in keep),
+        *(
+            convert_kept(table[name], f"{origin}: column {name!r}").alias(KEPT + name)
+            for name in keep
+        ),
     ).filter(
         ~pl.all_horizontal(pl.exclude("row").is_null())  # blank lines of a text file
     )

@@ -13,6 +13,7 @@ from recsys.errors import InputError
 _AS_WORD = " (a rule of data.drop can drop such rows)"
 _WHOLE_FLOAT = r"^-?[0-9]{1,15}\.0$"
 """Integers as pandas writes them if some are missing in the column."""
+_NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
 
 _ISO_FORMATS = (
     "%Y-%m-%d",
@@ -143,13 +144,40 @@ def _numbers(column: LogColumn) -> pl.Series:
     return numbers
 
 
-def convert_kept(column: pl.Series) -> pl.Series:
-    """Convert a kept column to int64, float64, text or lists of text."""
-    if column.dtype.is_integer():
-        return column.cast(pl.Int64, strict=False)
-    if column.dtype.is_numeric():
-        return column.cast(pl.Float64)
-    return column.cast(pl.List(pl.String) if column.dtype.is_nested() else pl.String)
+def convert_kept(column: pl.Series, name: str) -> pl.Series:
+    """Convert a kept column to int64, float64, text or lists of text.
+
+    Args:
+        column: numbers, text, dates, times, or lists of them.
+        name: the origin and the column's name in messages.
+
+    Raises:
+        InputError: it holds something else, or an integer of more than 64 bits.
+    """
+    try:
+        if column.dtype.is_integer():
+            return column.cast(pl.Int64)
+        if column.dtype.is_numeric():
+            return column.cast(pl.Float64)
+        if not isinstance(column.dtype, _NEVER_KEPT):
+            return column.cast(pl.List(pl.String) if column.dtype.is_nested() else pl.String)
+    except pl.exceptions.PolarsError as error:
+        if column.dtype.is_integer():
+            raise InputError(f"{name}: an integer of more than 64 bits") from error
+    raise InputError(
+        f"{name}: cannot be kept: numbers, text, dates and lists of them can, not {column.dtype}"
+    )
+
+
+def check_features(table: pl.DataFrame, origin: str) -> None:
+    """Check that the features of a table can be written.
+
+    Raises:
+        InputError: a column holds bytes or Python objects.
+    """
+    for column in table:
+        if any(word in str(column.dtype) for word in ("Binary", "Object")):  # also inside lists
+            raise InputError(f"{origin}: column {column.name!r}: cannot be kept: {column.dtype}")
 
 
 def numbers_in(text: pl.Series, facts: TextFacts | None = None) -> pl.Series:

@@ -26,6 +26,7 @@ from recsys.data.structure import open_arrays
 from recsys.data.tables import TableSource
 from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
+from recsys.errors import checked_path
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
@@ -69,7 +70,7 @@ class PreparedDataset:
         Raises:
             InputError: it is not such a folder, has another format version, or a file was changed.
         """
-        path = Path(path)
+        path = checked_path(path)
         return Manifest.load(path, lambda manifest: cls._load(path, manifest))
 
     @classmethod
@@ -254,5 +255,5 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
-    write_dataset(source, with_words(config, words), Path(out), items, users, memory)
+    write_dataset(source, with_words(config, words), checked_path(out), items, users, memory)
     return PreparedDataset.open(out)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from recsys.errors import InputError
+from recsys.errors import InputError, checked_path
 
 _KINDS = {
     ".csv": "CSV",
@@ -71,7 +71,7 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         InputError: there is no such file, or its extension is unknown; a folder or pattern has no
             files to read, or files of several kinds.
     """
-    path = Path(source)
+    path = checked_path(source)
     if path.is_file():
         return (_known_file(path),)
     if path.is_dir():

@@ -22,7 +22,7 @@ from recsys.data.log import InteractionLog
 from recsys.data.reading import read_source
 from recsys.data.source_files import is_pattern
 from recsys.data.tables import TableSource
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, checked_path, did_you_mean
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""
@@ -89,7 +89,7 @@ def find_named_dataset(source: str) -> NamedDataset | None:
     names = [dataset.name for dataset in DATASETS]
     if source in names:
         return DATASETS[names.index(source)]
-    if Path(source).exists() or is_pattern(source):
+    if checked_path(source).exists() or is_pattern(source):
         return None
     if os.sep in source:
         raise InputError(f"{source}: no such file or folder")
@@ -129,7 +129,7 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
-            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)
+            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)  # nosec B310
             tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
             Progress(*bars, console=Console(stderr=True), transient=True) as progress,
         ):

@@ -34,6 +34,8 @@ pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
 # A damaged Parquet page can make polars panic instead of raising.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+_NO_COLUMN = (TypeError, ValueError, OverflowError)
+"""What Arrow raises for Python objects that make no column, such as integers of 65 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class OpenTable:
             yield
         except InputError:
             raise
-        except (*_UNREADABLE, NarwhalsError, TypeError, ValueError) as error:
+        except (*_UNREADABLE, NarwhalsError, *_NO_COLUMN) as error:
             for text in self.texts:
                 _refuse_broken(text, error)
             kind = f" as {self.kind}" if self.kind else ""
@@ -209,7 +211,7 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     try:
         lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
         names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
-    except (pl.exceptions.PolarsError, NarwhalsError, TypeError, ValueError) as error:
+    except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
     if unnamed := [name for name in names if not isinstance(name, str)]:
         raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")

@@ -25,6 +25,7 @@ _VIEWS = {
     *("productview", "itemview", "seen", "cart", "addtocart"),
 }
 _FEW_KINDS = 20
+_LOOKED_AT = 1_000
 _LITERAL = re.compile(
     r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
 )
@@ -207,8 +208,9 @@ def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
     """Return the type of each used column, and some of its values."""
     parts = []
     for name in used:
-        values = table[name].drop_nulls().unique(maintain_order=True).head(5).to_list()
-        shown = (str(v) if table[name].dtype.is_temporal() else repr(v) for v in values)
+        show = str if table[name].dtype.is_temporal() else repr
+        values = table[name].drop_nulls().head(_LOOKED_AT).to_list()
+        shown = list(dict.fromkeys(map(show, values)))[:5]
         parts.append(f"column {name!r} of {table[name].dtype} has {', '.join(shown)}")
     return "; ".join(parts)
 

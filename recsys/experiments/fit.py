@@ -30,7 +30,7 @@ from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
-from recsys.experiments.results import Results, Run, check_out
+from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.progress import shown, stage
@@ -79,6 +79,8 @@ def fit(
             a feature that it reads is missing, the given candidates lack a target, the checkpoint
             belongs to other settings or data, another process trains into ``out``, or ``out`` or
             the tracking store cannot be used.
+        RecordError: the store failed at the end. The bundle and the tables are in ``out``, and the
+            checkpoint is kept: another call records them, and trains nothing again.
         NotFirstProcess: the training has ended, and this is not the first process.
         Terminated: SIGTERM; run it again to resume.
     """
@@ -117,6 +119,7 @@ def _fit(
     family, settings = experiment.family, flatten(experiment)
     run_id, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
     with (
+        keep_results(out),
         track(experiment, dataset, family, settings, candidates, run_id) as tracker,
         shown(progress) as view,
     ):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,7 +24,7 @@ from recsys.evaluation.tables.top_k import TopKTable
 from recsys.experiments.registration import model_facts
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
-from recsys.tracking.tracker import Tracker
+from recsys.tracking.tracker import RecordError, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Results:
             tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
-        tracker.sync_files()
+        tracker.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +172,19 @@ def check_out(out: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def keep_results(out: Path) -> Iterator[None]:
+    """Add to the message on an incomplete record what is kept, and how to complete it.
+
+    Raises:
+        RecordError: the block did.
+    """
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(
+            f"{error}; {out} has the bundle and all figures, and the same command records them "
+            "without training again"
+        ) from error

@@ -10,6 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from recsys.errors import printable
+
 COLOURS = "GnBu"
 EXPONENT = 0.5
 """A weight w has the colour of w ** EXPONENT, which makes differences of small weights visible."""
@@ -44,7 +46,7 @@ def draw_heat_map(
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
     image = axes.imshow(values, cmap=COLOURS, norm=PowerNorm(EXPONENT, 0, 1), aspect="auto")
-    axes.set_title(title, fontsize=11, loc="left", parse_math=False)
+    axes.set_title(printable(title), fontsize=11, loc="left", parse_math=False)
     axes.set_xlabel(column_axis, fontsize=9, loc="left")
     axes.set_ylabel(row_axis, fontsize=9, loc="top")
     _label(axes, rows, columns)
@@ -90,4 +92,5 @@ def _write_numbers(axes: Axes, values: NDArray[np.floating]) -> None:
 
 
 def _short(label: str) -> str:
+    label = printable(label)
     return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"

@@ -19,7 +19,7 @@ from recsys.inference.ranking import top_k
 from recsys.model.protocols import GenerativeModel
 from recsys.model.recorded_attention import AttentionLayer, LayerKind
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.ids import RequestTime, id_series, known_tokens
 from recsys.serving.inputs import OneHistory
 
 Kind = LayerKind | Literal["target"]
@@ -102,11 +102,12 @@ def inspect(
     user = bundle.read_history(history, at)
     model, vocabulary = bundle.model, bundle.vocabulary
     generative = model.as_generative()
-    if items and model.head.kv_source is None:
+    given = id_series(items, "items")
+    if len(given) and model.head.kv_source is None:
         raise InputError(f"{bundle.path}: has no target attention that items could be given for")
     if n is not None and generative is None:
         raise InputError(f"{bundle.path}: has no decoder that could generate n={n} purchases")
-    candidates = known_tokens(items, vocabulary, "item", "catalogue") if items else None
+    candidates = known_tokens(given, vocabulary, "item", "catalogue") if len(given) else None
     histories = user.histories
     if not len(histories.items):
         raise InputError("history: none of its items is in the catalogue: nothing to look at")

@@ -25,7 +25,7 @@ from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
+from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
@@ -128,7 +128,7 @@ class ModelBundle:
             InputError: the folder is no bundle or has another format version, a file is not as it
                 was written, or the weights do not fit the config.
         """
-        path = Path(path)
+        path = checked_path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
         return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))

@@ -58,6 +58,10 @@ class RawCandidates:
         (['hat', 'hat', 'boots'], [0, 1, 1, 3])
         """
         if isinstance(source, Mapping):
+            for user, items in source.items():
+                if isinstance(items, str) or not isinstance(items, Iterable):
+                    what = f"a list of item ids, not {items!r}"
+                    raise InputError(f"candidates of user {user!r}: {what}")
             lists = [list(items) for items in source.values()]
             users = id_series(source, "users of the candidates")
             counts = pl.Series([len(items) for items in lists], dtype=pl.Int64)

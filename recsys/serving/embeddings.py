@@ -9,6 +9,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from recsys.data.csv_cells import write_csv
 from recsys.data.files import new_file
 from recsys.errors import InputError
 from recsys.inference.model_scorer import batches_of_similar_length, evaluating, model_inputs
@@ -85,12 +86,12 @@ def save_embeddings(table: pl.DataFrame, out: Path) -> None:
             table.write_parquet(file)
     elif out.suffix == ".csv":
         with new_file(out) as file:
-            flat(table).write_csv(file)
+            write_csv(flat(table), file)
     else:
         missing = [float("nan")] * _width(vectors)
         matrix = vectors.fill_null(pl.Series([missing], dtype=vectors.dtype)).to_numpy()
         with new_file(out.with_suffix(".ids.csv")) as file:
-            ids.to_frame().write_csv(file)
+            write_csv(ids.to_frame(), file)
         with new_file(out) as file, file.open("wb") as stream:
             np.save(stream, matrix, allow_pickle=False)
 

@@ -98,7 +98,7 @@ def seen_policy(bundle: ModelBundle, seen: Seen | None) -> Seen:
     Raises:
         InputError: it is neither "filter" nor "allow".
     """
-    seen = seen or bundle.manifest.protocol.seen
-    if seen not in ("filter", "allow"):
+    seen = bundle.manifest.protocol.seen if seen is None else seen
+    if str(seen) not in ("filter", "allow"):
         raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
     return seen

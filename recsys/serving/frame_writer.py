@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from recsys.data.csv_cells import write_csv
 from recsys.data.files import new_file
 from recsys.errors import InputError
 
@@ -63,6 +64,6 @@ def _csv(frames: Iterable[pl.DataFrame], file: Path) -> int:
     rows = 0
     with file.open("wb") as stream:
         for number, frame in enumerate(frames):
-            frame.write_csv(stream, include_header=number == 0)
+            write_csv(frame, stream, header=number == 0)
             rows += len(frame)
     return rows

@@ -15,7 +15,7 @@ from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Strategy
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import known_tokens
+from recsys.serving.ids import known_tokens, whole_number
 from recsys.serving.inputs import UserHistories
 
 
@@ -63,6 +63,7 @@ def generate(
     Raises:
         InputError: the model has no decoder, or cannot generate that many.
     """
+    n = whole_number("n", n)
     model = bundle.model.as_generative()
     if model is None:
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,24 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
         raise InputError(f"{place}: a list of ids, not {values!r}")
     try:
         ids = pl.Series(list(values))
-    except (TypeError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # half a surrogate is a ValueError
         raise InputError(f"{place}: ids are all integers or all text") from error
     if ids.null_count():
         raise InputError(f"{place}: an id is missing")
     if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
         raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
     return ids
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return an argument that must be a whole number.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name}={value!r}: must be a whole number")
+    return int(value)
 
 
 def known_tokens(

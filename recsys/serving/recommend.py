@@ -12,6 +12,7 @@ from recsys.inference.diversity import Diversity, diverse_top_k
 from recsys.inference.ranking import Seen, top_k
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.fallback import answer_table, scorer_of, seen_policy
+from recsys.serving.ids import whole_number
 from recsys.serving.inputs import UserHistories
 
 
@@ -40,7 +41,8 @@ def recommend(
         InputError: see `Recommender.recommend`.
     """
     seen = seen_policy(bundle, seen)
-    if retrieve is not None and retrieve < k:
+    k = whole_number("k", k)
+    if retrieve is not None and whole_number("retrieve", retrieve) < k:
         raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
     scorer = scorer_of(bundle, seen, retrieve, allowed)
     if diversity is None:

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import known_tokens
+from recsys.serving.ids import known_tokens, whole_number
 
 
 @torch.inference_mode()
@@ -31,7 +31,7 @@ def similar_items(bundle: ModelBundle, item: Any, k: int) -> pl.DataFrame:
         InputError: the item is not in the catalogue; k is below 1; the bundle holds
             a baseline, which has no embeddings.
     """
-    if k < 1:
+    if whole_number("k", k) < 1:
         raise InputError(f"k={k}: must be at least 1")
     k = min(k, bundle.num_items - 1)
     token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())

@@ -17,8 +17,7 @@ from recsys.tracking.artifacts import BUNDLE
 from recsys.tracking.logged_model import local_folder, log_bundle
 from recsys.tracking.mlflow_model import ModelFacts
 from recsys.tracking.runs import existing_store, find_run, no_progress_bar
-from recsys.tracking.store import refuse_broken_store
-from recsys.tracking.tracker import open_store
+from recsys.tracking.store import open_store, refuse_broken_store
 
 _MODEL = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/]+)|/(?P<version>\d+))")
 _LOGGED = re.compile(r"models:/(?P<model>m-[^/@]+)")

@@ -6,11 +6,10 @@ import logging
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
@@ -33,7 +32,7 @@ from recsys.tracking.artifacts import (
     top_k_file,
 )
 from recsys.tracking.evaluated_run import EvaluatedRun, run_label
-from recsys.tracking.store import refuse_broken_store
+from recsys.tracking.store import refuse_broken_store, store_lock
 
 __all__ = [
     "Run",
@@ -45,12 +44,9 @@ __all__ = [
     "learning_curves",
     "log_report",
     "no_progress_bar",
-    "store_lock",
 ]
 
 logger = logging.getLogger(__name__)
-
-_LOCK_SECONDS = 120
 
 
 def find_runs(
@@ -109,21 +105,10 @@ def existing_store(tracking: TrackingConfig) -> Iterator[MlflowClient]:
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
-    with refuse_broken_store(tracking.uri):
+    with refuse_broken_store(tracking.uri, to_read=True):
         with store_lock(tracking):
             client = MlflowClient(tracking.absolute_uri)
         yield client
-
-
-def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
-    """Return a lock under which one process at a time opens the store.
-
-    MLflow itself lets two processes create the tables of a new one. An empty file, FILE.lock,
-    remains next to the SQLite file.
-    """
-    if tracking.database is None:
-        return nullcontext()
-    return FileLock(f"{tracking.database}.lock", timeout=_LOCK_SECONDS)
 
 
 def learning_curves(

@@ -8,8 +8,9 @@ import logging
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,14 @@ from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.files import file_sha256, sync, sync_entries
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import Terminated
+from recsys.errors import InputError, Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
-from recsys.tracking.links import EXPERIMENT_KIND
 from recsys.tracking.logged_model import local_folder, log_bundle
 from recsys.tracking.mlflow_model import ModelFacts
-from recsys.tracking.runs import store_lock
-from recsys.tracking.store import refuse_broken_store
+from recsys.tracking.outbox import Outbox
+from recsys.tracking.store import open_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
@@ -38,27 +38,30 @@ _FINGERPRINT = "config_fingerprint"
 """The tag that is equal for runs that would give the same results."""
 
 
+class RecordError(InputError):
+    """The store has not taken all of a run's record."""
+
+
 @dataclass(frozen=True)
 class Tracker:
     """One MLflow run, open for writing. There is no global state: several may be open at once.
 
-    A store that fails meanwhile loses the record, not the training; a warning says so.
+    A store that fails meanwhile does not end the training: what it has not taken waits.
     """
 
     client: MlflowClient
     run_id: str
+    outbox: Outbox
     logged: frozenset[tuple[str, int]] = frozenset()
     """The metrics, by name and step, of a run that is resumed: they are not logged twice."""
 
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the run."""
-        with self.log_store_errors():
-            self.client.set_tag(self.run_id, name, value)
+        self.outbox.put(partial(self.client.set_tag, self.run_id, name, value))
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         """Log the settings that decide the result, by dotted names."""
-        with self.log_store_errors():
-            self.client.log_batch(self.run_id, params=_params(settings))
+        self.outbox.put(partial(self.client.log_batch, self.run_id, params=_params(settings)))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Log the numbers of one step."""
@@ -68,8 +71,7 @@ class Tracker:
             for name, value in metrics.items()
             if (name, step) not in self.logged
         ]
-        with self.log_store_errors():
-            self.client.log_batch(self.run_id, metrics=unlogged)
+        self.outbox.put(partial(self.client.log_batch, self.run_id, metrics=unlogged))
 
     def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Log the numbers of an epoch, counted from 1."""
@@ -91,57 +93,65 @@ class Tracker:
         name, digest = Path(dataset.manifest.origin).stem, dataset.fingerprint[:16]
         entity = Dataset(name, digest, "local", source, profile=counts)
         context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
-        with self.log_store_errors():
-            self.client.log_inputs(self.run_id, [DatasetInput(entity, [context])])
+        inputs = [DatasetInput(entity, [context])]
+        self.outbox.put(partial(self.client.log_inputs, self.run_id, inputs))
 
     def log_audit(self, findings: Sequence[Finding]) -> None:
         """Log the findings of the audit of the dataset, as the artifact audit.json."""
         text = json.dumps([asdict(finding) for finding in findings], indent=2)
-        with self.log_store_errors():
-            self.client.log_text(self.run_id, text, AUDIT)
+        self.outbox.put(partial(self.client.log_text, self.run_id, text, AUDIT))
 
     def log_path(self, path: Path) -> None:
         """Log a file, or a folder under its own name, as an artifact."""
-        with self.log_store_errors():
-            if path.is_dir():
-                self.client.log_artifacts(self.run_id, str(path), path.name)
-            else:
-                self.client.log_artifact(self.run_id, str(path))
+        if path.is_dir():
+            log = partial(self.client.log_artifacts, self.run_id, str(path), path.name)
+        else:
+            log = partial(self.client.log_artifact, self.run_id, str(path))
+        self.outbox.put(log)
 
     def log_model(self, bundle: Path, facts: ModelFacts) -> None:
         """Log a bundle as the MLflow model of the run; see `log_bundle`."""
-        with self.log_store_errors():
-            experiment_id = self.client.get_run(self.run_id).info.experiment_id
-            log_bundle(self.client, experiment_id, bundle, facts, self.run_id)
+        self.outbox.put(partial(self._log_bundle, bundle, facts))
 
-    def sync_files(self) -> None:
+    def _log_bundle(self, bundle: Path, facts: ModelFacts) -> None:
+        experiment_id = self.client.get_run(self.run_id).info.experiment_id
+        log_bundle(self.client, experiment_id, bundle, facts, self.run_id)
+
+    def flush(self) -> None:
+        """Write all that waits, and sync the artifacts to the disk."""
+        self.outbox.put(self._sync_files)
+        self.outbox.flush()
+
+    def _sync_files(self) -> None:
         """Have the disk store the artifacts of the run, if its store is a folder of this machine.
 
         SQLite syncs its own file.
         """
-        with self.log_store_errors():
-            run = self.client.get_run(self.run_id)
-            outputs = [] if run.outputs is None else run.outputs.model_outputs
-            models = [self.client.get_logged_model(output.model_id) for output in outputs]
-            for place in (run.info.artifact_uri, *(model.artifact_location for model in models)):
-                folder = local_folder(place)
-                if folder is not None and folder.is_dir():
-                    sync(folder)
-                    for parent in list(folder.parents)[:3]:  # run or model, experiment, store
-                        sync_entries(parent)
+        run = self.client.get_run(self.run_id)
+        outputs = [] if run.outputs is None else run.outputs.model_outputs
+        models = [self.client.get_logged_model(output.model_id) for output in outputs]
+        for place in (run.info.artifact_uri, *(model.artifact_location for model in models)):
+            folder = local_folder(place)
+            if folder is not None and folder.is_dir():
+                sync(folder)
+                for parent in list(folder.parents)[:3]:  # run or model, experiment, store
+                    sync_entries(parent)
 
     def end(self, status: str) -> None:
-        """Close the run."""
-        with self.log_store_errors():
-            self.client.set_terminated(self.run_id, status)
+        """Close the run.
 
-    @contextmanager
-    def log_store_errors(self) -> Iterator[None]:
-        """Log errors of the store as warnings, so that they do not end the training."""
-        try:
-            yield
-        except (MlflowException, OSError) as error:
-            logger.warning("MLflow run %s: cannot be written to: %s", self.run_id, error)
+        Raises:
+            RecordError: the store has not taken all of a FINISHED run, which is then FAILED.
+        """
+        self.outbox.flush()
+        reason = self.outbox.reason
+        if reason and status == "FINISHED":
+            status = "FAILED"
+        self.outbox.put(partial(self.client.set_terminated, self.run_id, status))
+        self.outbox.flush()
+        if reason or (status == "FINISHED" and self.outbox.reason):
+            reason = reason or self.outbox.reason
+            raise RecordError(f"run {self.run_id}: its record is not whole: {reason}")
 
 
 @contextmanager
@@ -156,7 +166,7 @@ def track(
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
     The run ends FINISHED with the block, KILLED by Ctrl-C or a SIGTERM, FAILED by any other
-    exception.
+    exception, or if the store has not taken all of it.
 
     Args:
         experiment: its name, tracking section and protocol.
@@ -168,9 +178,12 @@ def track(
 
     Raises:
         InputError: the tracking store cannot be reached.
+        RecordError: the block has ended, and the store has not taken all of the record.
     """
-    client, experiment_id = open_store(experiment.tracking)
-    known = None if resumed is None else _reopen(client, resumed)
+    tracking = experiment.tracking
+    client, experiment_id = open_store(tracking)
+    outbox = Outbox(tracking.uri)
+    known = None if resumed is None else _reopen(client, resumed, outbox)
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
@@ -180,22 +193,24 @@ def track(
         **protocol_tags(dataset, experiment.evaluation, candidates),
     }
     if known is None:
-        run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
-    tracker = known or Tracker(client, run.info.run_id)
+        with refuse_broken_store(tracking.uri):
+            run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
+    tracker = known or Tracker(client, run.info.run_id, outbox)
     try:
         if known is None:
-            client.log_batch(tracker.run_id, params=_params(settings))
+            tracker.log_settings(settings)
             tracker.log_dataset(dataset)
             tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt | Terminated)
-        tracker.end("KILLED" if stopped else "FAILED")
+        with suppress(RecordError):  # the first error counts; a warning has told of the store
+            tracker.end("KILLED" if stopped else "FAILED")
         raise
     tracker.end("FINISHED")
 
 
-def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
+def _reopen(client: MlflowClient, run_id: str, outbox: Outbox) -> Tracker | None:
     """Resume an interrupted run; None if the store does not have it."""
     try:
         run = client.get_run(run_id)
@@ -208,7 +223,7 @@ def _reopen(client: MlflowClient, run_id: str) -> Tracker | None:
     except MlflowException as error:
         logger.warning("MLflow run %s: cannot be resumed, a new run starts: %s", run_id, error)
         return None
-    return Tracker(client, run_id, frozenset(logged))
+    return Tracker(client, run_id, outbox, frozenset(logged))
 
 
 def finished_run(
@@ -262,33 +277,3 @@ def git_commit() -> str | None:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def check_store(config: TrackingConfig) -> None:
-    """Refuse a store that cannot be used, before hours of training.
-
-    Raises:
-        InputError: it cannot be reached or written.
-    """
-    open_store(config)
-
-
-def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
-    """Return the client and the id of the experiment, which is created if new."""
-    # The first use of a SQLite store prints some forty lines of schema migrations.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-    location = None
-    with refuse_broken_store(config.uri):
-        if config.database is not None:
-            config.database.parent.mkdir(parents=True, exist_ok=True)
-            location = (config.database.parent / "mlartifacts").as_uri()
-        with store_lock(config):
-            client = MlflowClient(config.absolute_uri)
-            known = client.get_experiment_by_name(config.experiment)
-            if known is not None:
-                return client, known.experiment_id
-            experiment_id = client.create_experiment(
-                config.experiment, artifact_location=location, tags=EXPERIMENT_KIND
-            )
-            return client, experiment_id

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, Traini
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sharded_batches import Batches, ShardedBatches
-from recsys.errors import InputError, Terminated
+from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
@@ -235,13 +236,22 @@ def _gpus() -> list[int]:
 def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator[None]:
     """End the training early at Ctrl-C, which Lightning turns into an exit.
 
+    A SIGTERM during the training ends it between two steps, before and after it at once.
+
     Raises:
         Terminated: SIGTERM, which Lightning would treat as a normal end.
         KeyboardInterrupt: Ctrl-C, if there are no weights to use.
     """
     main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
+    handler, on_term = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+    def between_steps(number: int, frame: FrameType | None) -> None:
+        if not trainer.received_sigterm:  # Lightning, whose handler is called first, does not train
+            terminate(number, frame)
+
     try:
+        if main and on_term is terminate:
+            signal.signal(signal.SIGTERM, between_steps)
         with warnings.catch_warnings():
             # Lightning 2.6 uses a deprecated torch API, which users cannot fix.
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
@@ -257,3 +267,4 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)
+            signal.signal(signal.SIGTERM, on_term)

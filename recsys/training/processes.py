@@ -10,16 +10,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.errors import InputError
+from recsys.errors import InputError, one_line
 
 
 def join() -> None:
-    """Join the process group, if torchrun started several; a second call does nothing."""
+    """Join the process group, if torchrun started several; a second call does nothing.
+
+    Raises:
+        InputError: the environment is not torchrun's.
+    """
     if not _several_started() or dist.is_initialized():
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group()  # gloo for CPU tensors, NCCL for GPU tensors
+    try:
+        dist.init_process_group()  # gloo for CPU tensors, NCCL for GPU tensors
+    except (ValueError, KeyError) as error:  # a variable is missing, or no number
+        raise InputError(f"the environment is not torchrun's: {one_line(error, 200)}") from error
 
 
 def count() -> int:
@@ -91,4 +98,5 @@ def refuse_several(command: str) -> None:
 
 
 def _several_started() -> bool:
-    return dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+    """Return whether there are several; what torchrun sets may also be set alone."""
+    return dist.is_torchelastic_launched() and os.environ.get("WORLD_SIZE", "1") != "1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from recsys.config import Experiment, load_experiment, load_search, load_suite, parse_experiment
 from recsys.errors import InputError
+
+Tally = Callable[[str, int, int], None]
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
@@ -49,7 +52,7 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
         ('"\\e[2J": 1', "?[2J: unknown key"),
     ],
 )
-def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path) -> None:
+def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path, tally: Tally) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     started = time.monotonic()
@@ -60,6 +63,7 @@ def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path) ->
     assert message.isprintable()
     assert len(message) < 4_000
     assert time.monotonic() - started < 5
+    tally("odd config", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +90,12 @@ def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path) ->
         "data.min_user_interactions=1e30",
     ],
 )
-def test_odd_overrides_end_in_one_line(override: str) -> None:
+def test_odd_overrides_end_in_one_line(override: str, tally: Tally) -> None:
     with pytest.raises(InputError) as caught:
         parse_experiment({}, [override])
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1_000
+    tally("odd config", 1, 1)
 
 
 KEYS = st.sampled_from([*Experiment.model_fields, "kind", "head", "loss", "split", "x", "<<", "1"])
@@ -104,16 +109,18 @@ TREES = st.recursive(
 )
 
 
-@given(st.dictionaries(KEYS, TREES, max_size=4))
-def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object]) -> None:
+@given(tree=st.dictionaries(KEYS, TREES, max_size=4))
+def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object], tally: Tally) -> None:
+    tally("config at random", 1, 1)
     try:
         assert isinstance(parse_experiment(tree), Experiment)
     except InputError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
 
 
-@given(st.text(alphabet="ab:-[]{}&*!<>|'\"?,#%@`~ \n\t01.e", max_size=60))
-def test_any_text_is_a_config_or_an_input_error(text: str) -> None:
+@given(text=st.text(alphabet="ab:-[]{}&*!<>|'\"?,#%@`~ \n\t01.e", max_size=60))
+def test_any_text_is_a_config_or_an_input_error(text: str, tally: Tally) -> None:
+    tally("config at random", 1, 1)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.yaml")
         file.write_text(text)

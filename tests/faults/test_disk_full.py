@@ -71,11 +71,14 @@ def write_checkpoint(path: Path) -> None:
 @pytest.mark.parametrize(
     "write", [write_log, write_text, write_array, write_table, write_checkpoint]
 )
-def test_a_full_disk_is_named(write: Callable[[Path], None], small: Path) -> None:
+def test_a_full_disk_is_named(
+    write: Callable[[Path], None], small: Path, tally: Callable[[str, int, int], None]
+) -> None:
     with pytest.raises(InputError) as caught:
         write(small / "out")
     assert str(caught.value) == f"{small / 'out'}: cannot be written: the disk is full"
     assert not [path for path in small.iterdir() if path.name != ".out.lock"]
+    tally("full disk", 1, 1)
 
 
 def test_the_old_dataset_is_kept(small: Path) -> None:

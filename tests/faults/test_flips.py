@@ -18,12 +18,17 @@ from recsys.evaluation.tables.rank import RankProtocol, RankTable
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.state import Curve, PartialEpoch, TrainingState
 
-FLIPS = 60
-"""Per file; any number finds the same in the long run."""
+Tally = Callable[[str, int, int], None]
 
 
-def damages(content: bytes, chance: random.Random) -> Iterator[bytes]:
-    for _ in range(FLIPS):
+@pytest.fixture
+def flips(budget: Callable[[int, int], int]) -> int:
+    """Per file; any number finds the same in the long run."""
+    return budget(60, 3000)
+
+
+def damages(content: bytes, flips: int, chance: random.Random) -> Iterator[bytes]:
+    for _ in range(flips):
         flipped = bytearray(content)
         flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         yield bytes(flipped)
@@ -32,10 +37,12 @@ def damages(content: bytes, chance: random.Random) -> Iterator[bytes]:
     yield content + b"\0"
 
 
-def assert_refused_or_equal(path: Path, read: Callable[[], object], expected: object) -> int:
+def assert_refused_or_equal(
+    path: Path, read: Callable[[], object], expected: object, flips: int, tally: Tally
+) -> int:
     """Damage a file in many ways; return how often that was found."""
     content, found = path.read_bytes(), 0
-    for damaged in damages(content, random.Random(0)):  # noqa: S311 - no secret
+    for damaged in damages(content, flips, random.Random(0)):  # noqa: S311 - no secret
         path.write_bytes(damaged)
         try:
             value, message = read(), ""
@@ -47,10 +54,11 @@ def assert_refused_or_equal(path: Path, read: Callable[[], object], expected: ob
         assert not message or str(path.parent) in message
     path.write_bytes(content)
     assert read() == expected
+    tally("damage to a file", flips + 5, flips + 5)
     return found
 
 
-def test_rank_tables(tmp_path: Path) -> None:
+def test_rank_tables(tmp_path: Path, flips: int, tally: Tally) -> None:
     frame = pl.DataFrame(
         {
             "user": np.arange(500),
@@ -67,10 +75,10 @@ def test_rank_tables(tmp_path: Path) -> None:
         loaded = RankTable.load(path)
         return loaded.protocol, loaded.frame.rows()
 
-    assert assert_refused_or_equal(path, read, read()) >= FLIPS
+    assert assert_refused_or_equal(path, read, read(), flips, tally) >= flips
 
 
-def test_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints(tmp_path: Path, flips: int, tally: Tally) -> None:
     weights = {"items": torch.randn(50, 8), "bias": torch.randn(3), "step": torch.tensor(7.0)}
     state = TrainingState(
         weights,
@@ -89,11 +97,11 @@ def test_checkpoints(tmp_path: Path) -> None:
         kept = {name: value.tolist() for name, value in found.state.weights.items()}
         return found.run_id, found.state.step, found.state.epoch, kept
 
-    assert assert_refused_or_equal(file.path, read, read()) >= FLIPS
+    assert assert_refused_or_equal(file.path, read, read(), flips, tally) >= flips
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "items.npy", "cuts.npy", "items.parquet"])
-def test_datasets(name: str, tmp_path: Path) -> None:
+def test_datasets(name: str, tmp_path: Path, flips: int, tally: Tally) -> None:
     log = pl.DataFrame(
         [(user, item, time) for user in "abcdef" for time, item in enumerate("qrstuv")],
         schema=["user_id", "item_id", "timestamp"],
@@ -107,6 +115,6 @@ def test_datasets(name: str, tmp_path: Path) -> None:
         manifest = found.manifest.model_dump()
         return manifest, found.item_table.rows(), [array.tolist() for array in arrays]
 
-    assert assert_refused_or_equal(path / name, read, read()) >= 0.7 * FLIPS
+    assert assert_refused_or_equal(path / name, read, read(), flips, tally) >= 0.7 * flips
     prepare(log, out=path)
     shutil.rmtree(path)

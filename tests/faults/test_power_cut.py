@@ -6,8 +6,12 @@ The disk is an ext4 file system in a file, of which snapshots are taken.
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +20,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 from mlflow import MlflowClient
 
 from recsys.config import DataConfig, parse_experiment
@@ -26,6 +31,7 @@ from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoint import CheckpointFile
 
+Tally = Callable[[str, int, int], None]
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 LOG = pl.DataFrame(
     [
@@ -117,7 +123,7 @@ def content(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("exchanged", [True, False])
 def test_a_folder_is_old_or_new(
-    exchanged: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    exchanged: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
 ) -> None:
     if not exchanged:
         monkeypatch.setattr(files, "exchange", lambda *_: False)
@@ -140,6 +146,7 @@ def test_a_folder_is_old_or_new(
     assert seen[0] == wanted[0]
     assert seen[-1] == wanted[1]
     assert len(seen) >= 10
+    tally("power cut at each step of a writer", len(seen), len(seen))
 
 
 def assert_last(disk: Disk, wanted: dict[str, str]) -> None:
@@ -147,7 +154,7 @@ def assert_last(disk: Disk, wanted: dict[str, str]) -> None:
         assert content(folder / "out") == wanted
 
 
-def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
     path = disk.folder / "out"
     with new_file(path) as file:
         file.write_text("old" * 5000)
@@ -160,9 +167,12 @@ def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(seen) == {"old", "new"}
     assert seen == sorted(seen, reverse=True), "new never turns to old"
     assert seen[-1] == "new"
+    tally("power cut at each step of a writer", len(seen), len(seen))
 
 
-def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_dataset_opens(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
+) -> None:
     path = disk.folder / "deep" / "data"
     prepare(LOG, DataConfig(), path)
     with power_cut_around_each_step(disk, monkeypatch):
@@ -175,6 +185,7 @@ def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -
             prepare(LOG, DataConfig(), opened.path)  # no damage that the next command refuses
     assert users[0] == 1
     assert users[-1] == 2
+    tally("power cut at each step of a writer", len(users), len(users))
 
 
 @pytest.mark.slow
@@ -210,3 +221,47 @@ def test_a_training_is_on_the_disk_before_its_checkpoint_is_deleted(
                 assert saved == (artifacts / name).read_bytes()
             logged = MlflowClient(f"sqlite:///{folder}/mlflow.db").get_run(run.run_id)
             assert logged.data.metrics["test/ndcg_at_5"] == run.test["ndcg_at_5"].mean
+
+
+@pytest.mark.soak
+def test_a_training_survives_power_cuts_at_random_moments(disk: Disk, tally: Tally) -> None:
+    """Each snapshot is whole, and the same command ends the training there."""
+    tree = {
+        "name": "mine",
+        "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
+        "training": {"max_epochs": 20, "checkpoint_minutes": 0.001},
+        "evaluation": {"cutoffs": [5]},
+    }
+    prepare(LOG, DataConfig(), disk.folder / "data" / "log")
+    (disk.folder / "mine.yaml").write_text(yaml.safe_dump(tree))
+    subprocess.run(["sync"], check=True)
+    command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data/log"]
+    chance = random.Random(0)  # noqa: S311 - no secret
+    process = subprocess.Popen(command, cwd=disk.folder, stderr=subprocess.DEVNULL)
+    for _ in range(int(os.environ.get("POWER_CUTS", "20"))):
+        time.sleep(chance.uniform(0, 4))
+        if process.poll() is not None:
+            assert process.returncode == 0
+            process = subprocess.Popen(command, cwd=disk.folder, stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0, 12))
+        process.send_signal(signal.SIGSTOP)
+        snapshot = disk.cut()
+        process.send_signal(signal.SIGCONT)
+        with disk.after(snapshot) as folder:
+            PreparedDataset.open(folder / "data" / "log")
+            if (folder / "runs" / "mine").exists():
+                ModelBundle.open(folder / "runs" / "mine")
+            # A checkpoint names its store: the snapshot takes the place of the disk for a moment.
+            there = 'mount --bind "$0" "$1" && cd "$1" && shift && exec "$@"'
+            ended = subprocess.run(
+                ["unshare", "--mount", "sh", "-c", there, folder, disk.folder, *command],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ended.returncode == 0, ended.stderr
+            ModelBundle.open(folder / "runs" / "mine")
+        snapshot.unlink()
+        tally("power cut of a training at random", 1, 1)
+    process.kill()
+    process.wait()

@@ -6,6 +6,10 @@ import json
 import os
 import re
 import socket
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,10 +30,11 @@ from recsys.experiments.headline import simplest_baselines
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
-from recsys.tracking import runs
-from recsys.tracking import tracker as tracking
+from recsys.tracking import runs, store
 from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import find_runs
+from recsys.tracking.store import check_store
+from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.loop import train
 from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
@@ -237,11 +242,51 @@ def test_a_failing_store_does_not_cost_the_model(
     def fail(*_: object, **__: object) -> None:
         raise MlflowException("the store is full")
 
-    monkeypatch.setattr(MlflowClient, "log_artifact", fail)
-    monkeypatch.setattr(MlflowClient, "log_artifacts", fail)
+    with monkeypatch.context() as broken:
+        broken.setattr(MlflowClient, "log_artifact", fail)
+        broken.setattr(MlflowClient, "log_artifacts", fail)
+        with pytest.raises(RecordError, match="the store is full") as caught:
+            fit(experiment, dataset, tmp_path / "out")
+    assert f"{tmp_path / 'out'} has the bundle and all figures" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    kept = ModelBundle.open(tmp_path / "out" / "bundle").model.state_dict()
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    (lost,) = client.search_runs(["1"])
+    assert lost.info.status == "FAILED"
+    caplog.set_level("INFO")
     run = fit(experiment, dataset, tmp_path / "out")
-    assert ModelBundle.open(run.bundle).num_items == dataset.num_items
-    assert "the store is full" in caplog.text
+    assert "resuming the refit from the checkpoint, after epoch 2" in caplog.text
+    assert run.run_id == lost.info.run_id
+    assert client.get_run(run.run_id).info.status == "FINISHED"
+    assert "bundle" in {artifact.path for artifact in client.list_artifacts(run.run_id)}
+    again = ModelBundle.open(run.bundle).model.state_dict()
+    assert all(torch.equal(again[name], kept[name]) for name in kept)
+    assert not (tmp_path / "out.checkpoint").exists()
+
+
+@pytest.mark.slow
+def test_a_store_that_is_locked_for_a_while_loses_nothing(
+    dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock lasts from the first figure to the last but one."""
+    file = tmp_path / "mlflow.db"
+    where = TrackingConfig(uri=f"sqlite:///{file}")
+    experiment = Experiment(name="held", tracking=where)
+    with track(experiment, dataset, "popularity", {"a": 1}) as tracker:
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for epoch in range(1, 20):
+                tracker.log_epoch(epoch, {"train/loss": 1 / epoch})
+            tracker.tag("trained_on", "train")
+            other.execute("ROLLBACK")
+        assert len(tracker.outbox.waiting) == 20
+        assert caplog.text.count("is kept, and tried again") == 1
+    client = MlflowClient(where.absolute_uri)
+    run = client.get_run(tracker.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["trained_on"] == "train"
+    points = client.get_metric_history(tracker.run_id, "train/loss")
+    assert [point.step for point in points] == [*range(1, 20)]
 
 
 def test_a_store_is_opened_by_one_process_at_a_time(
@@ -259,7 +304,7 @@ def test_a_store_is_opened_by_one_process_at_a_time(
         opened.append(uri)
         return MlflowClient(uri)
 
-    for module in (tracking, runs):
+    for module in (store, runs):
         monkeypatch.setattr(module, "MlflowClient", open_store)
     fit(experiment, dataset, tmp_path / "out")
     assert opened
@@ -267,6 +312,54 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     assert find_runs(["run"], experiment.tracking, "test")
     assert opened
     lock.acquire(timeout=0)
+
+
+@pytest.mark.slow
+def test_a_locked_store_a_folder_and_a_text_are_one_line_within_seconds(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("notes " * 1000)
+    check_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/locked"))
+    with closing(sqlite3.connect(tmp_path / "locked", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for name, words in (
+            ("locked", "cannot be used: database is locked"),
+            ("folder", "is a folder, not a SQLite file"),
+            ("text", "cannot be used: file is not a database"),
+            ("text/deeper/mlflow.db", "cannot be used: Not a directory"),
+        ):
+            started, uri = time.monotonic(), f"sqlite:///{tmp_path}/{name}"
+            with pytest.raises(InputError) as caught:
+                check_store(TrackingConfig(uri=uri))
+            assert str(caught.value).startswith(f"tracking.uri {uri}: ")
+            assert words in str(caught.value)
+            assert "\n" not in str(caught.value)
+            assert time.monotonic() - started < 30
+
+
+def test_runs_of_a_read_only_store_can_be_compared(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    where = experiment.tracking.model_copy(update={"uri": f"sqlite:///{folder}/mlflow.db"})
+    run = fit_baseline("popularity", experiment.model_copy(update={"tracking": where}), dataset)
+    (folder / "mlflow.db.lock").unlink(missing_ok=True)
+    if os.geteuid() != 0:
+        folder.chmod(0o500)
+        (folder / "mlflow.db").chmod(0o400)
+    else:  # whom no permission stops, only a mount
+        for words in (["--bind", str(folder)], ["-o", "remount,bind,ro"]):
+            if subprocess.run(
+                ["mount", *words, folder], capture_output=True, check=False
+            ).returncode:
+                pytest.skip("a read-only folder needs the right to mount, for root")
+    try:
+        assert [one.run.info.run_id for one in find_runs([], where, "test")] == [run]
+        with pytest.raises(InputError, match="is read-only"):
+            check_store(where)
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_an_unreachable_server_is_reported_at_once(

@@ -129,7 +129,10 @@ def _stage_part(staged: StagedLog, kept: pl.DataFrame, config: DataConfig, folde
     part = kept.select(
         pl.col(ROW).cast(pl.UInt64).alias("row"),
         *(pl.col(name).alias(role) for role, name in staged.names.items()),
-        *(convert_kept(kept[name]).alias(KEPT + name) for name in config.keep),
+        *(
+            convert_kept(kept[name], f"{staged.origin}: column {name!r}").alias(KEPT + name)
+            for name in config.keep
+        ),
     )
     filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
     if len(part) > len(filled):

@@ -1,0 +1,182 @@
+"""Arguments that nobody meant: a result, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.config import NextItemConfig, TargetAttention, parse_experiment
+from recsys.data.prepared import prepare
+from recsys.errors import InputError
+from recsys.model.build import build_model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+
+Tally = Callable[[str, int, int], None]
+
+LISTS = ["hat boots socks", "boots hat jacket", "socks hat", "jacket boots hat"]
+LOG = pl.DataFrame(
+    [
+        (user, item, time)
+        for user, items in enumerate(LISTS)
+        for time, item in enumerate(items.split())
+    ],
+    schema=["user_id", "item_id", "timestamp"],
+    orient="row",
+)
+LONG = "x" * 100_000
+ODD: list[Any] = [
+    *(None, 0, -1, 2.5, float("nan"), float("inf"), True, 1e300),
+    *(10**30, 2**63, 2**64, -(2**64), np.int64(3), np.float32(2), pd.NA),
+    *("3", "\ud800", LONG, "\x1b[2Jx", "nofile.csv", "a\0b", b"x", Path("x\0y")),
+    *([1], (), {}, set(), {"hat"}, range(3), slice(1), object(), len),
+    *(dt.date(2020, 1, 1), decimal.Decimal("1.5"), uuid.UUID(int=1)),
+    *({"a": 1}, {1: [1]}, {"a": [None]}, {"a": ["hat", None]}, {"\ud800": ["hat"]}, {None: []}),
+    *({2**64: ["hat"]}, {("a",): ["hat"]}, {LONG: ["hat"]}, {"a": {"b": 1}}),
+    *([["hat"], None], [["hat", 1]], [[2**64]], [["\ud800"]], [[object()]], [{}], [[["hat"]]]),
+    *([[b"hat"]], [[float("nan")]], [[LONG]]),
+    *(np.array([1]), np.zeros((2, 2)), np.array(["hat"], dtype=object), np.array([None])),
+    *(pd.Series(["hat"]), pd.DataFrame({"a": [1]}), pl.DataFrame(), pl.Series([None])),
+]
+
+
+@pytest.fixture(scope="module")
+def recommender(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+    folder = tmp_path_factory.mktemp("api")
+    dataset = prepare(LOG, out=folder / "data")
+    model = NextItemConfig(
+        embedding_dim=8,
+        num_blocks=1,
+        feed_forward_dim=8,
+        max_sequence_length=3,
+        head=TargetAttention(num_heads=1, head_dim=4),
+    )
+    experiment = parse_experiment({"model": model})
+    torch.manual_seed(0)
+    weights = build_model(model, dataset.num_items)
+    ModelBundle.write(folder / "bundle", weights, experiment, dataset, ("train",))
+    return Recommender.load(folder / "bundle", dataset)
+
+
+HISTORY = [["hat", "boots"]]
+CALLS: dict[str, Callable[[Recommender, Any], object]] = {
+    "k": lambda one, odd: one.recommend(HISTORY, k=odd),
+    "retrieve": lambda one, odd: one.recommend(HISTORY, k=1, retrieve=odd),
+    "seen": lambda one, odd: one.recommend(HISTORY, k=1, seen=odd),
+    "at": lambda one, odd: one.recommend(HISTORY, k=1, at=odd),
+    "allow": lambda one, odd: one.recommend(HISTORY, k=1, allow=odd),
+    "deny": lambda one, odd: one.recommend(HISTORY, k=1, deny=odd),
+    "histories": lambda one, odd: one.recommend(odd, k=1),
+    "users": lambda one, odd: one.recommend(users=odd, k=1),
+    "user": lambda one, odd: one.recommend(users=[odd], k=1),
+    "candidates": lambda one, odd: one.score(HISTORY, odd),
+    "candidate": lambda one, odd: one.score(HISTORY, [odd]),
+    "item": lambda one, odd: one.similar_items(odd),
+    "k of similar": lambda one, odd: one.similar_items("hat", k=odd),
+    "n": lambda one, odd: one.generate(HISTORY, n=odd),
+    "explained": lambda one, odd: one.explain(["hat"], odd),
+    "explaining": lambda one, odd: one.explain(odd, "hat"),
+    "inspected": lambda one, odd: one.inspect(["hat"], items=odd),
+    "inspecting": lambda one, odd: one.inspect(odd),
+    "new items": lambda one, odd: one.with_new_items(odd),
+}
+
+
+def outcome(call: Callable[[], object]) -> str | None:
+    """The message of an `InputError`, which is checked; None if there is a result."""
+    try:
+        call()
+    except InputError as error:
+        assert str(error).isprintable()  # noqa: PT017 - either outcome is right
+        assert len(str(error)) <= 3_000  # noqa: PT017
+        return str(error)
+    return None
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy and pandas warn of some of these values
+@pytest.mark.parametrize("argument", CALLS)
+def test_odd_arguments(argument: str, recommender: Recommender, tally: Tally) -> None:
+    for odd in ODD:
+        outcome(lambda odd=odd: CALLS[argument](recommender, odd))  # type: ignore[misc]
+    tally("odd argument of the API", len(ODD), len(ODD))
+
+
+@pytest.mark.parametrize("path", ["\ud800", "x" * 300, "a\0b", "a/" * 3000, "", "\x1b[2J"])
+def test_odd_paths(path: str, tally: Tally) -> None:
+    assert outcome(lambda: Recommender.load(path)) is not None
+    assert outcome(lambda: prepare(path)) is not None
+    tally("odd path", 2, 2)
+
+
+IDS = st.one_of(st.text(max_size=5), st.sampled_from(["hat", "boots"]), st.integers(), st.none())
+
+
+@given(
+    histories=st.one_of(
+        st.lists(st.lists(IDS, max_size=4), max_size=3),
+        st.dictionaries(IDS, st.lists(IDS, max_size=4), max_size=3),
+    ),
+    candidates=st.one_of(st.lists(IDS, max_size=3), st.lists(st.lists(IDS, max_size=2))),
+    k=st.integers(-1, 5),
+)
+def test_any_ids(
+    histories: Any, candidates: Any, k: int, recommender: Recommender, tally: Tally
+) -> None:
+    outcome(lambda: recommender.recommend(histories, k=k))
+    outcome(lambda: recommender.score(histories, candidates))
+    tally("ids at random", 2, 2)
+
+
+KEPT = {
+    "bytes": pl.Series([b"\xff"] * len(LOG)),
+    "duration": pl.Series([dt.timedelta(1)] * len(LOG)),
+    "object": pl.Series([object()] * len(LOG), dtype=pl.Object),
+    "struct": pl.Series([{"a": 1}] * len(LOG)),
+    "lists of bytes": pl.Series([[b"\xff"]] * len(LOG)),
+    "lists of lists": pl.Series([[[1]]] * len(LOG)),
+    "65 bits": pl.Series([2**64] * len(LOG), dtype=pl.Int128),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_kept_columns_of_odd_types(kind: str, tmp_path: Path, tally: Tally) -> None:
+    log, odd = LOG.with_columns(odd=KEPT[kind]), KEPT[kind].alias("odd")
+    message = outcome(lambda: prepare(log, out=tmp_path / "a", keep=["odd"]))
+    assert message is not None
+    assert "column 'odd'" in message
+    items = pl.DataFrame({"item_id": ["hat"], "odd": odd.head(1)})
+    outcome(lambda: prepare(LOG, out=tmp_path / "b", items=items))
+    outcome(lambda: prepare(log, out=tmp_path / "c", where="odd = 1"))
+    tally("column of an odd type", 3, 3)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**64), 10**400])
+@pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp", "odd"])
+def test_integers_of_more_than_64_bits(
+    column: str, number: int, tmp_path: Path, tally: Tally
+) -> None:
+    """They are refused or are text; never another number, and never missing."""
+    frame = LOG.with_columns(odd=1).to_pandas()
+    frame[column] = pd.Series([number] * len(LOG), dtype=object)
+    message = outcome(lambda: prepare(frame, out=tmp_path / "a", keep=["odd"]))
+    assert message is not None
+    file = tmp_path / "log.jsonl"
+    rows = LOG.with_columns(odd=1).to_dicts()
+    file.write_text("\n".join(str(row | {column: number}).replace("'", '"') for row in rows))
+    if outcome(lambda: prepare(file, out=tmp_path / "b", keep=["odd"])) is None:
+        read = pl.read_parquet(tmp_path / "b" / "interactions.parquet")["odd"]
+        assert column != "timestamp"
+        assert not read.null_count()
+    tally("integer of more than 64 bits", 2, 2)

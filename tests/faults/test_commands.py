@@ -1,0 +1,137 @@
+"""Whole commands, killed at random moments: nothing is lost, and they can be repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recsys.data.locks import sole_use
+from recsys.data.prepared import PreparedDataset
+from recsys.serving.bundle import ModelBundle
+from recsys.shop.simulation import make_shop
+
+Tally = Callable[[str, int, int], None]
+CONFIG = {
+    "name": "mine",
+    "model": {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 10},
+    "training": {"max_epochs": 6, "refit": True, "checkpoint_minutes": 0.001},
+    "evaluation": {"seen": "allow", "cutoffs": [10]},
+}
+AUTOMATIC = ["run", "log.csv", "--name", "automatic", "--preset", "fast", "--time-limit", "20s"]
+COMMANDS: list[list[str]] = [
+    ["prepare", "log.csv", "--out", "data/log"],
+    ["train", "mine.yaml", "--data", "data/log"],
+    ["recommend", "runs/mine", "log.csv", "--out", "best.parquet"],
+    ["compare", "--report", "report"],
+    AUTOMATIC,
+]
+
+
+def start(home: Path, words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "recsys", *words],
+        cwd=home,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(home: Path, words: Sequence[str]) -> tuple[int, str]:
+    process = start(home, words)
+    printed, _ = process.communicate(timeout=600)
+    return process.returncode, printed
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def assert_whole(home: Path) -> None:
+    """Assert that everything under a name of its own is complete."""
+    for run in home.glob("runs/[!.]*"):
+        if run.is_dir() and (run / "bundle").exists():
+            ModelBundle.open(run)
+    for data in home.glob("data/[!.]*"):
+        PreparedDataset.open(data)
+    if (home / "mlflow.db").exists():
+        with closing(sqlite3.connect(home / "mlflow.db")) as store:
+            assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_home(tmp_path)
+    return tmp_path
+
+
+def write_home(home: Path) -> None:
+    make_shop(seed=0, num_customers=60).interactions.write_csv(home / "log.csv")
+    (home / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
+
+
+@pytest.mark.soak
+def test_kills_at_random_moments(home: Path, tally: Tally) -> None:
+    chance = random.Random(0)  # noqa: S311 - no secret
+    seconds = []
+    for words in COMMANDS:
+        began = time.monotonic()
+        code, printed = finish(home, words)
+        assert code == 0, printed
+        seconds.append(time.monotonic() - began)
+    for trial in range(int(os.environ.get("KILLS", "100"))):
+        number = trial % len(COMMANDS)
+        process = start(home, COMMANDS[number])
+        time.sleep(chance.uniform(0, seconds[number]))
+        kill(process)
+        assert_whole(home)
+        tally("kill -9 of a command at random", 1, 1)
+    for words in COMMANDS:
+        code, printed = finish(home, words)
+        assert code == 0, printed
+    assert_whole(home)
+
+
+@pytest.mark.slow
+def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> None:
+    """Its journal is then damaged, the log replaced, and a second run of its name refused."""
+    journal = home / "runs" / ".automatic.race" / "journal.json"
+    for damage in (b"[1]", b"\xff", None):
+        before = journal.stat().st_mtime_ns if journal.exists() else 0
+        process = start(home, AUTOMATIC)
+        while process.poll() is None and (
+            not journal.exists() or journal.stat().st_mtime_ns == before
+        ):
+            time.sleep(0.02)
+        assert process.poll() in (None, 0)
+        kill(process)
+        assert_whole(home)
+        if damage is None:  # what is left of a race on another log is not resumed
+            make_shop(seed=1, num_customers=60).interactions.write_csv(home / "log.csv")
+        elif journal.exists():
+            journal.write_bytes(damage)
+        tally("automatic run killed in its race", 1, 1)
+    with sole_use(home / "runs" / "automatic", "runs it"):
+        code, printed = finish(home, AUTOMATIC)
+    assert code == 2
+    assert "in use: process" in " ".join(printed.split())
+    code, printed = finish(home, AUTOMATIC)
+    assert code == 0, printed
+    assert_whole(home)
+    assert (home / "runs" / "automatic" / "report.html").exists()
+    assert not journal.parent.exists()

@@ -1,0 +1,145 @@
+"""Ids and names that steer a terminal, a spreadsheet, LaTeX or matplotlib."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from mlflow import MlflowClient
+
+from recsys.comparison.latex import _escape
+from recsys.config import TrackingConfig
+from recsys.console import show_frame
+from recsys.data.prepared import prepare
+from recsys.report.heat_map import draw_heat_map
+from recsys.tracking.store import check_store
+from recsys.training import processes
+
+STEERING = "a\x1b[2J\x1b]0;owned\x07b\rc\nd"
+LOG = pl.DataFrame(
+    {
+        "user_id": [STEERING] * 4 + ["u"] * 4,
+        "item_id": ["=1+1", "@SUM(A1)", "-hat", STEERING] * 2,
+        "timestamp": range(8),
+    }
+)
+
+
+def recsys(*words: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "recsys", *words],
+        cwd=home,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true", **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_frame(LOG, None, as_json=False)
+    printed = capsys.readouterr().out
+    assert "a?[2J?]0;owned?b?c?d" in printed
+    assert printed.replace("\n", "").isprintable()
+
+
+@pytest.mark.slow
+def test_no_message_steers_the_terminal(tmp_path: Path) -> None:
+    LOG.with_columns(timestamp=pl.lit(STEERING)).write_parquet(tmp_path / "log.parquet")
+    for words in (["audit", "log.parquet"], ["audit", f"{STEERING}.csv"], ["train", STEERING]):
+        result = recsys(*words, home=tmp_path)
+        assert result.returncode == 2
+        assert result.stdout == ""
+        assert result.stderr.removesuffix("\n").isprintable()
+
+
+@pytest.mark.slow
+def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
+    """Through the whole command: the option stands before its name."""
+    prepare(LOG, out=tmp_path / "data")
+    script = (
+        "import polars as pl, sys, recsys.cli\n"
+        "from recsys.cli.options import app\n"
+        "from recsys.console import show_frame\n"
+        "from pathlib import Path\n"
+        "@app.command('show')\n"
+        "def show() -> None:\n"
+        "    items = pl.read_parquet('data/items.parquet').with_columns(score=-1.5)\n"
+        "    show_frame(items, Path('out.csv'), as_json=True)\n"
+        "recsys.cli.main()\n"
+    )
+    for option, first in ((["--spreadsheet"], "'=1+1"), ([], "=1+1")):
+        command = [sys.executable, "-c", script, *option, "show"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        with (tmp_path / "out.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {row["score"] for row in rows} == {"-1.5"}
+        assert first in {row["item_id"] for row in rows}
+        started = {row["item_id"][0] for row in rows} & set("=@-")
+        assert not (option and started)
+
+
+@pytest.mark.parametrize(
+    ("name", "escaped"),
+    [
+        ("50%_$x$", r"50\%\_\$x\$"),
+        ("[8pt]", "{[}8pt{]}"),
+        ("a\n\\input{/etc/passwd}", r"a?\textbackslash{}input\{/etc/passwd\}"),
+    ],
+)
+def test_names_in_latex(name: str, escaped: str) -> None:
+    assert _escape(name) == escaped
+
+
+def test_names_in_a_picture(tmp_path: Path) -> None:
+    names = [r"$\frac{", STEERING, "$x_1$ 50%", "^_{}"]
+    draw_heat_map(np.full((4, 4), 0.25), names, names, title=names[0]).savefig(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_id_of_a_torchrun_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    processes.join()
+    assert processes.count() == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="the environment is not torchrun's: .*RANK"):
+        processes.join()
+
+
+@pytest.mark.slow
+def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> None:
+    users = np.repeat(np.arange(4_000), 12)
+    items = np.random.default_rng(0).integers(0, 3_000, len(users))
+    columns = {"user_id": users, "item_id": items, "timestamp": np.arange(len(users))}
+    prepare(pl.DataFrame(columns), out=tmp_path / "data")
+    where = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
+    check_store(where)
+    (tmp_path / "mine.yaml").write_text("{name: mine, baseline: ease, evaluation: {seen: allow}}")
+    command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    client = MlflowClient(where.absolute_uri)
+    while not (runs := client.search_runs(["1"])):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, log
+    assert client.get_run(runs[0].info.run_id).info.status == "KILLED"
+
+
+def test_ctrl_c_while_the_commands_are_loaded(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = recsys("--help", home=tmp_path, PYTHONPATH=path)
+    assert (result.returncode, result.stdout, result.stderr) == (128 + signal.SIGINT, "", "")
