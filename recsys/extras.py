@@ -6,6 +6,7 @@ DISTRIBUTION = "recsys-target-attention"
 """The name of the distribution on a package index; the import name is recsys."""
 
 EXTRA_OF = {
+    "fastapi": "serve",
     "filelock": "train",
     "jinja2": "train",
     "matplotlib": "train",
@@ -15,9 +16,11 @@ EXTRA_OF = {
     "onnxscript": "onnx",
     "optuna": "tune",
     "pandas": "train",
+    "prometheus_client": "serve",
     "pyspark": "spark",
     "pytorch_lightning": "train",
     "sklearn": "train",
+    "uvicorn": "serve",
 }
 """The extra that installs each optional module."""
 

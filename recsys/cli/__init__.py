@@ -11,6 +11,7 @@ from rich.logging import RichHandler
 
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
+    checks,
     configs,
     demonstration,
     evaluation,
@@ -18,11 +19,14 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     exporting,
     logs,
     profiling,
+    recommending,
     registry,
     retrieval,
     run,
     scoring,
+    serve,
     suites,
+    vectors,
 )
 from recsys.cli.options import app
 from recsys.errors import InputError, NotFirstProcess, Terminated

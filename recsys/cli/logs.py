@@ -15,6 +15,7 @@ from recsys.cli.options import (
     Json,
     Keep,
     Log,
+    Memory,
     NoHeader,
     Set,
     Since,
@@ -78,6 +79,7 @@ def prepare_data(
     since: Since = None,
     user_minimum: UserMinimum = None,
     item_minimum: ItemMinimum = None,
+    memory: Memory = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +99,7 @@ def prepare_data(
         "keep": keep or None,
     }
     experiment = read_preparation(source, words, overrides)
-    dataset = prepare(experiment.data.source, experiment.data, out, items, users)
+    dataset = prepare(experiment.data.source, experiment.data, out, items, users, memory)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}
@@ -120,6 +122,7 @@ def audit_data(
     no_header: NoHeader = False,
     where: Where = None,
     since: Since = None,
+    memory: Memory = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -140,6 +143,7 @@ def audit_data(
         if is_prepared:
             dataset = PreparedDataset.open(source)
         else:
-            dataset = prepare(experiment.data.source, experiment.data, Path(folder, "audited"))
+            out = Path(folder, "audited")
+            dataset = prepare(experiment.data.source, experiment.data, out, memory=memory)
         findings = audit(dataset, experiment.evaluation.seen)
     show_rows([asdict(finding) for finding in findings], as_json)

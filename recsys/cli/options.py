@@ -125,6 +125,14 @@ Keep = Annotated[
     typer.Option(help="Extra column to keep for model.interaction_features; repeatable."),
 ]
 
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="What the rows of a log may take, e.g. 4GiB; a larger log is sorted on the disk. Half "
+        "of the memory by default."
+    ),
+]
+
 
 def read_preparation(log: str, words: LogWords, overrides: Sequence[str] | None) -> Experiment:
     """Read the experiment of a config, or make one with default settings for a log.

@@ -5,73 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import polars as pl
 import typer
 
+from recsys.cli.answers import (
+    At,
+    Histories,
+    NewItems,
+    Probabilities,
+    Users,
+    open_recommender,
+    request_time,
+    show_answer,
+    write_answer,
+)
 from recsys.cli.options import Bundle, Data, Json, Out, app
 from recsys.console import ids_like, show_frame, show_rows
 from recsys.data.manifest import library_version
-from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.progress import stage
 
 if TYPE_CHECKING:
-    from recsys.serving.recommender import Recommender
-
-
-Histories = Annotated[
-    Path | None,
-    typer.Argument(
-        help="Log of the users' histories: user_id, item_id, timestamp, and the columns of "
-        "interaction and user features."
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option(
-        help="Request time: a date, or a number on the scale of the log. Only models with "
-        "model.times=request need it."
-    ),
-]
-NewItems = Annotated[
-    Path | None,
-    typer.Option(
-        help="Table of items newer than the model: item_id and the columns of "
-        "model.item_features. They can be recommended by their features."
-    ),
-]
-Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
-
-
-@app.command("recommend")
-def recommend_items(
-    bundle: Bundle,
-    histories: Histories = None,
-    user: Users = None,
-    data: Data = None,
-    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
-    new_items: NewItems = None,
-    at: At = None,
-    retrieve: Annotated[
-        int | None,
-        typer.Option(
-            help="Rank only so many items by target attention, the best by the dot product: for "
-            "large catalogues. `recsys retrieval` shows what is missed. Default: all."
-        ),
-    ] = None,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """Recommend the k best items for each history, or for users of a prepared dataset.
-
-    With --data and neither --user nor histories, all users of the dataset are answered.
-    """
-    recommender, users = _open(bundle, data, user)
-    if new_items is not None:
-        recommender = recommender.with_new_items(new_items)
-    with stage("recommending"):
-        answer = recommender.recommend(histories, users=users, k=k, at=_time(at), retrieve=retrieve)
-    _show(answer, recommender, out, as_json)
+    from recsys.serving.large_answers import LargeAnswer
 
 
 @app.command("score")
@@ -100,14 +54,18 @@ def score_items(
             "--strict", help="Refuse unknown candidates. Default: leave them out, and say so."
         ),
     ] = False,
+    probabilities: Probabilities = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Score given items for given users; other items are not scored.
 
-    With --data and no --user, the users are those of the candidates.
+    With --data and no --user, the users are those of the candidates. With --out histories and
+    candidates may be larger than the memory, and a run that was ended goes on when it is repeated.
     """
-    recommender, users = _open(bundle, data, user)
+    from recsys.serving.large_scores import LargeScores
+
+    recommender, users = open_recommender(bundle, data, user)
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
     given = files or []
     if len(given) != len(needed):
@@ -117,9 +75,39 @@ def score_items(
     candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    with stage("scoring"):
-        answer = recommender.score(histories, candidates, users=users, at=_time(at), strict=strict)
-    _show(answer, recommender, out, as_json)
+    time = request_time(at)
+    if out is None:
+        with stage("scoring"):
+            answer = recommender.score(
+                histories,
+                candidates,
+                users=users,
+                at=time,
+                strict=strict,
+                probabilities=probabilities,
+            )
+        show_answer(answer, recommender, as_json)
+        return
+
+    def write(large: LargeAnswer) -> int:
+        scores = LargeScores(large, time, strict, probabilities)
+        return scores.of_items(candidates) if item else scores.of_table(candidates)
+
+    write_answer(
+        recommender,
+        out,
+        as_json,
+        write,
+        request={
+            "candidates": candidates,
+            "at": at,
+            "strict": strict,
+            "new_items": new_items,
+            "probabilities": probabilities,
+        },
+        histories=histories,
+        users=users,
+    )
 
 
 @app.command("generate")
@@ -192,7 +180,7 @@ def generate_items(
     allowed = None
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
-    recommender, users = _open(bundle, data, user)
+    recommender, users = open_recommender(bundle, data, user)
     with stage("generating"):
         answer = recommender.generate(
             histories,
@@ -203,7 +191,7 @@ def generate_items(
             seen=seen,
             repeats=repeats,
         )
-    _show(answer, recommender, out, as_json)
+    show_answer(answer, recommender, as_json, out)
 
 
 @app.command("explain")
@@ -217,10 +205,10 @@ def explain_item(
     as_json: Json = False,
 ) -> None:
     """Show what each purchase of a user adds to the score of an item, the largest part first."""
-    recommender, users = _open(bundle, data, [user])
+    recommender, users = open_recommender(bundle, data, [user])
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
-    show_frame(recommender.explain(user=user_id, item=item_id, at=_time(at)), out, as_json)
+    show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out, as_json)
 
 
 @app.command("inspect")
@@ -248,11 +236,11 @@ def inspect_attention(
     """Draw the attention weights of each block and head, as PNG files and an HTML page."""
     from recsys.report.attention import write_attention_report
 
-    recommender, users = _open(bundle, data, [user])
+    recommender, users = open_recommender(bundle, data, [user])
     vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
     queries = recommender.read_histories(users=users)
     items = ids_like(item or [], vocabulary.ids)
-    maps = recommender.inspect(queries, items=items, n=n, at=_time(at))
+    maps = recommender.inspect(queries, items=items, n=n, at=request_time(at))
     purchases = len(queries.histories.items)
     read = min(purchases, experiment.model.max_sequence_length)
     about = {
@@ -267,34 +255,3 @@ def inspect_attention(
     page = write_attention_report(out, [one.latest(latest) for one in maps], about)
     pictures = sum(len(one.heads) for one in maps)
     show_rows([{"page": str(page), "pictures": pictures}], as_json)
-
-
-def _show(answer: pl.DataFrame, recommender: Recommender, out: Path | None, as_json: bool) -> None:
-    """Print an answer, on a terminal with the names of the items; or write it to a file."""
-    names = recommender.bundle.name_columns
-    if names and out is None and not as_json:
-        table, at = recommender.bundle.item_table, answer.columns.index("item_id") + 1
-        found = answer.join(table, on="item_id", how="left", maintain_order="left")
-        for place, name in enumerate(names, at):
-            answer.insert_column(place, found[name].fill_null(""))
-    show_frame(answer, out, as_json)
-
-
-def _time(at: str | None) -> str | int | None:
-    """Return a request time as a whole number if it is one, else as the text of a date."""
-    return int(at) if at is not None and at.lstrip("-").isdecimal() else at
-
-
-def _open(
-    bundle: Path, data: Path | None, user: list[str] | None
-) -> tuple[Recommender, list[Any] | None]:
-    """Open a recommender, and turn users' ids into the type of the dataset's ids."""
-    from recsys.loading import load
-
-    dataset = None if data is None else PreparedDataset.open(data)
-    recommender = load(bundle, dataset)
-    if user is None:
-        return recommender, None
-    if dataset is None:
-        raise InputError("--user: users are looked up in a dataset: give its folder as --data")
-    return recommender, ids_like(user, dataset.user_ids)

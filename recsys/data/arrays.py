@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig
@@ -22,14 +28,29 @@ from recsys.errors import InputError
 INTERACTIONS = "interactions"
 """The name of the table of kept columns."""
 
+_ROW_GROUP = 1 << 18
+"""Rows of a row group."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The arrays and tables of a dataset."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    """By the names of their files; see `recsys.data.prepared.PreparedDataset`."""
+    tables: Mapping[str, pl.DataFrame]
+    """The user and the item table."""
+    kept: Callable[[], Iterable[pl.DataFrame]] | None = None
+    """Gives the kept columns of the interactions, in parts and in order, if there are any."""
+
 
 def build_arrays(
     log: InteractionLog,
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
     config: DataConfig,
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
-    """Build the arrays and tables of a dataset, by the names of their files.
+) -> Contents:
+    """Build the arrays and tables of a dataset.
 
     The catalogue consists of the items of training and validation interactions.
 
@@ -50,57 +71,96 @@ def build_arrays(
     cuts = cut_points(config.split, timestamps, offsets)
     known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
     vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
-    arrays: dict[str, NDArray[np.generic]] = {
+    arrays: dict[str, NDArray[Any]] = {
         "items": vocabulary.encode(frame["item_id"]),
         "timestamps": timestamps,
         "offsets": offsets,
         "cuts": cuts,
     }
-    user_ids = spans["value"].rename("user_id")
+    tables = feature_tables(spans["value"], vocabulary.ids, users, items, config, log.origin)
+    kept = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
+    return Contents(arrays, tables, (lambda: [kept]) if log.keep else None)
+
+
+def feature_tables(
+    user_ids: pl.Series,
+    item_ids: pl.Series,
+    users: pl.DataFrame | None,
+    items: pl.DataFrame | None,
+    config: DataConfig,
+    origin: str,
+) -> dict[str, pl.DataFrame]:
+    """Return the user and the item table: the ids of a dataset and their features.
+
+    Raises:
+        InputError: a table of features has none of the users or items, or one of them twice.
+    """
+    user_ids, item_ids = user_ids.rename("user_id"), item_ids.rename("item_id")
     person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
-    catalogue = vocabulary.ids.rename("item_id")
-    tables = {
-        "users": _with_features(user_ids, person_ids, users, f"user table of {log.origin}"),
-        "items": _with_features(catalogue, catalogue, items, f"item table of {log.origin}"),
+    return {
+        "users": _with_features(user_ids, person_ids, users, f"user table of {origin}"),
+        "items": _with_features(item_ids, item_ids, items, f"item table of {origin}"),
     }
-    if log.keep:
-        tables[INTERACTIONS] = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
-    return arrays, tables
 
 
-def dataset_fingerprint(
-    settings: dict[str, object],
-    arrays: dict[str, NDArray[np.generic]],
-    tables: dict[str, pl.DataFrame],
-) -> str:
-    """Return the SHA-256 of the settings of a dataset and of the output of `build_arrays`."""
+def dataset_fingerprint(settings: dict[str, object], contents: Contents) -> str:
+    """Return the SHA-256 of the settings and the content of a dataset."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
-    for name in sorted(tables):
-        digest.update(tables[name].write_ndjson().encode())
+    for name, array in sorted(contents.arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    for part in contents.kept() if contents.kept else ():
+        digest.update(part.write_ndjson().encode())
+    for _, table in sorted(contents.tables.items()):
+        for rows in table.iter_slices(_ROW_GROUP):
+            digest.update(rows.write_ndjson().encode())
     return digest.hexdigest()
 
 
-def write_arrays(
-    folder: Path, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
-) -> dict[str, str]:
-    """Write the output of `build_arrays`, and return the SHA-256 of each file."""
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    for name, table in tables.items():
+def write_contents(folder: Path, contents: Contents, arrays: Path | None = None) -> dict[str, str]:
+    """Write the arrays and tables of a dataset, and return the SHA-256 of each file.
+
+    Args:
+        folder: the folder.
+        contents: what to write.
+        arrays: the folder on the same disk that has the arrays already; they are moved.
+    """
+    for name, array in contents.arrays.items():
+        file = f"{name}.npy"
+        if arrays is not None:
+            (arrays / file).rename(folder / file)
+        else:
+            np.save(folder / file, array, allow_pickle=False)
+    for name, table in contents.tables.items():
         table.write_parquet(folder / f"{name}.parquet")
+    if contents.kept is not None:
+        _write_in_groups(folder / f"{INTERACTIONS}.parquet", contents.kept())
     return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
 
 
-def count_rows(
-    log: InteractionLog, arrays: dict[str, NDArray[np.generic]], tables: dict[str, pl.DataFrame]
-) -> dict[str, int]:
-    """Count the rows of the source (rows_read), and the parts of the dataset of a filtered log."""
-    ends = arrays["cuts"].sum(axis=0).tolist()
+def _write_in_groups(path: Path, parts: Iterable[pl.DataFrame]) -> None:
+    """Write a table in row groups of one size, so that the parts leave no trace in the file."""
+    left = pl.DataFrame()
+    with ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for part, last in chain(((part, False) for part in parts), [(pl.DataFrame(), True)]):
+            rows = pl.concat([frame for frame in (left, part) if frame.width], rechunk=False)
+            whole = len(rows) if last else len(rows) // _ROW_GROUP * _ROW_GROUP
+            for group in rows.head(whole).iter_slices(_ROW_GROUP):
+                table = group.rechunk().to_arrow()
+                if writer is None:
+                    writer = pq.ParquetWriter(path, table.schema, compression="zstd")
+                    stack.enter_context(writer)
+                writer.write_table(table.combine_chunks(), row_group_size=_ROW_GROUP)
+            left = rows[whole:]
+
+
+def count_rows(dropped: Mapping[str, int], contents: Contents) -> dict[str, int]:
+    """Count the rows of the source (rows_read), and the parts of a dataset."""
+    arrays, tables = contents.arrays, contents.tables
+    ends = arrays["cuts"].sum(axis=0, dtype=np.int64).tolist()
     return {
-        "rows_read": log.rows + sum(log.dropped.values()),
+        "rows_read": len(arrays["items"]) + sum(dropped.values()),
         "interactions": len(arrays["items"]),
         "users": len(tables["users"]),
         "items": len(tables["items"]),

@@ -61,6 +61,22 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def work_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder beside the path for files that are needed until the block ends.
+
+    What a killed process leaves there is deleted when the path is next written.
+
+    Raises:
+        InputError: the folder cannot be written, e.g. because the disk is full.
+    """
+    path = path.resolve()
+    with _told(path):
+        _make_parents(path)
+        with _workspace(path) as work, _told(path):
+            yield work
+
+
+@contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling file that replaces the path when the block ends without error.
 

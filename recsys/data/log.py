@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import narwhals as nw
 import polars as pl
 
 from recsys.config import Columns, DataConfig, GlobalTime, Split, time_value
+from recsys.data.fingerprints import fingerprint
 from recsys.data.log_columns import RULES, LogColumn, convert_kept
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
@@ -111,17 +111,13 @@ def check_log(
     if table.is_empty():
         raise InputError(f"{origin}: no rows")
     typed = [
-        RULES[role](LogColumn(table[role], table["row"], f"{origin}: column {name!r}"))
+        RULES[role](LogColumn(table[role], table["row"], f"{origin}: column {name!r}"), None)
         for role, name in roles.items()
     ]
-    frame = _in_order(nw.from_native(table.with_columns(typed).lazy()))
-    ties = "the order of the rows"
-    if columns.position is not None:
-        ties = f"column {columns.position!r}, then {ties}"
-    ordered = frame.collect("polars").to_polars()
+    ordered = _in_order(table.with_columns(typed))
     return InteractionLog(
         frame=nw.from_native(ordered.lazy()),
-        ordered_by=f"user_id, timestamp; ties broken by {ties}",
+        ordered_by=order_in_words(columns),
         fingerprint=fingerprint(ordered.drop("order")),
         rows=len(ordered),
         origin=origin,
@@ -129,6 +125,14 @@ def check_log(
         keep=tuple(keep),
         dropped={BLANK: read - len(table)} if read > len(table) else {},
     )
+
+
+def order_in_words(columns: Columns) -> str:
+    """Return a description of the total order of a log with such columns."""
+    ties = "the order of the rows"
+    if columns.position is not None:
+        ties = f"column {columns.position!r}, then {ties}"
+    return f"user_id, timestamp; ties broken by {ties}"
 
 
 def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
@@ -152,9 +156,8 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
         if before > rows:
             dropped[reason] = dropped.get(reason, 0) + before - rows
 
-    keep("since", _since(frame, config.since))
-    keep("test_until", _before_end_of_split(frame, config.split))
-    keep("duplicates", _without_duplicates(frame, config.duplicates))
+    for reason, step in row_steps(config):
+        keep(reason, step(frame))
     while True:
         before = rows
         for column in ("item_id", "user_id"):
@@ -163,55 +166,64 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
         if rows == before or not config.k_core:
             break
     if rows == 0:
-        since = "" if config.since is None else f"since={config.since}, "
-        raise InputError(
-            f"{log.origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
-            f"min_item_interactions={config.min_item_interactions}, "
-            f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
-            f"the log has {log.rows} rows of {_count(log.frame.select('user_id').unique())} users "
-            f"and {_count(log.frame.select('item_id').unique())} items"
-        )
+        users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
+        raise nobody_left(config, log.origin, log.rows, users, items)
     return replace(log, frame=frame, rows=rows, dropped=dropped)
 
 
-def fingerprint(table: pl.DataFrame) -> str:
-    """Return the SHA-256 of a table of integers, floats, text and lists of text.
-
-    It covers the names, types and values of the columns.
-    """
-    digest = hashlib.sha256()
-    for column in table:
-        digest.update(f"{column.name} {column.dtype} {len(column)}\n".encode())
-        if isinstance(column.dtype, pl.List):
-            column = column.list.join("\x1f", ignore_nulls=True)  # noqa: PLW2901
-        if column.dtype == pl.String:
-            digest.update(column.str.len_bytes().to_numpy().tobytes())
-            digest.update(column.str.join("").item().encode())
-        else:
-            digest.update(column.to_numpy().tobytes())
-    return digest.hexdigest()
+def row_steps(config: DataConfig) -> list[tuple[str, Callable[[Frame], Frame]]]:
+    """Return the filters that read one user's rows at a time, in order, each with its reason."""
+    return [
+        ("since", lambda frame: _since(frame, config.since)),
+        ("test_until", lambda frame: _before_end_of_split(frame, config.split)),
+        ("duplicates", lambda frame: _without_duplicates(frame, config.duplicates)),
+    ]
 
 
-# The order and the filters use only Narwhals expressions, so that they run on any engine.
-
-
-def _in_order(frame: Frame) -> Frame:
-    """Number the rows along the total order, and convert times to integers."""
-    schema = frame.collect_schema()
-    by = [name for name in ("user_id", "timestamp", "position", "row") if name in schema]
-    time, unit = nw.col("timestamp"), 1
-    if schema["timestamp"] == nw.Date:
-        time = time.cast(nw.Datetime("us"))
-    if schema["timestamp"] in (nw.Date, nw.Datetime):
-        time, unit = time.dt.timestamp("us"), 1_000_000
-    kept = [name for name in ("user_id", "item_id", "timestamp") if name in schema]
-    kept += [name for name in schema if name.startswith(KEPT)]
-    return (
-        frame.with_row_index("order", order_by=by)
-        .with_columns((time // unit).cast(nw.Int64).alias("timestamp"))
-        .select(*kept, nw.col("order").cast(nw.Int64))
-        .sort("order")
+def nobody_left(config: DataConfig, origin: str, rows: int, users: int, items: int) -> InputError:
+    """Return the error that no user of a log of so many rows survives the filter."""
+    since = "" if config.since is None else f"since={config.since}, "
+    return InputError(
+        f"{origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
+        f"min_item_interactions={config.min_item_interactions}, "
+        f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
+        f"the log has {rows} rows of {users} users and {items} items"
     )
+
+
+def _in_order(table: pl.DataFrame) -> pl.DataFrame:
+    """Number the rows along the total order, and convert times to integers.
+
+    Sorting numbers takes a third of the time of sorting text: users are numbered first.
+    """
+    users = table.select(pl.col("user_id").unique().sort()).with_row_index("user")
+    by = ["user", "timestamp", *(["position"] if "position" in table.columns else []), "row"]
+    keys = table.with_row_index("place")
+    if table["user_id"].dtype == pl.String:
+        keys = keys.join(users, on="user_id", how="left", maintain_order="left")
+    else:
+        keys = keys.rename({"user_id": "user"})
+    places = keys.select("place", *by).sort(by)["place"]
+    kept = ["user_id", "item_id", "timestamp"]
+    kept += [name for name in table.columns if name.startswith(KEPT)]
+    return (
+        table.select(kept)[places]
+        .with_columns(whole_times(pl.col("timestamp"), table["timestamp"].dtype))
+        .with_row_index("order")
+        .select(*kept, pl.col("order").cast(pl.Int64))
+    )
+
+
+def whole_times(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Convert times to int64: numbers are rounded down, dates become seconds since 1970 UTC."""
+    if dtype == pl.Date:
+        times, dtype = times.cast(pl.Datetime("us")), pl.Datetime("us")
+    if dtype == pl.Datetime:
+        return times.dt.timestamp("us") // 1_000_000
+    return (times // 1).cast(pl.Int64)
+
+
+# The filters use only Narwhals expressions, so that they run on any engine.
 
 
 def _since(frame: Frame, since: str | float | None) -> Frame:

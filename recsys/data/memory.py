@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,9 @@ _LIMITS = (
 )
 """The limit of a container, of the two versions of control groups."""
 _GIB = 1 << 30
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": _GIB, "tib": 1 << 40}
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
 
 
 def memory_limit() -> int:
@@ -42,3 +46,21 @@ def check_memory(needed: int, purpose: str, remedy: str) -> None:
             f"{purpose} need {needed / _GIB:,.1f} GiB of memory, more than half of the "
             f"{limit / _GIB:,.1f} there are: {remedy}"
         )
+
+
+def memory_setting(memory: int | str | None) -> int:
+    """Return the bytes that a setting such as "4GiB" allows; half of the memory if None.
+
+    Raises:
+        InputError: it is no number of bytes, or not above 0.
+
+    >>> memory_setting("1.5 GiB"), memory_setting("200MB"), memory_setting(1000)
+    (1610612736, 200000000, 1000)
+    """
+    if memory is None:
+        return memory_limit() // 2
+    match = _SIZE.fullmatch(str(memory).strip())
+    size = 0 if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
+    if size <= 0:
+        raise InputError(f"memory: must be a number of bytes such as 4GiB or 500MB, not {memory!r}")
+    return size

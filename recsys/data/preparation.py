@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
-from recsys.data.arrays import build_arrays, count_rows, dataset_fingerprint, write_arrays
-from recsys.data.files import new_folder
+from recsys.config import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.data.arrays import (
+    Contents,
+    build_arrays,
+    count_rows,
+    dataset_fingerprint,
+    write_contents,
+)
+from recsys.data.files import new_folder, work_folder
 from recsys.data.locks import sole_use
-from recsys.data.log import InteractionLog
+from recsys.data.log import InteractionLog, order_in_words
 from recsys.data.manifest import Manifest
+from recsys.data.memory import memory_setting
+from recsys.data.on_disk.preparation import ARRAYS, exceeds_memory, prepare_on_disk
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
@@ -26,40 +36,87 @@ _NO_CONTENT = {"source", "mirror", "columns", "header"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
 
+@dataclass(frozen=True)
+class _Preparation:
+    """A prepared log, and what the manifest says of it."""
+
+    origin: str
+    columns: Columns
+    log_fingerprint: str
+    dropped: Mapping[str, int]
+    contents: Contents
+    arrays: Path | None = None
+    """The folder of arrays that were written already."""
+
+
 def write_dataset(
     source: TableSource | InteractionLog,
     config: DataConfig,
     out: Path,
     items: TableSource | None = None,
     users: TableSource | None = None,
+    memory: int | str | None = None,
 ) -> None:
     """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`.
+
+    Args:
+        source: a log.
+        config: how to read and prepare it.
+        out: the folder.
+        items: item features, if there are any.
+        users: user features, if there are any.
+        memory: the bytes that it may take; see `memory_setting`.
 
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
     previous = Manifest.load_if_valid(out)
+    limit = memory_setting(memory)
     user_table = None if users is None else read_table(users, origin="the user table")
+    if isinstance(source, InteractionLog) or not exceeds_memory(source, config, limit):
+        _write(_in_memory(source, config, items, user_table), config, out, previous)
+        return
+    with work_folder(out) as folder:
+        item_table = None if items is None else read_table(items, origin="the item table")
+        found = prepare_on_disk(source, config, folder, limit, item_table, user_table)
+        if found is None:
+            preparation = _in_memory(source, config, items, user_table)
+        else:
+            facts = found.origin, found.columns, found.fingerprint, found.dropped
+            preparation = _Preparation(*facts, found.contents, folder / ARRAYS)
+        _write(preparation, config, out, previous)
+
+
+def _in_memory(
+    source: TableSource | InteractionLog,
+    config: DataConfig,
+    items: TableSource | None,
+    users: pl.DataFrame | None,
+) -> _Preparation:
     log, item_table = _load(source, config)
     if items is not None:
         item_table = read_table(items, origin="the item table")
     filtered = select_interactions(log, config)
-    arrays, tables = build_arrays(filtered, item_table, user_table, config)
+    contents = build_arrays(filtered, item_table, users, config)
+    return _Preparation(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
+
+
+def _write(found: _Preparation, config: DataConfig, out: Path, previous: Manifest | None) -> None:
+    """Write the dataset, unless the previous one is the same."""
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
-    fingerprint = dataset_fingerprint(content, arrays, tables)
-    counts, dropped = count_rows(filtered, arrays, tables), dict(filtered.dropped)
-    _warn_of_empty_parts(log, config, counts)
+    counts = count_rows(found.dropped, found.contents)
+    _warn_of_empty_parts(found, config, counts)
     manifest = Manifest(
-        origin=log.origin,
-        log_fingerprint=log.fingerprint,
-        fingerprint=fingerprint,
+        origin=found.origin,
+        log_fingerprint=found.log_fingerprint,
+        fingerprint=dataset_fingerprint(content, found.contents),
         settings=settings,
-        columns=log.columns,
-        ordered_by=log.ordered_by,
+        columns=found.columns,
+        ordered_by=order_in_words(found.columns),
         filtered_on="all rows, including validation and test targets",
         counts=counts,
-        dropped=dropped,
+        dropped=dict(found.dropped),
         files={},
     )
     if _same(previous, manifest):
@@ -68,7 +125,7 @@ def write_dataset(
         if _same(Manifest.load_if_valid(out), manifest):  # another process prepared the same
             return
         with new_folder(out) as folder:
-            files = write_arrays(folder, arrays, tables)
+            files = write_contents(folder, found.contents, found.arrays)
             manifest.model_copy(update={"files": files}).write(folder)
 
 
@@ -97,7 +154,7 @@ def _load(
     return source, None
 
 
-def _warn_of_empty_parts(log: InteractionLog, config: DataConfig, counts: dict[str, int]) -> None:
+def _warn_of_empty_parts(log: _Preparation, config: DataConfig, counts: dict[str, int]) -> None:
     """Warn of a split that leaves no validation or no test targets, and say what helps."""
     names = {"valid": "validation", "test": "test"}
     empty = [f"no {name}" for part, name in names.items() if not counts[part]]

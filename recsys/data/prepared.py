@@ -228,6 +228,7 @@ def prepare(
     out: str | os.PathLike[str] = "data/prepared",
     items: TableSource | None = None,
     users: TableSource | None = None,
+    memory: int | str | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -242,6 +243,8 @@ def prepare(
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
+        memory: bytes, or "4GiB" and the like, that the rows may take; a log that needs more is
+            sorted on the disk of ``out``, with the same result. Half of the memory if None.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
             ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
@@ -251,5 +254,5 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
-    write_dataset(source, with_words(config, words), Path(out), items, users)
+    write_dataset(source, with_words(config, words), Path(out), items, users, memory)
     return PreparedDataset.open(out)

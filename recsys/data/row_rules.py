@@ -7,12 +7,13 @@ trained on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
 from recsys.data.log import InteractionLog, filter_log
+from recsys.data.log_columns import TextFacts
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
@@ -55,7 +56,11 @@ def rule_columns(config: DataConfig, names: Sequence[str], origin: str) -> dict[
 
 
 def keep_interactions(
-    rows: pl.DataFrame, config: DataConfig, columns: Columns, origin: str
+    rows: pl.DataFrame,
+    config: DataConfig,
+    columns: Columns,
+    origin: str,
+    facts: Mapping[str, TextFacts] | None = None,
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Drop the rows of a raw log that are not interactions: by ``drop`` first, then by ``where``.
 
@@ -64,6 +69,7 @@ def keep_interactions(
         config: the rules.
         columns: the names of the columns.
         origin: the name of the log in messages.
+        facts: those of the text columns that ``where`` reads, if the rows are a part of the log.
 
     Returns:
         The other rows, in their order, and the number of dropped rows for each reason.
@@ -79,7 +85,7 @@ def keep_interactions(
     if config.drop:
         rows, dropped = drop_rows(rows, config.drop, origin)
     if config.where is not None:
-        rows, without = keep_where(rows, config.where, origin)
+        rows, without = keep_where(rows, config.where, origin, facts=facts)
         dropped["where"] = dropped.get("where", 0) + without
     return rows, dropped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _KINDS = {
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _DATASET_MANIFEST = "manifest.json"
+_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,21 @@ class SourceFile:
         """
         with pa.input_stream(str(self.path), compression=self.compression) as stream:
             return bytes(stream.read())
+
+    def unpacked(self, path: Path) -> SourceFile:
+        """Return the file without compression; the content of a compressed one goes to the path.
+
+        Raises:
+            OSError: it cannot be read or decompressed.
+        """
+        if self.compression is None:
+            return self
+        with (
+            pa.input_stream(str(self.path), compression=self.compression) as stream,
+            path.open("wb") as plain,
+        ):
+            shutil.copyfileobj(stream, plain, _BLOCK)
+        return SourceFile(path, self.kind)
 
 
 def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:

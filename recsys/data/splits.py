@@ -6,7 +6,7 @@ validation ``[cut 0, cut 1)`` and test ``[cut 1, cut 2)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,12 @@ from recsys.config import (
     UserHoldout,
     time_value,
 )
+from recsys.data.user_blocks import user_blocks
 from recsys.errors import InputError
+
+_BLOCK = 1 << 20
+"""Interactions that are read at a time."""
+_SPANS = 1 << 16
 
 
 def cut_points(
@@ -44,9 +49,10 @@ def cut_points(
         case LeaveLastOut():
             return leave_last_out(lengths, split.targets)
         case LeaveLastBasketOut():
-            return leave_last_basket_out(timestamps, offsets)
+            return _by_blocks(leave_last_basket_out, timestamps, offsets)
         case GlobalTime():
-            return global_time(timestamps, offsets, _cut_times(split, timestamps))
+            cuts = _cut_times(split, timestamps)
+            return _by_blocks(lambda t, ends: global_time(t, ends, cuts), timestamps, offsets)
         case UserHoldout():
             fractions = split.valid_fraction, split.test_fraction
             return user_holdout(lengths, *fractions, np.random.default_rng(split.seed))
@@ -54,6 +60,17 @@ def cut_points(
         "data.split: a backtest has one dataset per fold and cannot be prepared as one: see "
         "recsys backtest"
     )
+
+
+def _by_blocks(
+    cut: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]],
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """Cut blocks of users, so that times may be mapped from a file that is larger than memory."""
+    blocks = (offsets[low : high + 1] for low, high in user_blocks(offsets, _BLOCK))
+    cuts = (cut(np.asarray(timestamps[ends[0] : ends[-1]]), ends - ends[0]) for ends in blocks)
+    return np.concatenate([*cuts])
 
 
 def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.int32]:
@@ -151,24 +168,57 @@ def cut_time(times: NDArray[np.int64], rows: int) -> int:
 
 def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the times at which validation and test begin."""
-    times = np.sort(timestamps)
+    rows = len(timestamps)
     if split.test_from is not None:
         test = time_value(split.test_from)
     else:
-        test = cut_time(times, max(1, round(split.test_fraction * len(times))))
-    held_out = len(times) - int(np.searchsorted(times, test))
+        test = kth_latest(timestamps, max(1, round(split.test_fraction * rows)))
+    blocks = [timestamps[low : low + _BLOCK] for low in range(0, rows, _BLOCK)]
+    held_out = sum(int(np.count_nonzero(block >= test)) for block in blocks)
     if split.valid_from is not None:
         valid = time_value(split.valid_from)
     else:
-        rows = held_out + max(1, round(split.valid_fraction * len(times)))
-        valid = cut_time(times, min(rows, len(times)))
-    if held_out == 0 or not times[0] < valid <= test:
+        later = held_out + max(1, round(split.valid_fraction * rows))
+        valid = kth_latest(timestamps, min(later, rows))
+    first, last = min(int(block.min()) for block in blocks), kth_latest(timestamps, 1)
+    if held_out == 0 or not first < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "
-            f"leaves no training or no test interactions: times run from {times[0]} to "
-            f"{times[-1]}"
+            f"leaves no training or no test interactions: times run from {first} to {last}"
         )
     return valid, test
+
+
+def kth_latest(times: NDArray[np.int64], k: int) -> int:
+    """Return the k-th latest time, 1 for the latest, in a few passes and without sorting them all.
+
+    Each pass counts the times in 65,536 equal spans, and the next one divides the span that has the
+    time: two passes for a year of seconds, four for any 64-bit numbers.
+
+    Args:
+        times: shape [N], in any order.
+        k: 1 to N.
+
+    >>> [kth_latest(np.array([4, 9, 1, 4]), k) for k in (1, 2, 3, 4)]
+    [9, 4, 4, 1]
+    """
+    blocks = [times[low : low + _BLOCK] for low in range(0, len(times), _BLOCK)]
+    low, high = min(int(b.min()) for b in blocks), max(int(b.max()) for b in blocks)
+    while low < high:
+        width = -(-(high - low + 1) // _SPANS)
+        counts = np.zeros(_SPANS, dtype=np.int64)
+        for block in blocks:
+            inside = np.asarray(block[(block >= low) & (block <= high)])
+            # Differences of 64-bit numbers may need 64 bits without a sign.
+            after = inside.astype(np.uint64) - np.uint64(low % 2**64)
+            spans = (after // np.uint64(width)).astype(np.int64)
+            counts += np.bincount(spans, minlength=_SPANS)
+        from_end = np.cumsum(counts[::-1])
+        span = int(np.searchsorted(from_end, k))
+        k -= int(from_end[span - 1]) if span else 0
+        low = low + (_SPANS - 1 - span) * width
+        high = min(high, low + width - 1)
+    return low
 
 
 def user_holdout(

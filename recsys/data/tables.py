@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import narwhals as nw
 import polars as pl
@@ -16,7 +17,15 @@ from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
 from recsys.data.source_files import SourceFile, find_files
-from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text, typed
+from recsys.data.text_tables import (
+    NO_HEADER_HINT,
+    ONE_COLUMN_HINT,
+    TextTable,
+    integer_columns,
+    open_text,
+    typed,
+    typed_part,
+)
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
@@ -54,8 +63,41 @@ class OpenTable:
         """
         chosen = self.frame.select(self._present(columns))
         chosen = chosen if rows is None else chosen.head(rows)
-        try:
+        with self._errors():
             table = chosen.collect("polars").to_polars()
+        return typed(table) if self.texts else table
+
+    def count(self) -> int:
+        """Return the number of rows, blank ones included.
+
+        Raises:
+            InputError: the table is broken.
+        """
+        with self._errors():
+            return int(self.frame.select(nw.len()).collect("polars").item())
+
+    def parts(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+        """Yield what `read` returns in parts of so many rows, one in memory at a time.
+
+        Raises:
+            InputError: as `read`.
+        """
+        chosen = self.frame.select(self._present(columns))
+        with self._errors():
+            polars = chosen.implementation.is_polars()
+            native = chosen.to_native() if polars else chosen.collect("polars").to_native()
+            lazy: pl.LazyFrame = native.lazy()
+            integer = integer_columns(lazy) if self.texts else []
+            for part in lazy.collect_batches(chunk_size=rows, maintain_order=True):
+                yield typed_part(part, integer) if self.texts else part
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Make one line of what can go wrong when rows are read."""
+        try:
+            yield
+        except InputError:
+            raise
         except (*_UNREADABLE, NarwhalsError, TypeError, ValueError) as error:
             for text in self.texts:
                 _refuse_broken(text, error)
@@ -63,7 +105,16 @@ class OpenTable:
             raise InputError(
                 f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
             ) from error
-        return typed(table) if self.texts else table
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Yield all rows of a table of files, so many at a time, in order; text is not typed.
+
+        Raises:
+            InputError: the table is broken.
+        """
+        lazy = cast("pl.LazyFrame", self.frame.to_native())
+        with self._errors():
+            yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
 
     def _present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all if none are given."""
@@ -95,13 +146,16 @@ def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "
     return open_table(source, origin).read(columns)
 
 
-def open_table(source: TableSource, origin: str = "", *, header: bool = True) -> OpenTable:
+def open_table(
+    source: TableSource, origin: str = "", *, header: bool = True, unpacked: Path | None = None
+) -> OpenTable:
     """Find the columns of a table.
 
     Args:
         source: a file, a folder, a pattern or a frame.
         origin: its name in messages; its path, or "the frame", if not given.
         header: whether the first line of a text file names the columns; if not, they are 1, 2, ….
+        unpacked: the folder for the content of compressed files; if None, it is held in memory.
 
     Raises:
         InputError: there is no such file, or its format is unknown or broken.
@@ -110,14 +164,16 @@ def open_table(source: TableSource, origin: str = "", *, header: bool = True) ->
         return _open_frame(source, origin or "the frame")
     origin = origin or str(source)
     files = find_files(source)
-    kind = files[0].kind
+    kind, given = files[0].kind, [str(file.path) for file in files]
     if len(files) == 1 and files[0].path.stat().st_size == 0:
         raise InputError(f"{origin}: the file is empty")
     try:
+        if unpacked is not None:
+            files = tuple(file.unpacked(unpacked / str(n)) for n, file in enumerate(files))
         if kind in ("Parquet", "JSON lines"):
             lazy = _scan(files, hive=not Path(source).is_file())
             return OpenTable(nw.from_native(lazy), tuple(lazy.collect_schema()), origin, kind)
-        names = [origin if len(files) == 1 else str(file.path) for file in files]
+        names = [origin if len(files) == 1 else name for name in given]
         texts = [open_text(file, header, name) for file, name in zip(files, names, strict=True)]
     except _UNREADABLE as error:
         raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error

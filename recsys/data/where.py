@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import polars as pl
 
-from recsys.data.log_columns import dates_in, numbers_in
+from recsys.data.log_columns import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.missing import without_missing_words
 from recsys.errors import InputError, did_you_mean
 
@@ -47,7 +47,11 @@ def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
 
 
 def keep_where(
-    table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
+    table: pl.DataFrame,
+    where: str,
+    origin: str,
+    names: Sequence[str] = (),
+    facts: Mapping[str, TextFacts] | None = None,
 ) -> tuple[pl.DataFrame, int]:
     """Keep the rows for which a condition holds, and count the others.
 
@@ -62,6 +66,7 @@ def keep_where(
         where: the condition.
         origin: the name of the table in messages.
         names: the names of all columns, in messages; those of the table if empty.
+        facts: those of the text columns, if the table is a part of the log.
 
     Raises:
         InputError: the condition is no SQL, names an unknown column, compares text with numbers, or
@@ -74,7 +79,7 @@ def keep_where(
     expression = _parsed(where, names or table.columns, origin)
     used = list(dict.fromkeys(expression.meta.root_names()))
     try:
-        holds = _evaluated(table, expression, used)
+        holds = _evaluated(table, expression, used, facts or {})
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         hint = "; a date is written as date '2024-01-31'"
         dated = any(table[name].dtype.is_temporal() for name in used)
@@ -86,11 +91,16 @@ def keep_where(
     return kept, len(table) - len(kept)
 
 
-def holds_nowhere(table: pl.DataFrame, where: str, origin: str) -> InputError:
-    """Return the error that a condition holds for no row of a table, with values of its columns."""
+def holds_nowhere(
+    table: pl.DataFrame, where: str, origin: str, rows: int | None = None
+) -> InputError:
+    """Return the error that a condition holds for no row of a table, with values of its columns.
+
+    ``rows`` counts those of a log that has more than the table.
+    """
     used = where_columns(where, table.columns, origin)
     return InputError(
-        f"{_named(where)}: holds for none of the {len(table):,} rows of {origin} "
+        f"{_named(where)}: holds for none of the {rows or len(table):,} rows of {origin} "
         f"({_kinds(table, used)})"
     )
 
@@ -154,7 +164,12 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
     return expression
 
 
-def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) -> pl.Series:
+def _evaluated(
+    table: pl.DataFrame,
+    expression: pl.Expr,
+    used: Sequence[str],
+    facts: Mapping[str, TextFacts],
+) -> pl.Series:
     """Evaluate a condition; columns of text that holds numbers are numbers if that is possible.
 
     Columns of text that holds dates are dates if they are compared with dates.
@@ -162,7 +177,7 @@ def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) ->
     Raises:
         PolarsError: it compares text with numbers in any case.
     """
-    choices = [_as_numbers_or_text(table[name]) for name in used]
+    choices = [_as_numbers_or_text(table[name], facts.get(name)) for name in used]
     for columns in product(*choices):
         try:
             return table.with_columns(columns).select(expression).to_series()
@@ -171,16 +186,21 @@ def _evaluated(table: pl.DataFrame, expression: pl.Expr, used: Sequence[str]) ->
     raise refused
 
 
-def _as_numbers_or_text(values: pl.Series) -> list[pl.Series]:
+def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None) -> list[pl.Series]:
     """Return a column as it is, as numbers before that and as dates after it, if it holds them."""
     if values.dtype != pl.String:
         return [values]
     text = without_missing_words(values)
-    numbers = numbers_in(text)
-    if numbers.null_count() == text.null_count():
-        return [numbers, values]
-    dates = dates_in(text)
-    return [values, dates] if dates.null_count() == text.null_count() else [values]
+    facts = facts or text_facts(text)
+    if facts.unread_numbers == facts.missing:
+        return [numbers_in(text, facts), values]
+    return [values, dates_in(text)] if facts.not_dates == facts.missing else [values]
+
+
+def reads_rows_alone(where: str, names: Sequence[str], origin: str) -> bool:
+    """Return whether a condition reads each row alone: it has no sum, average or window."""
+    tree = _parsed(where, names, origin).meta.serialize(format="json")
+    return not re.search(r'"(?:Agg|Over|Window|Rolling|Len|Slice|SortBy)"', tree)
 
 
 def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:

@@ -56,12 +56,23 @@ class ModelScorer:
         model: scores the catalogue.
         max_sequence_length: the number of latest items of a history that it reads.
         head: scores in place of the model's own head, from that head's representations.
+        trained: the weights and the device of the model stay as they are while this scorer is used:
+            the catalogue is represented once, not in each call.
     """
 
-    def __init__(self, model: Model, max_sequence_length: int, head: Head | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        max_sequence_length: int,
+        head: Head | None = None,
+        *,
+        trained: bool = False,
+    ) -> None:
         self._model = model
         self._head = model.head if head is None else head
         self._max_sequence_length = max_sequence_length
+        self._trained = trained
+        self._kept: CandidateRepresentation | None = None
 
     @property
     def _step(self) -> _Step:
@@ -98,7 +109,7 @@ class ModelScorer:
         with evaluating(self._model):
             catalogue: CandidateRepresentation = ()
             if candidates is None:
-                catalogue = self._head.represent_candidates(self._model.items.table())
+                catalogue = self._catalogue()
             for rows in batches_of_similar_length(lengths, self._step.tokens, most_rows):
                 batch, indices = recent.take(rows), torch.from_numpy(rows).to(device)
                 if candidates is None:
@@ -108,6 +119,15 @@ class ModelScorer:
                 else:
                     scores[indices] = self._candidate_scores(batch, candidates[rows])
         return scores
+
+    def _catalogue(self) -> CandidateRepresentation:
+        """The representation of PAD and all items."""
+        if self._kept is not None:
+            return self._kept
+        catalogue = self._head.represent_candidates(self._model.items.table())
+        if self._trained:
+            self._kept = catalogue
+        return catalogue
 
     def _catalogue_scores(
         self, histories: Histories, catalogue: CandidateRepresentation
@@ -167,12 +187,14 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
 def evaluating(model: Model) -> Iterator[None]:
     """Put the model into evaluation mode and full precision; then restore its mode."""
     training = model.training
-    model.eval()
+    if training:  # else there is no need to visit all modules, twice
+        model.eval()
     try:
         with torch.autocast(model.items.weight.device.type, enabled=False):
             yield
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 def batches_of_similar_length(

@@ -291,6 +291,6 @@ def model_scorer(
     count_ensemble: CountEnsemble | None = None,
     head: Head | None = None,
 ) -> Scorer:
-    """Return the scorer of a model, with another head or a count ensemble if given."""
-    scorer = ModelScorer(model, experiment.model.max_sequence_length, head)
+    """Return the scorer of a trained model, with another head or a count ensemble if given."""
+    scorer = ModelScorer(model, experiment.model.max_sequence_length, head, trained=True)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)

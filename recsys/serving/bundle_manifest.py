@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from recsys.config import Section
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import TrainedOn
@@ -46,3 +48,5 @@ class BundleManifest(FolderManifest):
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log; None
     if unknown."""
+    temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What scores are divided by for calibrated probabilities; None if none was fitted."""

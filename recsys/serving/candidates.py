@@ -124,11 +124,22 @@ def allowed_items(
         return None
     allowed = np.full(len(catalogue) + 1, allow is None)
     if allow is not None:
-        items = RawCandidates.read(allow, columns).items
+        items = _only_items(allow, columns)
         tokens, place = catalogue.encode(items), "catalogue"
         report_unknown(tokens, items, catalogue, "allowed item", place, strict=False)
         allowed[tokens] = True
     if deny is not None:
-        allowed[catalogue.encode(RawCandidates.read(deny, columns).items)] = False
+        allowed[catalogue.encode(_only_items(deny, columns))] = False
     allowed[PAD] = False
     return allowed
+
+
+def _only_items(source: Candidates, columns: Columns) -> pl.Series:
+    """Return the items of candidates; a table may have any other columns."""
+    frame: object = nw.from_native(source, pass_through=True, allow_series=True)
+    if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(source, str | os.PathLike):
+        origin = str(source) if isinstance(source, str | os.PathLike) else "the items"
+        table = read_table(cast("TableSource", source), origin=origin)
+        name = columns.item_id if columns.item_id in table.columns else "item_id"
+        return _ids(read_table(table, [name], origin), name, origin)
+    return RawCandidates.read(source, columns).items

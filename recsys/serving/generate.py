@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,7 +15,23 @@ from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Strategy
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.ids import known_tokens
 from recsys.serving.inputs import UserHistories
+
+
+def generated_items(
+    bundle: ModelBundle, candidates: Sequence[Any] | None
+) -> NDArray[np.int32] | None:
+    """Return the tokens of the items that may be generated; None if all may.
+
+    Raises:
+        InputError: there is no candidate, or one is not in the catalogue.
+    """
+    if candidates is None:
+        return None
+    if not len(candidates):
+        raise InputError("candidates: name at least one item")
+    return known_tokens(candidates, bundle.vocabulary, "candidate item", "catalogue")
 
 
 def generate(

@@ -22,7 +22,7 @@ from recsys.data.row_rules import (
     select_interactions,
 )
 from recsys.data.sessions import user_of_session
-from recsys.data.tables import TableSource, open_table
+from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.errors import InputError
 from recsys.serving.ids import id_series
 
@@ -124,6 +124,25 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     return RawLog(origin, users, rows.cast({"user_id": users.dtype}), all_rows)
 
 
+def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
+    """Find the columns of a log that may lack a header as the training log did.
+
+    Raises:
+        InputError: it is no frame, or the file cannot be read.
+    """
+    try:
+        opened = open_table(source, origin)
+        if not data.header and not {*Columns().model_dump().values()} <= {*opened.names, None}:
+            opened = open_table(source, origin, header=False)
+    except InputError as error:
+        if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
+            raise
+        raise InputError(
+            f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
+        ) from error
+    return opened
+
+
 def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
     """Name users again in rows of sessions, USER#n, and put the rows in the order of users.
 
@@ -152,16 +171,7 @@ def _read_columns(
     Raises:
         InputError: it is no frame, or a column is missing.
     """
-    try:
-        opened = open_table(source, origin)
-        if not data.header and not {*Columns().model_dump().values()} <= {*opened.names, None}:
-            opened = open_table(source, origin, header=False)
-    except InputError as error:
-        if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
-            raise
-        raise InputError(
-            f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
-        ) from error
+    opened = open_raw_log(source, data, origin)
     names = opened.names
     trained = data.columns or Columns()
     standard = Columns(position=trained.position)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import polars as pl
 
 from recsys.config import Columns
-from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, frame_like
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen, top_k
+from recsys.inference.ranking import Seen
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.candidates import Candidates, RawCandidates, allowed_items
+from recsys.serving.calibration import with_probabilities
+from recsys.serving.candidates import Candidates, RawCandidates
+from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
-from recsys.serving.fallback import answer_table, scorer_of, seen_policy
-from recsys.serving.generate import generate
-from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.fallback import seen_policy
+from recsys.serving.generate import generate, generated_items
+from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
+from recsys.serving.item_choice import chosen_diversity, chosen_items
 from recsys.serving.new_items import with_new_items
 from recsys.serving.pairs import UserItemPairs
-from recsys.serving.similar import item_embeddings, similar_items
+from recsys.serving.recommend import recommend
+from recsys.serving.score import score
+from recsys.serving.similar import similar_items
 
 Frame = Any
 """A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
@@ -97,7 +100,7 @@ class Recommender:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
         return UserHistories.from_dataset(users, self._encoded_dataset, self.bundle.vocabulary)
 
-    def recommend(
+    def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
         histories: RawHistories | UserHistories | None = None,
         *,
@@ -108,6 +111,10 @@ class Recommender:
         retrieve: int | None = None,
         allow: Candidates | None = None,
         deny: Candidates | None = None,
+        where: str | None = None,
+        diversity: float | None = None,
+        at_most: Mapping[str, int] | None = None,
+        probabilities: bool = False,
     ) -> Frame:
         """Recommend the k best items to each user.
 
@@ -115,37 +122,37 @@ class Recommender:
             histories: see `read_histories`.
             users: see `read_histories`.
             k: items per user; fewer if filtering leaves fewer.
-            seen: "filter" recommends no item of the history, "allow" any item; as in training if
-                None.
+            seen: "filter" recommends no item of the history, "allow" any; as in training if None.
             at: the request time; only models with ``times=request`` need it, others ignore it.
             retrieve: how many items per user target attention ranks, the best by the dot product
                 (plus the count ensemble, if any): faster for a large catalogue, but good items
                 outside them are missed. All items if None.
             allow: ids of the only items to recommend; a warning counts unknown ones. If None, all.
             deny: ids of items that are not recommended.
+            where: a condition in SQL over the columns of the item table that recommended items
+                meet, ``"category == 'boots' and price < 80"``: see `keep_where`.
+            diversity: the weight of dissimilarity, 0 to 1: see `Diversity`.
+            at_most: how many items of a list may have the same value in a column of the item
+                table, ``{"category": 2}``.
+            probabilities: add the column probability: see `with_probabilities`.
 
         Returns:
             user_id, item_id, score, rank (from 1) and source, best item first. The source is
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; no item of ``allow`` is in
-                it; ``retrieve`` is below k,
-                or the model has no target attention; the model reads times and gets none; see
-                `read_histories`.
+            InputError: k is not between 1 and the size of the catalogue; no item is allowed; a
+                column is unknown; ``retrieve`` is below k, or the model has no target attention;
+                the model reads times and gets none; see `read_histories`.
         """
-        seen = seen_policy(self.bundle, seen)
-        allowed = allowed_items(allow, deny, self._columns, self.bundle.vocabulary)
-        if retrieve is not None and retrieve < k:
-            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
-        scorer = scorer_of(self.bundle, seen, retrieve, allowed)
+        allowed = chosen_items(self.bundle, allow, deny, where)
+        diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
-        tokens, scores = top_k(scorer, queries.histories, k, seen)
-        rows, columns = np.nonzero(tokens != PAD)
-        items = self.bundle.vocabulary.decode(tokens[rows, columns])
-        answer = answer_table(queries, rows, items, scores[rows, columns])
-        rank = pl.Series("rank", columns + 1, dtype=pl.Int32)
-        return frame_like(answer.insert_column(3, rank), histories)
+        answer = recommend(
+            self.bundle, queries, k, seen, retrieve=retrieve, allowed=allowed, diversity=diverse
+        )
+        answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
+        return frame_like(answer, histories)
 
     def score(
         self,
@@ -155,6 +162,7 @@ class Recommender:
         users: Iterable[Any] | None = None,
         at: RequestTime | None = None,
         strict: bool = False,
+        probabilities: bool = False,
     ) -> Frame:
         """Score candidate items; no other item is scored.
 
@@ -168,6 +176,7 @@ class Recommender:
             at: see `recommend`.
             strict: refuse a candidate that is not in the catalogue, or whose user is not among the
                 histories. Else it is left out, and a warning counts and names such candidates.
+            probabilities: see `recommend`.
 
         Returns:
             user_id, item_id, score and source as in `recommend`, in the order of the candidates.
@@ -176,18 +185,13 @@ class Recommender:
             InputError: no candidate is known, or with ``strict`` one is not; the model reads times
                 and gets none; see `read_histories`.
         """
-        raw = RawCandidates.read(candidates, self._columns)
+        raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
             users = None if raw.users is None else users_of(raw.users, self.dataset)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        scorer = scorer_of(self.bundle)
-        scores = np.empty(len(pairs.items), dtype=np.float32)
-        for batch in pairs.batches():
-            found = scorer.score(queries.histories.take(batch.users), batch.candidates)
-            scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
-        items = self.bundle.vocabulary.decode(pairs.items)
-        answer = answer_table(queries, pairs.users, items, scores)
+        answer = score(self.bundle, queries, pairs)
+        answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories, candidates)
 
     def generate(
@@ -216,21 +220,11 @@ class Recommender:
             InputError: the model has no decoder or cannot generate so many; a candidate is not in
                 the catalogue; see `read_histories`.
         """
-        seen = seen_policy(self.bundle, seen)
-        tokens = None
-        if candidates is not None:
-            if not len(candidates):
-                raise InputError("candidates: name at least one item")
-            tokens = known_tokens(candidates, self.bundle.vocabulary, "candidate item", "catalogue")
+        tokens = generated_items(self.bundle, candidates)
         queries = self.read_histories(histories, users)
+        policy, how = seen_policy(self.bundle, seen), strategy or Greedy()
         answer = generate(
-            self.bundle,
-            queries,
-            n,
-            strategy or Greedy(),
-            seen=seen,
-            candidates=tokens,
-            repeats=repeats,
+            self.bundle, queries, n, how, seen=policy, candidates=tokens, repeats=repeats
         )
         return frame_like(answer, histories)
 
@@ -238,9 +232,22 @@ class Recommender:
         """Find the items with the most similar embeddings: see `similar_items`."""
         return similar_items(self.bundle, item, k)
 
-    def item_embeddings(self) -> pl.DataFrame:
-        """Return item_id and embedding, an array of D float32: see `item_embeddings`."""
-        return item_embeddings(self.bundle)
+    def embeddings(
+        self,
+        of: Literal["items"] | RawHistories | UserHistories = "items",
+        *,
+        at: RequestTime | None = None,
+    ) -> pl.DataFrame:
+        """Return ids and embedding, an array of float32, of all items or of histories.
+
+        Args:
+            of: "items" (see `item_embeddings`), or histories (see `history_embeddings`).
+            at: see `recommend`.
+        """
+        if isinstance(of, str) and of == "items":
+            return item_embeddings(self.bundle)
+        queries = self.read_histories(of).with_request_time(self.bundle.times, at)
+        return history_embeddings(self.bundle, queries)
 
     def explain(
         self,
@@ -286,11 +293,6 @@ class Recommender:
     def report(self) -> Path:
         """Return the page that `recsys.fit` wrote: see `ModelBundle.report`."""
         return self.bundle.report
-
-    @property
-    def _columns(self) -> Columns:
-        """The names of the columns of the training log."""
-        return self.bundle.experiment.data.columns or Columns()
 
     @cached_property
     def _encoded_dataset(self) -> PreparedDataset | None:

@@ -1,4 +1,4 @@
-"""Item embeddings, and the items whose embeddings are most similar."""
+"""The items whose embeddings are most similar."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ from torch.nn.functional import normalize
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import known_tokens
-
-
-@torch.inference_mode()
-def item_embeddings(bundle: ModelBundle) -> pl.DataFrame:
-    """Return item_id and embedding, an array of D float32, of the I items of a model.
-
-    Features of the items are part of the embeddings.
-
-    Raises:
-        InputError: the bundle holds a baseline, which has no embeddings.
-    """
-    table = bundle.model.items.table()[1:].float().cpu().numpy()
-    array = pl.Series("embedding", table, dtype=pl.Array(pl.Float32, table.shape[1]))
-    return bundle.item_table.select("item_id").with_columns(array)
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -17,7 +18,9 @@ from recsys.config import (
     Split,
     UserHoldout,
 )
+from recsys.data import audited_rows
 from recsys.data.audit import Finding, audit
+from recsys.data.audited_rows import count_distinct
 from recsys.data.prepared import prepare
 
 BY_TIME = GlobalTime(valid_from=40, test_from=50)
@@ -177,3 +180,28 @@ def test_dropped_rows_are_named(tmp_path: Path) -> None:
     found = audited(clean_log(), tmp_path, drop=drop, columns=Columns())["dropped_rows"]
     assert (found.severity, found.count, found.share) == ("info", 5, 5 / 60)
     assert found.sentence.endswith("(too old: 5)")
+
+
+@pytest.mark.parametrize("split", [LeaveLastOut(targets=2), GlobalTime(targets="every")])
+def test_small_blocks_find_the_same(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"user_id": 30, "item_id": 3, "timestamp": 9}
+    log = pl.DataFrame({name: rng.integers(high, size=400) for name, high in columns.items()})
+    dataset = prepare(log, DataConfig(split=split), tmp_path / "out")
+    whole = audit(dataset)
+    found = {finding.name: finding.count for finding in whole}
+    assert found["repeat_targets"]
+    assert found["duplicates_across_cuts"] or split.kind == "global_time"
+    monkeypatch.setattr(audited_rows, "BLOCK", 7)
+    assert audit(dataset) == whole
+
+
+def test_many_distinct_values_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audited_rows, "EXACT", 100)
+    values = np.random.default_rng(0).permutation(np.repeat(np.arange(400_000), 2))
+    count, exact = count_distinct(values)
+    assert not exact
+    assert count == pytest.approx(400_000, rel=0.02)
+    assert count_distinct(values % 1_000) == (1_000, True)

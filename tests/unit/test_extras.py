@@ -87,11 +87,15 @@ def test_each_module_is_in_its_extra() -> None:
     assert project["name"] == DISTRIBUTION
     extras = {
         re.split(r"[<>=\[]", requirement)[0]: extra
-        for extra in ("train", "tune", "onnx", "spark")
+        for extra in ("serve", "train", "tune", "onnx", "spark")
         for requirement in project["optional-dependencies"][extra]
         if not requirement.startswith(DISTRIBUTION)
     }
-    modules = {"pytorch-lightning": "pytorch_lightning", "scikit-learn": "sklearn"}
+    modules = {
+        "prometheus-client": "prometheus_client",
+        "pytorch-lightning": "pytorch_lightning",
+        "scikit-learn": "sklearn",
+    }
     assert {modules.get(name, name): extra for name, extra in extras.items()} == EXTRA_OF
     core = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
     assert not core & set(extras)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
-from recsys.data.log import InteractionLog, filter_log, fingerprint, read_log
+from recsys.data.fingerprints import fingerprint
+from recsys.data.log import InteractionLog, filter_log, read_log
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
 ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]

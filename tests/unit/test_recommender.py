@@ -454,7 +454,7 @@ def test_only_allowed_items_are_recommended(recommender: Recommender, retrieve: 
 
 
 def test_similar_items_have_the_largest_cosine(recommender: Recommender) -> None:
-    table = recommender.item_embeddings()
+    table = recommender.embeddings("items")
     assert table["item_id"].to_list() == ITEMS
     weights = recommender.bundle.model.items.weight[1:].detach().numpy()
     np.testing.assert_array_equal(table["embedding"].to_numpy(), weights)

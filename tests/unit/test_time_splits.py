@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime, Split, UserHoldout, parse_experiment
 from recsys.data.prepared import Part, prepare
-from recsys.data.splits import cut_points, user_holdout
+from recsys.data.splits import cut_points, kth_latest, user_holdout
 from recsys.data.targets import find_targets
 from recsys.errors import InputError
 
@@ -262,3 +262,11 @@ def test_held_out_users_are_asked_for_their_last_item_after_all_the_others(
         held_out = dataset.holdout(part)
         assert dataset.vocabulary.decode(held_out.targets).to_list() == [3]
         assert dataset.vocabulary.decode(held_out.histories.items).to_list() == [1, 2]
+
+
+@pytest.mark.parametrize("high", [3, 100_000, 2**40, 2**63 - 1])
+def test_the_kth_latest_of_any_times(high: int) -> None:
+    times = np.random.default_rng(0).integers(-high, high, size=500)
+    times[7] = -high
+    for k in (1, 2, 50, 499, 500):
+        assert kth_latest(times, k) == np.sort(times)[-k]

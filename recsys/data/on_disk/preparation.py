@@ -1,0 +1,120 @@
+"""How a log that is larger than memory becomes the arrays of a dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config import Columns, DataConfig
+from recsys.data.arrays import Contents
+from recsys.data.on_disk.arrays import write_parts
+from recsys.data.on_disk.filters import filter_sorted
+from recsys.data.on_disk.sorted_log import sort_log, split_sorted_sessions
+from recsys.data.on_disk.staging import stage_log
+from recsys.data.reading import columns_of, sum_counts
+from recsys.data.row_rules import rule_columns
+from recsys.data.source_files import find_files
+from recsys.data.sources import find_named_dataset
+from recsys.data.tables import TableSource, open_table
+from recsys.data.where import reads_rows_alone
+from recsys.progress import stage
+
+logger = logging.getLogger(__name__)
+
+ARRAYS = "arrays"
+"""The folder of the finished arrays, inside the one for intermediate files."""
+
+_BYTES_PER_VALUE = 64
+"""What a value of a log takes while all of it is prepared in memory: measured 50 to 70 bytes for
+ids of 7 to 9 letters and times."""
+_AT_ONCE = 4
+"""How many parts of a log may be in memory at once: those that polars reads ahead, and copies."""
+_COMPRESSION = 40
+"""What a byte of a compressed file takes in memory, if it was a tenth of a text."""
+
+
+@dataclass(frozen=True)
+class PreparedOnDisk:
+    """A log that was prepared on disk; see `recsys.data.manifest.Manifest`."""
+
+    origin: str
+    columns: Columns
+    fingerprint: str
+    dropped: dict[str, int]
+    contents: Contents
+
+
+def exceeds_memory(source: TableSource, config: DataConfig, memory: int) -> bool:
+    """Return whether a log would take more memory than allowed, if it was prepared at once.
+
+    Raises:
+        InputError: the source cannot be read.
+    """
+    if isinstance(source, str) and find_named_dataset(source) is not None:
+        return False
+    if isinstance(source, str | os.PathLike):
+        packed = [file.path for file in find_files(source) if file.compression is not None]
+        if size := sum(path.stat().st_size for path in packed):
+            return size * _COMPRESSION > memory
+    table = open_table(source, header=config.header)
+    return table.count() * _row_size(config, table.names, table.origin) > memory
+
+
+def prepare_on_disk(
+    source: TableSource,
+    config: DataConfig,
+    folder: Path,
+    memory: int,
+    items: pl.DataFrame | None = None,
+    users: pl.DataFrame | None = None,
+) -> PreparedOnDisk | None:
+    """Prepare a log within a bound of memory, to the bytes that it would have without one.
+
+    Besides the parts of the log, memory holds the ids of all users and items, and seven numbers
+    per user.
+
+    Args:
+        source: a file, a folder, a pattern or a frame.
+        config: how to read and prepare it.
+        folder: an empty folder beside the dataset for intermediate files and the arrays.
+        memory: bytes.
+        items: item_id and features, if there are any.
+        users: user_id and features, if there are any.
+
+    Returns:
+        None if ``where`` compares a row with others, such as an average: that needs all rows.
+
+    Raises:
+        InputError: the log or a table is invalid.
+    """
+    unpacked, staging, arrays = (folder / name for name in ("unpacked", "staged", ARRAYS))
+    for path in (unpacked, staging, arrays):
+        path.mkdir()
+    table = open_table(source, header=config.header, unpacked=unpacked)
+    if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
+        return None
+    found = columns_of(table, config.columns)
+    if found.guessed:
+        logger.info("%s: guessed the columns: %s", table.origin, found)
+    size = _row_size(config, table.names, table.origin)
+    part_rows = max(1, memory // (size * _AT_ONCE))
+    with stage(f"preparing {table.origin}", 4 * table.count()) as progress:
+        staged = stage_log(table, config, found.columns, staging, part_rows, progress)
+        log = sort_log(staged, folder, part_rows, progress)
+        fingerprint = log.fingerprint()
+        if config.session_gap is not None:
+            log = split_sorted_sessions(log, config.session_gap, folder / "sessions", part_rows)
+        filtered = filter_sorted(log, config, table.origin)
+        contents = write_parts(arrays, filtered, items, users, config, table.origin, progress)
+    dropped = sum_counts(staged.dropped, filtered.dropped)
+    return PreparedOnDisk(table.origin, found.columns, fingerprint, dropped, contents)
+
+
+def _row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:
+    """Return the bytes that a row takes in memory."""
+    columns = 3 + len(config.keep) + len(rule_columns(config, names, origin))
+    return columns * _BYTES_PER_VALUE

@@ -1,0 +1,179 @@
+"""A log is read part by part; its checked rows go to files, in the order of the source."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config import Columns, DataConfig
+from recsys.data.log import BLANK, KEPT, ROW
+from recsys.data.log_columns import (
+    RULES,
+    LogColumn,
+    TextFacts,
+    convert_kept,
+    has_whole_floats,
+    text_facts,
+)
+from recsys.data.missing import without_missing_words
+from recsys.data.reading import sum_counts
+from recsys.data.row_rules import keep_interactions, rule_columns
+from recsys.data.tables import OpenTable
+from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
+from recsys.errors import InputError
+from recsys.progress import Stage
+
+logger = logging.getLogger(__name__)
+
+_IDS = ("user_id", "item_id")
+_TIMES = ("timestamp", "position")
+_FEW_ROWS = 1_000
+
+
+@dataclass
+class StagedLog:
+    """The checked rows of a log, in files: row, user_id, item_id, times as read, kept columns."""
+
+    origin: str
+    columns: Columns
+    files: list[Path] = field(default_factory=list)
+    rows: int = 0
+    facts: dict[str, TextFacts] = field(default_factory=dict)
+    """What decides on the types of the text columns, by role."""
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The column of each role."""
+        return {role: name for role, name in self.columns.model_dump().items() if name is not None}
+
+    def checked(self, part: pl.DataFrame, role: str) -> pl.Series:
+        """Return the values of a role in a part of the staged rows, in their final type.
+
+        Raises:
+            InputError: a value breaks its column's rule.
+        """
+        name = f"{self.origin}: column {self.names[role]!r}"
+        return RULES[role](LogColumn(part[role], part["row"], name), self.facts.get(role))
+
+
+def stage_log(
+    table: OpenTable,
+    config: DataConfig,
+    columns: Columns,
+    folder: Path,
+    part_rows: int,
+    stage: Stage,
+) -> StagedLog:
+    """Write the rows that are interactions into files of a folder; see `read_source` for the rules.
+
+    Raises:
+        InputError: a rule or condition does not fit, or a value breaks its column's rule.
+    """
+    staged = StagedLog(table.origin, columns)
+    names = staged.names
+    for name in names.values():
+        if len(same := [role for role in names if names[role] == name]) > 1:
+            raise InputError(f"{table.origin}: column {name!r} cannot be both {' and '.join(same)}")
+    ruled = rule_columns(config, table.names, table.origin)
+    kinds = [] if config.where or config.drop else kind_columns(table.names)
+    wanted = [*names.values(), *config.keep, *ruled, *kinds]
+    tested = _facts_of_condition(table, config, wanted, part_rows)
+    read, blanks, dropped = 0, 0, dict[str, int]()
+    first: pl.DataFrame | None = None
+    counts = {name: pl.DataFrame() for name in kinds}
+    for part in table.parts(wanted, part_rows):
+        rows = part.with_row_index(ROW, offset=1 + read)
+        read += len(part)
+        filled = rows.filter(~pl.all_horizontal(pl.exclude(ROW).is_null()))
+        blanks += len(rows) - len(filled)
+        first = filled.head(_FEW_ROWS) if first is None or first.is_empty() else first
+        counts = {name: _add_counts(counts[name], filled[name]) for name in kinds}
+        kept, gone = keep_interactions(filled, config, columns, table.origin, tested)
+        dropped = sum_counts(dropped, gone)
+        _stage_part(staged, kept, config, folder)
+        stage.advance(len(part))
+    for name, found in counts.items():
+        if len(found) and (hint := purchases_hint(_expanded(found, name))):
+            logger.info("%s: %s", table.origin, hint)
+    if not staged.rows:
+        if config.where is not None and dropped["where"] and first is not None:
+            raise holds_nowhere(first, config.where, table.origin, read - blanks)
+        raise InputError(f"{table.origin}: no rows")
+    blank = {BLANK: blanks} if blanks else {}
+    staged.dropped = sum_counts(blank, dropped, staged.dropped)
+    return staged
+
+
+def _facts_of_condition(
+    table: OpenTable, config: DataConfig, wanted: list[str], part_rows: int
+) -> dict[str, TextFacts]:
+    """Return the facts of the text columns, if a condition may compare them with numbers."""
+    facts: dict[str, TextFacts] = {}
+    if config.where is None:
+        return facts
+    for part in table.parts(wanted, part_rows):
+        for column in part:
+            if column.dtype == pl.String:
+                found = text_facts(without_missing_words(column))
+                facts[column.name] = facts.get(column.name, TextFacts()) + found
+    return facts
+
+
+def _stage_part(staged: StagedLog, kept: pl.DataFrame, config: DataConfig, folder: Path) -> None:
+    """Check the ids of a part, and write its rows."""
+    part = kept.select(
+        pl.col(ROW).cast(pl.UInt64).alias("row"),
+        *(pl.col(name).alias(role) for role, name in staged.names.items()),
+        *(convert_kept(kept[name]).alias(KEPT + name) for name in config.keep),
+    )
+    filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
+    if len(part) > len(filled):
+        staged.dropped = sum_counts(staged.dropped, {BLANK: len(part) - len(filled)})
+    if filled.is_empty():
+        return
+    text = TextFacts(whole_floats=False)  # whether ids are whole floats is known at the end
+    for role in staged.names:
+        name = f"{staged.origin}: column {staged.names[role]!r}"
+        values = without_missing_words(filled[role])
+        if role in _IDS:
+            rule = LogColumn(filled[role], filled["row"], name)
+            filled = filled.with_columns(RULES[role](rule, text).alias(role))
+        if values.dtype == pl.String:
+            facts = _id_facts(values) if role in _IDS else text_facts(values)
+            staged.facts[role] = staged.facts.get(role, TextFacts()) + facts
+    path = folder / f"{len(staged.files):06}.arrow"
+    filled.write_ipc(path)
+    staged.files.append(path)
+    staged.rows += len(filled)
+
+
+def _id_facts(values: pl.Series) -> TextFacts:
+    return TextFacts(whole_floats=has_whole_floats(values))
+
+
+def _add_counts(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
+    """Add the counts of a column's values to those of earlier parts."""
+    found = (
+        values.to_frame().group_by(values.name, maintain_order=True).agg(pl.len().cast(pl.Int64))
+    )
+    if counts.is_empty():
+        return found
+    both = pl.concat([counts, found])
+    return both.group_by(values.name, maintain_order=True).agg(pl.col("len").sum())
+
+
+def _expanded(counts: pl.DataFrame, name: str) -> pl.Series:
+    """Return a column with such counts."""
+    return counts.select(pl.col(name).repeat_by("len").explode(empty_as_null=False)).to_series()
+
+
+def whole_ids(ids: pl.Series, facts: Mapping[str, TextFacts], role: str) -> pl.Series:
+    """Return ids that are all text such as ``12.0`` as integers, others as they are."""
+    if ids.dtype == pl.String and role in facts and facts[role].whole_floats:
+        return ids.cast(pl.Float64).cast(pl.Int64)
+    return ids

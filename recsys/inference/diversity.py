@@ -1,0 +1,137 @@
+"""Lists of best items that are not all alike: maximal marginal relevance, and caps on groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.data.histories import PAD, Histories
+from recsys.inference.ranking import Seen, top_k
+from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, user_batches
+
+_SMALLEST_POOL, _POOL_PER_ITEM, _GROWTH = 100, 10, 4
+UNGROUPED = -1
+"""The group of an item that no cap counts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cap:
+    """At most so many items of a group in each list."""
+
+    groups: NDArray[np.int64]
+    """Shape [I + 1]: the group of each item token, or `UNGROUPED`."""
+    most: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diversity:
+    """How lists are made diverse.
+
+    Lists are chosen item by item. The next item is the one of the pool, among those that the caps
+    leave, with the largest
+
+        (1 - weight) · relevance(i) - weight · max over the chosen items j of cos(e_i, e_j)
+
+    (maximal marginal relevance: Carbonell & Goldstein 1998). The relevance is the score, scaled to
+    0 to 1 between the lowest and the highest score of the user's pool; where both are equal it is
+    1. The first item is the best one. Of equal items the one with the higher score is chosen, then
+    the one with the smaller token.
+
+    The pool holds the 10 k best items, at least 100. Where caps leave fewer than k of them, it
+    grows fourfold until the list is full or the catalogue ends.
+    """
+
+    weight: float = 0.0
+    """0 (scores alone) to 1 (dissimilarity alone)."""
+    directions: NDArray[np.float32] | None = None
+    """Shape [I + 1, D]: the embeddings divided by their lengths; None if the weight is 0."""
+    caps: tuple[Cap, ...] = ()
+
+
+def diverse_top_k(
+    scorer: Scorer, histories: Histories, k: int, seen: Seen, diversity: Diversity
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Choose k diverse items for each user.
+
+    Returns:
+        Item tokens [B, k] in the order in which they were chosen, and their scores [B, k]. Where no
+        item is left, PAD with score -inf fills the end.
+
+    Raises:
+        InputError: k is not between 1 and the size of the catalogue.
+    """
+    items = np.full((len(histories), k), PAD, dtype=np.int32)
+    values = np.full((len(histories), k), -np.inf, dtype=np.float32)
+    pool = min(scorer.num_items, max(_SMALLEST_POOL, _POOL_PER_ITEM * k))
+    rows = np.arange(len(histories))
+    while len(rows):
+        short = np.zeros(len(rows), dtype=bool)
+        for users in user_batches(len(rows), pool):
+            tokens, scores = top_k(scorer, histories.take(rows[users]), max(k, pool), seen)
+            chosen, missing = _choose(tokens, scores, k, diversity)
+            items[rows[users]] = np.where(missing, PAD, np.take_along_axis(tokens, chosen, 1))
+            values[rows[users]] = np.where(missing, -np.inf, np.take_along_axis(scores, chosen, 1))
+            short[users] = missing.any(axis=1) & (tokens[:, -1] != PAD)
+        if pool == scorer.num_items:
+            break
+        rows, pool = rows[short], min(_GROWTH * pool, scorer.num_items)
+    return items, values
+
+
+def _choose(
+    tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Choose k places of each pool [B, N], best item first; and whether none was left [B, k]."""
+    chosen = np.zeros((len(tokens), k), dtype=np.int64)
+    missing = np.zeros((len(tokens), k), dtype=bool)
+    for users in _chunks(tokens, diversity):
+        chosen[users], missing[users] = _choose_together(tokens[users], scores[users], k, diversity)
+    return chosen, missing
+
+
+def _chunks(tokens: NDArray[np.int32], diversity: Diversity) -> Iterator[slice]:
+    """Yield the slices of users whose embeddings of the pool are held at once."""
+    dim = 1 if diversity.directions is None else diversity.directions.shape[1]
+    size = max(1, ELEMENTS_PER_BATCH // (tokens.shape[1] * dim))
+    for start in range(0, len(tokens), size):
+        yield slice(start, start + size)
+
+
+def _choose_together(
+    tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """See `_choose`."""
+    users, weight = np.arange(len(tokens)), diversity.weight
+    left = tokens != PAD
+    gain = (1 - weight) * _relevance(scores, left)
+    pool = None if diversity.directions is None else diversity.directions[tokens]
+    groups = [cap.groups[tokens] for cap in diversity.caps]
+    counts = [np.zeros(tokens.shape, dtype=np.int64) for _ in groups]
+    nearest = np.zeros(tokens.shape, dtype=np.float32)
+    chosen = np.zeros((len(tokens), k), dtype=np.int64)
+    missing = np.zeros((len(tokens), k), dtype=bool)
+    for place in range(k):
+        merit = np.where(left, gain - weight * nearest, -np.inf)
+        best = merit.argmax(axis=1)  # the first of equal ones
+        chosen[:, place], missing[:, place] = best, np.isneginf(merit[users, best])
+        left[users, best] = False
+        for number, (cap, group) in enumerate(zip(diversity.caps, groups, strict=True)):
+            own = group[users, best, None]
+            counts[number] += (group == own) & (own != UNGROUPED)
+            left &= counts[number] < cap.most
+        if pool is not None:
+            cosines = (pool @ pool[users, best, :, None])[..., 0]
+            nearest = np.maximum(nearest, cosines) if place else cosines
+    return chosen, missing
+
+
+def _relevance(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """The scores [B, N], scaled to 0 to 1 between the lowest and the highest that is known."""
+    low = np.where(known, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    high = np.where(known, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    scaled = np.ones_like(scores)
+    np.divide(scores - low, high - low, out=scaled, where=known & (high > low))
+    return scaled

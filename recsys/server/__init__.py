@@ -1,0 +1,1 @@
+"""Recommendations, scores and explanations over HTTP."""

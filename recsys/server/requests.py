@@ -1,0 +1,123 @@
+"""The bodies of requests: their fields, rules and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+_INT64 = 1 << 63
+_INTEGER = Annotated[StrictInt, Field(ge=-_INT64, lt=_INT64)]
+_TEXT = Annotated[StrictStr, Field(max_length=1_000)]
+
+Id = _INTEGER | _TEXT
+"""The id of an item or a user, as in the training log."""
+Time = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _TEXT
+"""A number on the scale of the training log, or a date in ISO 8601."""
+Cell = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictBool | _TEXT | None
+"""A value of a column of a log."""
+
+HISTORY = ["P0007", "P0012"]
+_BY_HISTORY: dict[str, Any] = {"history": HISTORY}
+_BY_ID: dict[str, Any] = {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]}
+
+
+class User(BaseModel):
+    """A user: by history, by rows of a log, or by id; with an id, the history is what is new."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    history: list[Id] | None = None
+    """Ids of items, oldest first; no rule of the dataset is applied to them. With a user's id: the
+    interactions that came after those of the dataset."""
+    times: list[Time] | None = None
+    """The time of each item of the history, which is sorted by it; for models that read times."""
+    log: list[dict[str, Cell]] | None = None
+    """Rows of the raw log of one user, with its columns but that of users: the rules of the
+    training data apply. For models that read features of interactions or users."""
+    user_id: Id | None = None
+    """The id of a user of the dataset that the server was given."""
+    at: Time | None = None
+    """The time of the request; only models with `times: request` read it."""
+
+
+class RecommendRequest(User):
+    """Which items are best for a user?"""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
+
+    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
+    """The number of items; fewer if filtering leaves fewer."""
+    seen: Literal["filter", "allow"] | None = None
+    """Whether items of the history are left out; by default as in training."""
+    allow: Annotated[list[Id], Field(min_length=1)] | None = None
+    """The only items to recommend."""
+    deny: list[Id] | None = None
+    """Items that are not recommended."""
+
+
+class ScoreRequest(User):
+    """How good are these items for a user?"""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [_BY_HISTORY | {"candidates": ["P0003", "P0005"]}]},
+    )
+
+    candidates: Annotated[list[Id], Field(min_length=1)]
+    """The items to score, and no others."""
+    strict: StrictBool = False
+    """Refuse an unknown candidate; else it is left out and named in the answer."""
+
+
+class SimilarRequest(BaseModel):
+    """Which items are most similar to this one?"""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={"examples": [{"item_id": "P0007", "k": 5}]},
+    )
+
+    item_id: Id
+    """An item of the catalogue."""
+    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
+    """The number of items."""
+
+
+class ExplainRequest(User):
+    """What did each purchase of a user add to the score of an item?"""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]})
+
+    item_id: Id
+    """An item of the catalogue."""
+
+
+def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the field of the first error of pydantic, and its rule; its value may be private.
+
+    A value of several types has an error for each of them, which become one.
+
+    >>> type_error = {"loc": ("body", "k", "int"), "msg": "Input should be a valid integer"}
+    >>> rule_broken([type_error, type_error | {"msg": "Input should be a valid string"}])
+    'k: input should be a valid integer or a valid string'
+    """
+    places = [_place(error["loc"]) for error in errors]
+    rules = [
+        str(error["msg"]).removeprefix("Input should be ")
+        for error, place in zip(errors, places, strict=True)
+        if place == places[0]
+    ]
+    should = "input should be " if str(errors[0]["msg"]).startswith("Input should be ") else ""
+    return f"{places[0]}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
+
+
+def _place(path: Sequence[str | int]) -> str:
+    """Return the path of a field, without the types that pydantic adds to it."""
+    fields = {name for kind in _KINDS for name in kind.model_fields}
+    parts = [str(part) for part in path if isinstance(part, int) or part in fields]
+    return ".".join(parts) or ".".join(str(part) for part in path[-1:])
+
+
+_KINDS = (RecommendRequest, ScoreRequest, SimilarRequest, ExplainRequest)

@@ -1,0 +1,215 @@
+"""The model that a server answers with: opened once, never changed, replaced as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.config import Columns
+from recsys.data.features.table import Features
+from recsys.data.histories import PAD, Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.inference.ranking import Seen, top_k
+from recsys.inference.scorer import Scorer
+from recsys.server.ids import ItemIds, find_id, shown
+from recsys.server.requests import Cell, Id, Time, User
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.fallback import scorer_of
+from recsys.serving.ids import request_time_value
+from recsys.serving.inputs import UserHistories
+
+_SOMEONE = pl.Series("user_id", ["user"])
+_INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A bundle, and the dataset in which users are looked up.
+
+    Everything that does not depend on the request is made once.
+    """
+
+    bundle: ModelBundle
+    dataset: PreparedDataset | None = None
+    """The dataset, with the features that the model reads."""
+    retrieve: int | None = None
+    """How many items per user target attention ranks; all if None."""
+
+    @classmethod
+    def load(cls, bundle: Path, data: Path | None, retrieve: int | None = None) -> ServedModel:
+        """Open the folders, and answer once, so that the first request is no slower than others.
+
+        Raises:
+            InputError: a folder cannot be opened, or the model cannot retrieve.
+        """
+        opened = ModelBundle.open(bundle)
+        dataset = None if data is None else opened.encoders.read(PreparedDataset.open(data))
+        model = cls(opened, dataset, retrieve)
+        if opened.times == "none" and not opened.encoders.reads_inputs:
+            someone = _known(np.array([1], dtype=np.int32), None).histories
+            top_k(model.scorer("allow"), someone, 1, "allow")
+            model.exact.score(someone, np.array([[1]], dtype=np.int32))
+        _ = model.items
+        return model
+
+    @cached_property
+    def items(self) -> ItemIds:
+        """The ids and tokens of the items."""
+        return ItemIds(self.bundle.vocabulary)
+
+    @cached_property
+    def _scorers(self) -> dict[Seen, Scorer]:
+        kinds: tuple[Seen, Seen] = ("filter", "allow")
+        return {seen: scorer_of(self.bundle, seen, self.retrieve) for seen in kinds}
+
+    def scorer(self, seen: Seen) -> Scorer:
+        """The scorer that recommends, with popularity for empty histories."""
+        return self._scorers[seen]
+
+    @cached_property
+    def exact(self) -> Scorer:
+        """The scorer of given candidates."""
+        return scorer_of(self.bundle)
+
+    def history(self, user: User) -> UserHistories:
+        """Read the history of the user of a request: of one user, B = 1.
+
+        Raises:
+            InputError: the fields contradict each other; the user is unknown; a time is no time, or
+                is missing; see `UserHistories.from_raw` for the rows of a log.
+        """
+        items, times = user.history or [], None
+        if user.times is not None:
+            if len(user.times) != len(items):
+                raise InputError(
+                    f"times: one for each of the {len(items)} items, not {len(user.times)}"
+                )
+            times = np.array([_time("times", time) for time in user.times], dtype=np.int64)
+        if user.log is not None:
+            if user.history is not None or user.user_id is not None:
+                raise InputError("log: give no history and no user_id with it")
+            found = self._of_log(user.log)
+        elif user.user_id is not None:
+            found = self._of_dataset(user.user_id, items, times)
+        elif user.history is not None:
+            gap = self.bundle.manifest.usual_gap if self.bundle.times == "past" else None
+            self._check_reads(items, timed=times is not None or gap is not None)
+            found = _known(self.items.tokens(items), times)
+            if times is None and gap is not None:  # as `ModelBundle.read_histories`
+                found = found.with_usual_times(gap)
+        else:
+            raise InputError("give the history, the log or the user_id of a user")
+        at = None if user.at is None else _time("at", user.at)
+        return found.with_request_time(self.bundle.times, at)
+
+    def _check_reads(self, items: list[Id], *, timed: bool) -> None:
+        """Refuse items without what the model reads of each interaction.
+
+        Raises:
+            InputError: the model reads features, or times and there are none.
+        """
+        encoders = self.bundle.encoders
+        if items and encoders.reads_inputs:
+            raise InputError(
+                f"history: the model reads {', '.join(encoders.input_columns)} too: give the "
+                "user's rows of the log, with these columns, as log"
+            )
+        if items and not timed and self.bundle.times != "none":
+            raise InputError("history: the model reads the times of interactions: give times")
+
+    def _of_log(self, rows: list[dict[str, Cell]]) -> UserHistories:
+        """The history of the rows of a raw log, by the rules of the training data."""
+        if not rows:
+            return _known(np.empty(0, dtype=np.int32), None)
+        trained = self.bundle.experiment.data.columns or Columns()
+        try:
+            log = pl.DataFrame(rows, infer_schema_length=None)
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            raise InputError("log: the values of a column are not of one kind") from error
+        user = trained.user_id if trained.item_id in log.columns else "user_id"
+        return self.bundle.read_histories(log.with_columns(pl.lit("user").alias(user)))
+
+    def _of_dataset(
+        self, user: Id, new_items: list[Id], new_times: NDArray[np.int64] | None
+    ) -> UserHistories:
+        """The full history of a user of the dataset, and the interactions that came after it."""
+        data = self.dataset
+        if data is None:
+            raise InputError(
+                "user_id: users are looked up in a prepared dataset, and the server has none: "
+                "recsys serve BUNDLE --data DATA"
+            )
+        row = find_id(data.user_ids, user)
+        if row is None:
+            raise InputError(f"user_id {shown(user)} is not in the dataset")
+        self._check_reads(new_items, timed=new_times is not None)
+        span = slice(int(data.offsets[row]), int(data.offsets[row + 1]))
+        tokens, times = self._ours[data.items[span]], np.asarray(data.timestamps[span])
+        if new_items:
+            tokens = np.concatenate([tokens, self.items.tokens(new_items)])
+            # Without times the new interactions are the newest, in their order.
+            return _known(tokens, None if new_times is None else np.append(times, new_times))
+        features, user_features = data.interaction_features, data.user_features
+        return _known(
+            tokens,
+            times,
+            None if features is None else features[span],
+            None if user_features is None else user_features[row : row + 1],
+        )
+
+    @cached_property
+    def _ours(self) -> NDArray[np.int32]:
+        """The model's token of each item token of the dataset."""
+        assert self.dataset is not None  # noqa: S101 - the caller checked
+        tokens = self.bundle.vocabulary.encode(self.dataset.vocabulary.ids)
+        return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+
+def _known(
+    tokens: NDArray[np.int32],
+    times: NDArray[np.int64] | None,
+    features: Features | None = None,
+    user_features: Features | None = None,
+) -> UserHistories:
+    """Return the history of one user without unknown items, sorted by time where times are known.
+
+    Args:
+        tokens: item tokens [N], PAD for unknown items.
+        times: their times [N].
+        features: the features of the interactions [N], if the model reads any.
+        user_features: those of the user [1].
+    """
+    if not len(tokens):  # a model that reads times has none to read
+        times = np.empty(0, dtype=np.int64)
+    order = np.arange(len(tokens)) if times is None else np.argsort(times, kind="stable")
+    positions = np.flatnonzero(tokens[order])
+    kept = order[positions]
+    histories = Histories(
+        tokens[kept],
+        np.array([0, len(kept)]),
+        None if times is None else times[kept],
+        interaction_features=None if features is None else features[kept],
+        user_features=user_features,
+    )
+    return UserHistories(_SOMEONE, histories, np.array([len(tokens) - len(kept)]), positions)
+
+
+def _time(place: str, given: Time) -> int:
+    """Return a time on the scale of a prepared log.
+
+    Raises:
+        InputError: it is no time, or out of range.
+    """
+    try:
+        value = request_time_value(given)
+    except InputError as error:
+        raise InputError(f"{place}: {shown(given)}: a number or an ISO 8601 date") from error
+    if not _INT64.min <= value <= _INT64.max:
+        raise InputError(f"{place}: {shown(given)} is out of range")
+    return value

@@ -1,0 +1,70 @@
+"""The settings of a server: what it serves, where, and how much it takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recsys.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a server takes; what exceeds it is refused in one line."""
+
+    history: int = 10_000
+    """Items of a history that one request gives (422)."""
+    candidates: int = 10_000
+    """Candidates, allowed or denied items, or items to return, of one request (422)."""
+    body_bytes: int = 1 << 20
+    """Size of a request's body (413)."""
+    body_seconds: float = 30.0
+    """Time until a body has arrived (408)."""
+    queue: int = 1024
+    """Requests that wait for the model (429)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server serves, and how."""
+
+    bundle: Path
+    """The folder of a trained model, or of the run that has it."""
+    data: Path | None = None
+    """The prepared dataset in which users are looked up by id."""
+    gather_ms: float = 4.0
+    """How long a batch waits at most for as many requests as the batch before it had."""
+    batch: int = 64
+    """The largest number of requests that are answered together."""
+    retrieve: int | None = None
+    """How many items per user target attention ranks (see `Recommender.recommend`); all if None."""
+    reload_seconds: float = 2.0
+    """How often the folders are looked at, to load them again once they were replaced."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key that requests must bring; no key if None."""
+    limits: Limits = Limits()
+
+
+def cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads_of(threads: int | None, available: int) -> int:
+    """Return the threads of torch; by default one core is left to HTTP, if there are several.
+
+    Raises:
+        InputError: more threads than cores: they would wait for each other.
+
+    >>> threads_of(None, available=8), threads_of(None, 1), threads_of(4, 8)
+    (7, 1, 4)
+    """
+    threads = max(1, available - 1) if threads is None else threads
+    if not 1 <= threads <= available:
+        raise InputError(
+            f"--threads {threads}: must be from 1 to {available}, the cores that there are"
+        )
+    return threads

@@ -1,0 +1,333 @@
+"""Answers over HTTP: those of Python, whoever else asks at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recsys.config import (
+    Columns,
+    DataConfig,
+    DotProduct,
+    DropRows,
+    EvaluationConfig,
+    Experiment,
+    HSTUConfig,
+)
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.model.build import build_model
+from recsys.server.settings import ServerSettings
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
+from tests.unit.running_server import Running, running
+
+ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
+HISTORIES = st.lists(st.sampled_from([*ITEMS, "unknown"]), max_size=6)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Iterator[Running]:
+    with running(ServerSettings(tiny_bundle.path, tiny_dataset.path)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
+    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
+
+
+def rows_of(answer: pl.DataFrame, *columns: str) -> list[dict[str, Any]]:
+    return answer.select(columns).to_dicts()
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Equal rows; numbers up to the rounding of another batch."""
+    assert [set(row) for row in found] == [set(row) for row in expected]
+    for one, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            assert one[name] == (
+                pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
+            )
+
+
+# --- REST = Python -------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=HISTORIES, k=st.integers(1, 5), seen=st.sampled_from(["filter", "allow", None]))
+def test_recommendations_are_those_of_python(
+    server: Running, recommender: Recommender, history: list[str], k: int, seen: Any
+) -> None:
+    found = server.get("/v1/recommend", {"history": history, "k": k, "seen": seen})
+    expected = recommender.recommend([history], k=k, seen=seen)
+    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+    assert [found["source"]] * len(expected) == expected["source"].to_list()
+    assert found["skipped"] == history.count("unknown")
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=HISTORIES, candidates=st.lists(st.sampled_from(ITEMS), min_size=1, max_size=8))
+def test_scores_are_those_of_python(
+    server: Running, recommender: Recommender, history: list[str], candidates: list[str]
+) -> None:
+    found = server.get("/v1/score", {"history": history, "candidates": [*candidates, "unknown"]})
+    expected = recommender.score([history], candidates)
+    assert_same(found["items"], rows_of(expected, "item_id", "score"))
+    assert found["unknown"] == ["unknown"]
+
+
+def test_only_allowed_items_are_recommended(server: Running, recommender: Recommender) -> None:
+    asked: dict[str, Any] = {"allow": ["hat", "socks", "unknown"], "deny": ["socks"]}
+    found = server.get("/v1/recommend", {"history": ["boots"], "k": 3, **asked})
+    expected = recommender.recommend([["boots"]], k=3, **asked)
+    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+    assert [row["item_id"] for row in found["items"]] == ["hat"]
+
+
+def test_users_are_known_by_id_and_go_on(server: Running, recommender: Recommender) -> None:
+    for user in recommender.dataset.user_ids if recommender.dataset else ():
+        found = server.get("/v1/recommend", {"user_id": user, "k": 5, "seen": "allow"})
+        expected = recommender.recommend(users=[user], k=5, seen="allow")
+        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+        new = ["socks", "hat"]
+        found = server.get(
+            "/v1/recommend", {"user_id": user, "history": new, "k": 5, "seen": "allow"}
+        )
+        known = [item for item in PURCHASES[user] if item != "scarf"]
+        expected = recommender.recommend([[*known, *new]], k=5, seen="allow")
+        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+
+
+def test_histories_are_sorted_by_their_times(server: Running, recommender: Recommender) -> None:
+    asked = {"history": ["hat", "socks", "boots"], "times": [30, "1970-01-01T00:00:10", 20.5]}
+    found = server.get("/v1/recommend", {**asked, "k": 5, "seen": "allow"})
+    expected = recommender.recommend([["socks", "boots", "hat"]], k=5, seen="allow")
+    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+
+
+def test_explanations_are_those_of_python(server: Running, recommender: Recommender) -> None:
+    history = ["gloves", "unknown", "boots", "hat"]
+    found = server.get("/v1/explain", {"history": history, "item_id": "socks"})
+    expected = recommender.explain(history, "socks")
+    assert_same(
+        found["purchases"], rows_of(expected, "position", "item_id", "contribution", "share")
+    )
+    score = recommender.score([history], ["socks"])["score"][0]
+    assert found["score"] == pytest.approx(score, abs=1e-5)
+    assert found["skipped"] == 1
+
+
+def test_similar_items_are_those_of_python(server: Running, recommender: Recommender) -> None:
+    found = server.get("/v1/similar", {"item_id": "hat", "k": 3})
+    expected = recommender.similar_items("hat", 3)
+    assert_same(found["items"], rows_of(expected, "item_id", "similarity", "rank"))
+
+
+def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> None:
+    log = pl.DataFrame(
+        {
+            "customer": ["a", "a", "b", "b", "b", "c", "c"] * 2,
+            "sku": ["x", "y", "y", "z", "x", "z", "y"] * 2,
+            "at": list(range(14)),
+            "event": (["buy"] * 7) + (["view"] * 7),
+        }
+    )
+    data = DataConfig(
+        columns=Columns(user_id="customer", item_id="sku", timestamp="at"),
+        drop=(DropRows(reason="views", column="event", matches="view"),),
+    )
+    dataset = prepare(log, data, tmp_path / "data")
+    experiment = Experiment(model=tiny_experiment(DotProduct()).model, data=data)
+    model = tiny_model(experiment, dataset.num_items)
+    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
+    mine = [
+        {"sku": "y", "at": 3, "event": "buy"},
+        {"sku": "z", "at": 2, "event": "view"},
+        {"sku": "x", "at": 1, "event": "buy"},
+    ]
+    with running(ServerSettings(bundle.path)) as server:
+        found = server.get("/v1/recommend", {"log": mine, "k": 3, "seen": "allow"})
+        frame = pl.DataFrame(mine).with_columns(customer=pl.lit("me"))
+        expected = Recommender(bundle).recommend(frame, k=3, seen="allow")
+        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+        same = Recommender(bundle).recommend([["x", "y"]], k=3, seen="allow")
+        assert_same(found["items"], rows_of(same, "item_id", "score", "rank"))
+        without = [{"sku": "y", "at": 3}]
+        status, answer = server.ask("/v1/recommend", {"log": without, "k": 3})
+        assert status == 422
+        assert "event" in answer["error"]
+
+
+@pytest.mark.parametrize("times", ["past", "request"])
+def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
+    rows = [(u, i, 10 * t) for u, items in PURCHASES.items() for t, i in enumerate(items)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    dataset = prepare(log, out=tmp_path / "data")
+    config = HSTUConfig(
+        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=3, times=times
+    )
+    torch.manual_seed(3)
+    known = EvaluationConfig(request_time="known")
+    experiment = Experiment(model=config, evaluation=known)
+    model = build_model(config, dataset.num_items)
+    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
+    mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
+    frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
+    at: dict[str, Any] = {"at": 100} if times == "request" else {}
+    with running(ServerSettings(bundle.path, dataset.path)) as server:
+        found = server.get("/v1/score", {**mine, **at, "candidates": ITEMS})
+        expected = Recommender(bundle).score(frame, ITEMS, **at)
+        assert_same(found["items"], rows_of(expected, "item_id", "score"))
+        found = server.get(
+            "/v1/score",
+            {"user_id": "ann", "history": ["hat"], "times": [90], **at, "candidates": ITEMS},
+        )
+        more = pl.concat([log, pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")])
+        expected = Recommender(bundle).score(more.filter(user_id="ann"), ITEMS, **at)
+        assert_same(found["items"], rows_of(expected, "item_id", "score"))
+        untimed = {"history": ["hat", "socks"], **at}
+        status, answer = server.ask("/v1/score", {**untimed, "user_id": "ann", "candidates": ITEMS})
+        assert (status, "give times" in answer["error"]) == (422, True)
+        status, answer = server.ask("/v1/score", {**untimed, "candidates": ITEMS})
+        if times == "past":  # it takes the usual time between two interactions
+            expected = Recommender(bundle).score([["hat", "socks"]], ITEMS)
+            assert_same(answer["items"], rows_of(expected, "item_id", "score"))
+        else:
+            assert (status, "give times" in answer["error"]) == (422, True)
+            status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
+            assert (status, answer["error"][:3]) == (422, "at:")
+
+
+def test_integer_ids_stay_integers(tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": [1, 1, 2, 2], "item_id": [5, 70, 70, 5], "timestamp": range(4)})
+    dataset = prepare(log, out=tmp_path / "data")
+    experiment = tiny_experiment(DotProduct())
+    model = tiny_model(experiment, dataset.num_items)
+    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
+    asked = {"k": 2, "seen": "allow"}
+    with running(ServerSettings(bundle.path, dataset.path)) as server:
+        one = server.get("/v1/recommend", {"history": [5, 1 << 62, "007"], **asked})
+        assert {row["item_id"] for row in one["items"]} == {5, 70}
+        assert one["skipped"] == 2
+        two = server.get("/v1/recommend", {"history": ["5"], **asked})
+        assert two["items"] == one["items"]
+        by_id = server.get("/v1/recommend", {"user_id": "1", **asked})
+        assert by_id == server.get("/v1/recommend", {"user_id": 1, **asked})
+
+
+# --- The open inference protocol -----------------------------------------------------------------
+
+
+def test_the_open_inference_protocol_recommends(server: Running, recommender: Recommender) -> None:
+    histories = [["hat", "boots"], ["socks"], []]
+    padded = [*histories[0], histories[1][0], "", "", ""]
+    asked = {
+        "id": "7",
+        "inputs": [
+            {"name": "history", "shape": [3, 2], "datatype": "BYTES", "data": padded},
+            {"name": "lengths", "shape": [3], "datatype": "INT64", "data": [2, 1, 0]},
+        ],
+        "parameters": {"k": 4},
+    }
+    answer = server.get("/v2/models/experiment/infer", asked)
+    assert (answer["model_name"], answer["id"]) == ("experiment", "7")
+    outputs = {tensor["name"]: tensor for tensor in answer["outputs"]}
+    assert outputs["item_id"]["shape"] == [3, 4]
+    items = np.array(outputs["item_id"]["data"]).reshape(3, 4)
+    scores = np.array(outputs["score"]["data"]).reshape(3, 4)
+    for row, history in enumerate(histories):
+        expected = recommender.recommend([history], k=4)
+        count = outputs["count"]["data"][row]
+        assert items[row, :count].tolist() == expected["item_id"].to_list()
+        assert scores[row, :count].tolist() == pytest.approx(expected["score"].to_list(), abs=1e-5)
+        assert set(items[row, count:]) <= {""}
+
+
+def test_the_open_inference_protocol_scores(server: Running, recommender: Recommender) -> None:
+    nested = [["hat", "boots"], ["socks", "hat"]]
+    candidates = [["socks", "hat", "boots"], ["hat", "gloves", "hat"]]
+    asked = {
+        "inputs": [
+            {"name": "history", "shape": [2, 2], "datatype": "BYTES", "data": nested},
+            {"name": "candidates", "shape": [2, 3], "datatype": "BYTES", "data": candidates},
+        ]
+    }
+    (scores,) = server.get("/v2/models/experiment/infer", asked)["outputs"]
+    expected = recommender.score(nested, candidates)
+    assert scores["shape"] == [2, 3]
+    assert scores["data"] == pytest.approx(expected["score"].to_list(), abs=1e-5)
+
+
+def test_the_open_inference_protocol_describes_itself(server: Running) -> None:
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/experiment/ready"):
+        assert server.ask(path, method="GET")[0] == 200
+    status, about = server.ask("/v2/models/experiment", method="GET")
+    assert (status, about["name"], about["platform"]) == (200, "experiment", "recsys")
+    assert {tensor["name"] for tensor in about["outputs"]} == {"item_id", "score", "count"}
+    assert server.ask("/v2/models/other", method="GET")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rule"),
+    [
+        ([{"name": "history", "shape": [2, 2], "datatype": "BYTES", "data": ["hat"]}], "shape"),
+        ([{"name": "nonsense", "shape": [1], "datatype": "BYTES", "data": ["hat"]}], "takes"),
+        ([{"name": "lengths", "shape": [1], "datatype": "INT64", "data": [1]}], "give the history"),
+        ([{"name": "history", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}] * 2, "twice"),
+        (
+            [
+                {"name": "history", "shape": [1, 1], "datatype": "BYTES", "data": ["hat"]},
+                {"name": "lengths", "shape": [1], "datatype": "INT64", "data": [2]},
+            ],
+            "lengths",
+        ),
+    ],
+)
+def test_wrong_tensors_are_refused(server: Running, inputs: list[Any], rule: str) -> None:
+    status, answer = server.ask("/v2/models/experiment/infer", {"inputs": inputs})
+    assert status == 422
+    assert rule in answer["error"]
+
+
+# --- Many at a time ------------------------------------------------------------------------------
+
+
+def test_a_batch_answers_as_one_by_one(server: Running) -> None:
+    questions: list[tuple[str, dict[str, Any]]] = []
+    for number in range(60):
+        history = [ITEMS[(number * step) % 5] for step in range(number % 7)]
+        questions += [
+            ("/v1/recommend", {"history": history, "k": 1 + number % 4}),
+            ("/v1/score", {"history": history, "candidates": ITEMS[: 1 + number % 5]}),
+        ]
+    alone = [server.get(*question) for question in questions]
+    sizes: list[int] = []
+    observe = server.service.thread._observe
+    server.service.thread._observe = lambda batch: sizes.append(batch.size)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            together = list(pool.map(lambda question: server.get(*question), questions))
+    finally:
+        server.service.thread._observe = observe
+    assert max(sizes) > 1
+    for one, other in zip(together, alone, strict=True):
+        assert_same(one["items"], other["items"])
+        assert {**one, "items": []} == {**other, "items": []}
+
+
+def test_a_question_that_fails_fails_alone(server: Running) -> None:
+    def ask(k: int) -> int:
+        return server.ask("/v1/recommend", {"history": ["hat"], "k": k})[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, [3, 9, 3, 9, 3, 9, 3, 9])) == [200, 422] * 4

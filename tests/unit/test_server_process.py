@@ -1,0 +1,323 @@
+"""The server as a process: reloads, signals, logs, its description of itself, its image."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+import torch
+import typer.main
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import checks
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks as openapi_checks
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.server.settings import ServerSettings
+from recsys.serving.bundle import ModelBundle
+from tests.unit.running_server import Running, running
+
+ROOT = Path(__file__).parents[2]
+ASKED = {"history": ["hat", "boots"], "k": 3}
+
+
+def write_other(path: Path, like: ModelBundle, dataset: PreparedDataset, shift: float) -> None:
+    """Replace a bundle by one whose scores are others."""
+    model = ModelBundle.open(like.path).model
+    with torch.no_grad():
+        model.items.weight[1:] += shift
+    ModelBundle.write(path, model, like.experiment, dataset, ("train",))
+
+
+def test_a_replaced_bundle_answers_without_a_lost_request(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    options = ServerSettings(tmp_path / "bundle", reload_seconds=0.02)
+    with running(options) as server:
+        stop, statuses = threading.Event(), list[int]()
+        answers: set[Any] = set()
+
+        def ask() -> None:
+            while not stop.is_set():
+                status, answer = server.ask("/v1/recommend", ASKED)
+                statuses.append(status)
+                # Up to rounding, which differs from batch to batch.
+                answers.add(tuple(round(row["score"], 3) for row in answer["items"]))
+
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        for client in clients:
+            client.start()
+        try:
+            for number, shift in enumerate((0.5, 1.0), 1):
+                wait_for(lambda many=number: len(answers) == many)
+                write_other(tmp_path / "bundle", tiny_bundle, tiny_dataset, shift)
+            wait_for(lambda: len(answers) == 3)
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
+    assert set(statuses) == {200}
+
+
+def test_a_damaged_bundle_does_not_replace_the_model(
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    options = ServerSettings(tmp_path / "bundle", reload_seconds=0.02)
+    with running(options) as server:
+        expected, model = server.get("/v1/recommend", ASKED), server.service.model
+        (tmp_path / "bundle" / "manifest.json").write_text("{}")
+        wait_for(lambda: "cannot be loaded" in caplog.text)
+        time.sleep(0.1)
+        assert caplog.text.count("cannot be loaded") == 1
+        assert server.get("/v1/recommend", ASKED) == expected
+        assert server.service.model is model
+        shutil.rmtree(tmp_path / "bundle")
+        write_other(tmp_path / "bundle", tiny_bundle, tiny_dataset, 0.5)
+        wait_for(lambda: server.service.model is not model)
+        assert server.get("/v1/recommend", ASKED) != expected
+
+
+def wait_for(happened: Any, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.01)
+
+
+# --- A process of its own ------------------------------------------------------------------------
+
+
+@dataclass
+class Process:
+    """`recsys serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log: list[str]
+
+    def ask(self, path: str, body: object) -> int:
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        response = client.getresponse()
+        response.read()
+        client.close()
+        return response.status
+
+
+@contextmanager
+def process(*words: object, key: str = "") -> Iterator[Process]:
+    """Start the command, wait until it serves, and kill it if the test did not end it."""
+    environment = {**os.environ, "RECSYS_API_KEY": key, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "recsys", "serve", *map(str, words), "--port", "0"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as started:
+        assert started.stderr is not None
+        first = started.stderr.readline()
+        log = [first]
+        reader = threading.Thread(target=log.extend, args=[started.stderr])
+        try:
+            serving = json.loads(first)
+            reader.start()
+            yield Process(started, serving["port"], log)
+        finally:
+            started.kill()
+            if reader.ident is not None:
+                reader.join()
+
+
+def test_signals_reload_and_end_it_in_good_order(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    with process(bundle, "--data", tiny_dataset.path, "--threads", 1) as server:
+        secret = {"user_id": "ann", "history": ["socks", "hat"], "k": 2, "seen": "allow"}
+        assert server.ask("/v1/recommend", secret) == 200
+        assert server.ask("/v1/recommend", {**secret, "k": "gloves"}) == 422
+        assert server.ask("/v1/similar", {"item_id": "scarf"}) == 422
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: any("a new model answers" in line for line in server.log))
+        # A request that is under way when the signal comes is answered.
+        late = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        body = json.dumps(secret).encode()
+        late.putrequest("POST", "/v1/recommend")
+        late.putheader("content-type", "application/json")
+        late.putheader("content-length", str(len(body)))
+        late.endheaders(body[:5])
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        late.send(body[5:])
+        response = late.getresponse()
+        assert response.status == 200
+        assert len(json.loads(response.read())["items"]) == 2
+        late.close()
+        assert server.process.wait(20) == 0
+    lines = [json.loads(line) for line in server.log]
+    assert [line["event"] for line in lines if line["event"] != "request"] == [
+        "serving",
+        "a new model answers",
+        "ended",
+    ]
+    requests = [line for line in lines if line["event"] == "request"]
+    assert [(line["path"], line["status"]) for line in requests] == [
+        ("/v1/recommend", 200),
+        ("/v1/recommend", 422),
+        ("/v1/similar", 422),
+        ("/v1/recommend", 200),
+    ]
+    for word in ("ann", "socks", "hat", "gloves", "scarf"):
+        assert f'"{word}' not in "".join(server.log)
+        assert f"'{word}" not in "".join(server.log)
+
+
+def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    def refused(*words: object) -> str:
+        result = CliRunner().invoke(app, ["serve", *map(str, words)])
+        assert isinstance(result.exception, InputError), result.output
+        return str(result.exception)
+
+    assert "not a model bundle" in refused(tmp_path)
+    assert "--threads 999: must be from 1 to" in refused(tiny_bundle.path, "--threads", 999)
+    assert "not a prepared dataset" in refused(tiny_bundle.path, "--data", tmp_path)
+    assert "cannot listen" in refused(tiny_bundle.path, "--host", "256.1.1.1")
+
+
+def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
+    with running(ServerSettings(tiny_bundle.path)) as server:
+        server.get("/v1/recommend", ASKED)
+        server.ask("/v1/recommend", {})
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("GET", "/metrics")
+        text = client.getresponse().read().decode()
+        client.close()
+    for line in (
+        'recsys_requests_total{path="/v1/recommend",status="200"} 1.0',
+        'recsys_requests_total{path="/v1/recommend",status="422"} 1.0',
+        'recsys_batch_size_count{question="recommend"} 1.0',
+        "recsys_queue_length 0.0",
+        f'weights="{tiny_bundle.manifest.digest}"',
+    ):
+        assert line in text
+
+
+# --- What it says of itself ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Iterator[Running]:
+    with running(ServerSettings(tiny_bundle.path, tiny_dataset.path)) as found:
+        yield found
+
+
+def test_each_question_has_examples_and_each_error_a_description(server: Running) -> None:
+    _, about = server.ask("/openapi.json", method="GET")
+    for path, methods in about["paths"].items():
+        for method, operation in methods.items():
+            assert operation["summary"], path
+            if method == "post":
+                body = operation["requestBody"]["content"]["application/json"]["schema"]
+                kind = about["components"]["schemas"][body["$ref"].rpartition("/")[2]]
+                assert kind["examples"], path
+                assert {"400", "401", "413", "422", "429", "503"} <= set(operation["responses"])
+    fields = about["components"]["schemas"]["RecommendRequest"]["properties"]
+    assert all("description" in field for field in fields.values())
+
+
+def test_examples_of_the_page_are_answered(server: Running) -> None:
+    """The examples name items of the documentation's shop: they are unknown here, but well made."""
+    _, about = server.ask("/openapi.json", method="GET")
+    for path, methods in about["paths"].items():
+        for operation in (methods[name] for name in methods if name == "post"):
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            kind = about["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            for example in kind["examples"]:
+                named = path.replace("{name}", "experiment")
+                status, answer = server.ask(named, example)
+                assert status in (200, 422), answer
+                assert status == 200 or re.search("is not in the", answer["error"]), answer
+
+
+@pytest.mark.slow
+def test_no_request_that_the_description_allows_breaks_it(server: Running) -> None:
+    url = f"http://127.0.0.1:{server.port}/openapi.json"
+    schema = schemathesis.openapi.from_url(url)
+    wanted = [
+        checks.not_a_server_error,
+        openapi_checks.status_code_conformance,
+        openapi_checks.content_type_conformance,
+        openapi_checks.response_schema_conformance,
+        openapi_checks.negative_data_rejection,
+    ]
+
+    for operation in schema.get_all_operations():
+        assert isinstance(operation, Ok)
+        ask = operation.ok()
+
+        @settings(
+            max_examples=25,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+            database=None,
+        )
+        @given(case=ask.as_strategy())
+        def check(case: schemathesis.Case[Any]) -> None:
+            case.call_and_validate(checks=wanted)
+
+        check()
+
+
+# --- The image -----------------------------------------------------------------------------------
+
+
+def test_the_image_installs_what_there_is_and_runs_a_command_that_exists() -> None:
+    """No daemon runs here: the text of the file is checked against the repository."""
+    text = (ROOT / "docs" / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    joined = text.replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if line and not line.startswith("#")]
+    assert lines[0].startswith("FROM python:3.")
+    for line in lines:
+        name, _, words = line.partition(" ")
+        assert name in {
+            *("FROM", "COPY", "RUN", "WORKDIR", "USER", "EXPOSE"),
+            *("HEALTHCHECK", "ENTRYPOINT", "CMD"),
+        }
+        if name == "COPY":
+            for source in words.split()[:-1]:
+                assert (ROOT / source).exists(), source
+    assert any("[serve]" in line for line in lines)
+    commands = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+    assert json.loads(commands["ENTRYPOINT"]) == ["recsys", "serve"]
+    command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in parameter.opts}
+    given = json.loads(commands["CMD"])
+    assert {word for word in given if word.startswith("--")} <= options
+    assert commands["EXPOSE"] == given[-1]
+    assert "USER recsys" in lines
