@@ -36,13 +36,13 @@ def log_bundle(
     logged = client.create_logged_model(
         experiment_id, name=BUNDLE, source_run_id=run_id, model_type="recsys"
     )
-    if run_id is not None:
-        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / BUNDLE
         write_model_files(folder, facts, logged)
         client.log_model_artifacts(logged.model_id, str(bundle))
         client.log_model_artifacts(logged.model_id, str(folder))
+    if run_id is not None:  # now that it is whole: the record of a store that fails is tried again
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     return client.finalize_logged_model(logged.model_id, "READY")
 
 
