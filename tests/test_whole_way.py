@@ -136,6 +136,7 @@ def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
     assert "ndcg@10" in out
 
 
+@pytest.mark.slow
 def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
     (trained,) = terminal.json("train", "small.yaml", "--set", "training.max_epochs=1")
     (folder,) = Path("data").iterdir()
@@ -164,6 +165,7 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
         assert message in err
 
 
+@pytest.mark.slow
 def test_new_items_are_recommended_by_their_features(terminal: Terminal) -> None:
     """The model is refitted and has a count ensemble; the prices are invented."""
     products = make_shop(seed=0, num_customers=150).products
@@ -203,6 +205,7 @@ def test_new_items_are_recommended_by_their_features(terminal: Terminal) -> None
         assert message in err
 
 
+@pytest.mark.slow
 def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None:
     """The model has target attention; histories come from a dataset and from a file."""
     log = pl.read_csv("purchases.csv").with_columns(rating=pl.int_range(pl.len()) % 5)

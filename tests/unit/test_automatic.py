@@ -186,6 +186,7 @@ def test_an_interrupted_run_has_less_time_left() -> None:
 # --- Contenders ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_paused_training_is_the_same_as_one_that_is_not(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
@@ -258,6 +259,7 @@ def last_every(one: Contender) -> int:
 # --- The race ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_half_of_the_field_drops_out_each_round(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
@@ -331,6 +333,7 @@ def test_ctrl_c_ends_the_race_with_the_best_so_far(
     assert finished.fitted.trained_on == ("train",)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_refit_keeps_what_was_validated(
     dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
