@@ -13,6 +13,7 @@ import pytest
 import recsys
 from recsys.baselines.tuned import BASELINES
 from recsys.cli import main
+from recsys.cli.panels import PANELS
 from recsys.shop.simulation import make_shop
 
 CONFIG = """
@@ -341,6 +342,8 @@ def test_help_teaches(terminal: Terminal) -> None:
     for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "retrieval",
                     "score", "explain", "compare", "demo"):  # fmt: skip
         assert command in out
+    places = [out.index(panel) for panel in PANELS]
+    assert places == sorted(places)  # what a new user needs comes first
 
 
 def test_prepare_counts_warnings_and_audit_names_them(

@@ -29,11 +29,14 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     vectors,
 )
 from recsys.cli.options import app
+from recsys.cli.panels import arrange
 from recsys.errors import InputError, NotFirstProcess, Terminated, printable, terminate
 from recsys.extras import install_hint
 from recsys.progress import STDERR
 
 __all__ = ["app", "main"]
+
+arrange(app)
 
 
 class _Printable(logging.Formatter):

@@ -14,7 +14,7 @@ configs = typer.Typer(
     help="List the presets: configs that run, train, suite and tune take by name.",
     invoke_without_command=True,
 )
-app.add_typer(configs, name="configs")
+app.add_typer(configs, name="configs", rich_help_panel="Start here")
 
 
 @configs.callback()
