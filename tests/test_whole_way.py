@@ -342,7 +342,7 @@ def test_help_teaches(terminal: Terminal) -> None:
     for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "retrieval",
                     "score", "explain", "compare", "demo"):  # fmt: skip
         assert command in out
-    places = [out.index(panel) for panel in PANELS]
+    places = [out.index(f"─ {panel} ─") for panel in PANELS]
     assert places == sorted(places)  # what a new user needs comes first
 
 
