@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from recsys.automatic.candidates import Plan, Preset
@@ -15,7 +16,7 @@ from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.settings import LogWords
-from recsys.data.tables import TableSource
+from recsys.data.tables import TableSource, empty_like
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run
 from recsys.serving.recommender import Recommender
@@ -59,7 +60,7 @@ def fit(
             ``split`` …; see `prepare`.
 
     Returns:
-        The recommender, with the log to look users up in.
+        The recommender, with the log to look users up in; it answers in the library of the log.
 
     Raises:
         InputError: the log, a setting or the store is invalid.
@@ -68,7 +69,8 @@ def fit(
     fitted = fit_log(
         log, plan, time_limit, items=items, users=users, command="recsys.fit(...)", **words
     )
-    return Recommender.load(fitted.automatic.run.bundle, fitted.dataset)
+    recommender = Recommender.load(fitted.automatic.run.bundle, fitted.dataset)
+    return replace(recommender, like=empty_like(log))
 
 
 def train(

@@ -32,6 +32,9 @@ TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .txt .dat .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of parts, a
 pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
+Frame = Any
+"""A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
+
 # A damaged Parquet page can make polars panic instead of raising.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 _NO_COLUMN = (TypeError, ValueError, OverflowError)
@@ -189,7 +192,13 @@ def open_table(
     return OpenTable(nw.from_native(rows), texts[0].names, origin, kind, tuple(texts))
 
 
-def frame_like(answer: pl.DataFrame, *given: object) -> Any:
+def empty_like(table: object) -> Frame:
+    """Return a frame without rows of the library of a frame; None for anything else."""
+    frame = nw.from_native(table, pass_through=True)
+    return frame.head(0).to_native() if isinstance(frame, nw.DataFrame) else None
+
+
+def frame_like(answer: pl.DataFrame, *given: object) -> Frame:
     """Convert the answer to the kind of the first frame given; polars for lazy frames."""
     frames = (nw.from_native(source, pass_through=True) for source in given)
     first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.config import Columns
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import TableSource, frame_like
+from recsys.data.tables import Frame, TableSource, frame_like
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Greedy, Strategy
@@ -34,9 +34,6 @@ from recsys.serving.recommend import recommend
 from recsys.serving.score import score
 from recsys.serving.similar import similar_items
 
-Frame = Any
-"""A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
-
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
@@ -49,6 +46,8 @@ class Recommender:
     bundle: ModelBundle
     dataset: PreparedDataset | None = None
     """The dataset in which users given by id are looked up."""
+    like: Frame = None
+    """A frame of the library that answers come in where no frame is asked with; polars if None."""
 
     @classmethod
     def load(
@@ -67,7 +66,7 @@ class Recommender:
 
     def with_new_items(self, items: TableSource) -> Recommender:
         """Add items that are newer than the model: see `with_new_items`."""
-        return Recommender(with_new_items(self.bundle, items), self.dataset)
+        return replace(self, bundle=with_new_items(self.bundle, items))
 
     def read_histories(
         self,
@@ -152,7 +151,7 @@ class Recommender:
             self.bundle, queries, k, seen, retrieve=retrieve, allowed=allowed, diversity=diverse
         )
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
-        return frame_like(answer, histories)
+        return frame_like(answer, histories, self.like)
 
     def score(
         self,
@@ -192,7 +191,7 @@ class Recommender:
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
         answer = score(self.bundle, queries, pairs)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
-        return frame_like(answer, histories, candidates)
+        return frame_like(answer, histories, candidates, self.like)
 
     def generate(
         self,
@@ -226,7 +225,7 @@ class Recommender:
         answer = generate(
             self.bundle, queries, n, how, seen=policy, candidates=tokens, repeats=repeats
         )
-        return frame_like(answer, histories)
+        return frame_like(answer, histories, self.like)
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
         """Find the items with the most similar embeddings: see `similar_items`."""
@@ -273,7 +272,7 @@ class Recommender:
         given = self.read_histories(users=[user]) if history is None else history
         parts = explain(self.bundle, given, item, at=at)
         best = parts.sort("contribution", descending=True, maintain_order=True)
-        return frame_like(best, history)
+        return frame_like(best, history, self.like)
 
     def inspect(
         self,
