@@ -68,6 +68,7 @@ def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
     assert settings.name == "mine"
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_made(here: Path) -> None:
     words = ["run", "purchases.csv", "--time-limit", "5s", "--preset", "fast", "--name", "quick"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)

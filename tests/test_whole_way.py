@@ -272,6 +272,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
         assert message in err
 
 
+@pytest.mark.slow
 def test_run_trains_and_compares_with_the_baselines(terminal: Terminal) -> None:
     rows = terminal.json("run", "small.yaml", "--set", "training.max_epochs=1")
     assert {row["model"] for row in rows} == {"target_attention", *BASELINES}

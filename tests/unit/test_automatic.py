@@ -215,6 +215,7 @@ def test_the_best_state_stays_when_training_goes_on(
     assert len(first.curve.epochs) < one.epochs
 
 
+@pytest.mark.slow
 def test_a_decay_improves_and_is_repeated_by_the_refit(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
@@ -273,6 +274,7 @@ def test_half_of_the_field_drops_out_each_round(
     assert said[0].startswith("round 1 of 2")
 
 
+@pytest.mark.slow
 def test_finishing_trains_on_everything_but_the_test_targets(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:

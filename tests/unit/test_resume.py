@@ -166,6 +166,7 @@ def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
     assert {path.name for path in tmp_path.iterdir()} == {"full", "cut"}
 
 
+@pytest.mark.slow
 def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_path: Path) -> None:
     """Patience is exhausted early; the rest of the training is the decay."""
     settings = (
@@ -185,6 +186,7 @@ def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_
     assert_same(fit(experiment, dataset, cut), expected)
 
 
+@pytest.mark.slow
 def test_killed_between_the_last_step_and_the_end(
     dataset: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +207,7 @@ def test_killed_between_the_last_step_and_the_end(
     assert_same(run, expected)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_settings_is_not_lost(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
