@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from recsys.config import DataConfig
+from recsys.config import Columns, DataConfig
 from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, InteractionLog
@@ -43,6 +43,21 @@ class Contents:
     """The user and the item table."""
     kept: Callable[[], Iterable[pl.DataFrame]] | None = None
     """Gives the kept columns of the interactions, in parts and in order, if there are any."""
+
+
+@dataclass(frozen=True)
+class PreparedLog:
+    """The contents of a dataset, and what its manifest says of the log."""
+
+    origin: str
+    columns: Columns
+    fingerprint: str
+    """That of the whole log."""
+    dropped: Mapping[str, int]
+    """The number of dropped rows, by reason."""
+    contents: Contents
+    arrays: Path | None = None
+    """The folder of arrays that were written already."""
 
 
 def build_arrays(

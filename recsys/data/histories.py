@@ -121,7 +121,7 @@ class Histories:
         """The median time between two successive entries of a history; None if there are none."""
         if self.times is None:
             return None
-        successive = self.users[1:] == self.users[:-1]
+        successive = np.diff(self.users) == 0
         gaps = np.diff(self.times)[successive]
         return int(np.median(gaps)) if len(gaps) else None
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.arrays import (
-    Contents,
+    PreparedLog,
     build_arrays,
     count_rows,
     dataset_fingerprint,
@@ -22,7 +20,7 @@ from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog, order_in_words
 from recsys.data.manifest import Manifest
 from recsys.data.memory import memory_setting
-from recsys.data.on_disk.preparation import ARRAYS, exceeds_memory, prepare_on_disk
+from recsys.data.on_disk.preparation import exceeds_memory, prepare_on_disk
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
@@ -34,19 +32,6 @@ _PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _NO_CONTENT = {"source", "mirror", "columns", "header"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
-
-
-@dataclass(frozen=True)
-class _Preparation:
-    """A prepared log, and what the manifest says of it."""
-
-    origin: str
-    columns: Columns
-    log_fingerprint: str
-    dropped: Mapping[str, int]
-    contents: Contents
-    arrays: Path | None = None
-    """The folder of arrays that were written already."""
 
 
 def write_dataset(
@@ -80,11 +65,8 @@ def write_dataset(
         item_table = None if items is None else read_table(items, origin="the item table")
         found = prepare_on_disk(source, config, folder, limit, item_table, user_table)
         if found is None:
-            preparation = _in_memory(source, config, items, user_table)
-        else:
-            facts = found.origin, found.columns, found.fingerprint, found.dropped
-            preparation = _Preparation(*facts, found.contents, folder / ARRAYS)
-        _write(preparation, config, out, previous)
+            found = _in_memory(source, config, items, user_table)
+        _write(found, config, out, previous)
 
 
 def _in_memory(
@@ -92,16 +74,16 @@ def _in_memory(
     config: DataConfig,
     items: TableSource | None,
     users: pl.DataFrame | None,
-) -> _Preparation:
+) -> PreparedLog:
     log, item_table = _load(source, config)
     if items is not None:
         item_table = read_table(items, origin="the item table")
     filtered = select_interactions(log, config)
     contents = build_arrays(filtered, item_table, users, config)
-    return _Preparation(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
+    return PreparedLog(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
 
 
-def _write(found: _Preparation, config: DataConfig, out: Path, previous: Manifest | None) -> None:
+def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
     """Write the dataset, unless the previous one is the same."""
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
@@ -109,7 +91,7 @@ def _write(found: _Preparation, config: DataConfig, out: Path, previous: Manifes
     _warn_of_empty_parts(found, config, counts)
     manifest = Manifest(
         origin=found.origin,
-        log_fingerprint=found.log_fingerprint,
+        log_fingerprint=found.fingerprint,
         fingerprint=dataset_fingerprint(content, found.contents),
         settings=settings,
         columns=found.columns,
@@ -154,7 +136,7 @@ def _load(
     return source, None
 
 
-def _warn_of_empty_parts(log: _Preparation, config: DataConfig, counts: dict[str, int]) -> None:
+def _warn_of_empty_parts(log: PreparedLog, config: DataConfig, counts: dict[str, int]) -> None:
     """Warn of a split that leaves no validation or no test targets, and say what helps."""
     names = {"valid": "validation", "test": "test"}
     empty = [f"no {name}" for part, name in names.items() if not counts[part]]

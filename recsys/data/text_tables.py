@@ -132,13 +132,16 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     # Most columns of text show it in their first rows.
     likely = [name for name in table.columns if _is_integer(table[name].head(_SAMPLED_ROWS))]
     integer = [name for name in likely if _is_integer(table[name]) and _has_any(table[name])]
-    return typed_part(table, integer)
+    return _with_integers(table, integer)
 
 
 def typed_part(part: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
     """Convert a part of a table as `typed` does, given the columns that are integers."""
-    part = part.select(pl.all().str.strip_chars())
-    return part.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
+    return _with_integers(part.select(pl.all().str.strip_chars()), integer)
+
+
+def _with_integers(table: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
+    return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
 
 
 def integer_columns(table: pl.LazyFrame) -> list[str]:

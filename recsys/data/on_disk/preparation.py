@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig
-from recsys.data.arrays import Contents
+from recsys.config import DataConfig
+from recsys.data.arrays import PreparedLog
 from recsys.data.on_disk.arrays import write_parts
 from recsys.data.on_disk.filters import filter_sorted
 from recsys.data.on_disk.sorted_log import sort_log, split_sorted_sessions
@@ -25,9 +24,6 @@ from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
 
-ARRAYS = "arrays"
-"""The folder of the finished arrays, inside the one for intermediate files."""
-
 _BYTES_PER_VALUE = 64
 """What a value of a log takes while all of it is prepared in memory: measured 50 to 70 bytes for
 ids of 7 to 9 letters and times."""
@@ -35,17 +31,6 @@ _AT_ONCE = 4
 """How many parts of a log may be in memory at once: those that polars reads ahead, and copies."""
 _COMPRESSION = 40
 """What a byte of a compressed file takes in memory, if it was a tenth of a text."""
-
-
-@dataclass(frozen=True)
-class PreparedOnDisk:
-    """A log that was prepared on disk; see `recsys.data.manifest.Manifest`."""
-
-    origin: str
-    columns: Columns
-    fingerprint: str
-    dropped: dict[str, int]
-    contents: Contents
 
 
 def exceeds_memory(source: TableSource, config: DataConfig, memory: int) -> bool:
@@ -71,7 +56,7 @@ def prepare_on_disk(
     memory: int,
     items: pl.DataFrame | None = None,
     users: pl.DataFrame | None = None,
-) -> PreparedOnDisk | None:
+) -> PreparedLog | None:
     """Prepare a log within a bound of memory, to the bytes that it would have without one.
 
     Besides the parts of the log, memory holds the ids of all users and items, and seven numbers
@@ -91,7 +76,7 @@ def prepare_on_disk(
     Raises:
         InputError: the log or a table is invalid.
     """
-    unpacked, staging, arrays = (folder / name for name in ("unpacked", "staged", ARRAYS))
+    unpacked, staging, arrays = (folder / name for name in ("unpacked", "staged", "arrays"))
     for path in (unpacked, staging, arrays):
         path.mkdir()
     table = open_table(source, header=config.header, unpacked=unpacked)
@@ -111,7 +96,7 @@ def prepare_on_disk(
         filtered = filter_sorted(log, config, table.origin)
         contents = write_parts(arrays, filtered, items, users, config, table.origin, progress)
     dropped = sum_counts(staged.dropped, filtered.dropped)
-    return PreparedOnDisk(table.origin, found.columns, fingerprint, dropped, contents)
+    return PreparedLog(table.origin, found.columns, fingerprint, dropped, contents, arrays)
 
 
 def _row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:
