@@ -15,8 +15,6 @@ from rich.text import Text
 
 from recsys.comparison.formats import decimals, title
 from recsys.comparison.terminal import caption, comparison_table
-from recsys.data.csv_cells import write_csv
-from recsys.data.files import new_file
 from recsys.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -70,14 +68,9 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
         if len(frame) > most and not as_json:
             print(f"… {len(frame) - most:,} more rows: --out FILE")
         return
-    if out.suffix not in (".parquet", ".csv"):
-        raise InputError(f"{out}: can write .parquet and .csv, not {out.suffix or 'no extension'}")
-    with new_file(out) as file:
-        if out.suffix == ".parquet":
-            frame.write_parquet(file)
-        else:
-            write_csv(frame, file)
-    show_rows([{"file": str(out), "rows": frame.height}], as_json)
+    from recsys.serving.frame_writer import write_frames  # noqa: PLC0415 - most tables are printed
+
+    show_rows([{"file": str(out), "rows": write_frames([frame], out)}], as_json)
 
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from recsys.errors import InputError
 from recsys.inference.model_scorer import batches_of_similar_length, evaluating, model_inputs
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.frame_writer import write_frames
 from recsys.serving.inputs import UserHistories
 
 FORMATS = (".parquet", ".csv", ".npy")
@@ -81,12 +82,8 @@ def save_embeddings(table: pl.DataFrame, out: Path) -> None:
     """
     check_format(out)
     ids, vectors = table.to_series(0), table["embedding"]
-    if out.suffix == ".parquet":
-        with new_file(out) as file:
-            table.write_parquet(file)
-    elif out.suffix == ".csv":
-        with new_file(out) as file:
-            write_csv(flat(table), file)
+    if out.suffix != ".npy":
+        write_frames([flat(table) if out.suffix == ".csv" else table], out)
     else:
         missing = [float("nan")] * _width(vectors)
         matrix = vectors.fill_null(pl.Series([missing], dtype=vectors.dtype)).to_numpy()
