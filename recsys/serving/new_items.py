@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 import polars as pl
+import torch
 
 from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.tables import TableSource, read_table
@@ -35,22 +36,28 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
             "ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
-    item_table = _with_rows(bundle.item_table, items, bundle.encoders.items, origin)
-    trained = bundle.manifest.num_items
-    model = empty_model(bundle.experiment, item_table, trained, bundle.encoders)
+    encoder, trained = bundle.encoders.items, bundle.manifest.num_items
+    new = _new_rows(bundle.item_table, items, encoder, origin)
+    item_table = _appended(bundle.item_table, new, origin)
+    vectors = {
+        column: torch.cat([bundle.vectors[column], rows[1:]])
+        for column, rows in encoder.vectors(new).items()
+    }
+    model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
     return replace(
         bundle,
         trained=model.to(bundle.model.items.weight.device),
         item_table=item_table,
+        vectors=vectors,
         count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )
 
 
-def _with_rows(
+def _new_rows(
     items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
 ) -> pl.DataFrame:
-    """Append the rows of the new items to the item table."""
+    """Read and check the rows of the new items."""
     new = read_table(source, origin=origin)
     needed = ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
@@ -66,7 +73,11 @@ def _with_rows(
     ):
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
-    rows = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+    return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+
+
+def _appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
+    """Append the rows of the new items to the item table, which has no vectors."""
     try:
         both = [items, rows.select(column for column in items.columns if column in rows.columns)]
         return pl.concat(both, how="diagonal_relaxed")
