@@ -24,6 +24,7 @@ from recsys.data.features.feature_column import (
     Width,
     column_type,
 )
+from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.errors import InputError
 
 ItemVectors = Mapping[str, Tensor]
@@ -47,9 +48,9 @@ class VectorColumn:
         dtype, name = column_type(feature, entity, table), ColumnName(entity, feature)
         if dtype == pl.Null:
             return table[feature.column].cast(pl.List(pl.Float32))
-        if not (isinstance(dtype, pl.List | pl.Array) and dtype.inner.is_float()):
+        if not is_vectors(dtype):
             raise InputError(f"{name}: must be a column of lists of floats, not of {dtype}")
-        cells = table[feature.column].cast(pl.List(dtype.inner))
+        cells = as_lists(table[feature.column])
         lengths = cells.list.len()
         first = lengths.is_not_null().arg_max()
         if first is None or lengths[first] is None:
