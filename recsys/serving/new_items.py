@@ -39,10 +39,13 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     encoder, trained = bundle.encoders.items, bundle.manifest.num_items
     new = _new_rows(bundle.item_table, items, encoder, origin)
     item_table = _appended(bundle.item_table, new, origin)
-    vectors = {
-        column: torch.cat([bundle.vectors[column], rows[1:]])
-        for column, rows in encoder.vectors(new).items()
-    }
+    try:
+        vectors = {
+            column: torch.cat([bundle.vectors[column], rows[1:]])
+            for column, rows in encoder.vectors(new).items()
+        }
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from error
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
     return replace(

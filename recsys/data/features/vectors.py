@@ -144,6 +144,10 @@ def open_vectors(path: Path, dims: Mapping[str, int], num_items: int) -> ItemVec
             raise InputError(f"{path}: the vectors {name!r} are {shape}, not {expected}")
         if tensor is not None and tensor.dtype != torch.float16:
             raise InputError(f"{path}: the vectors {name!r} are {tensor.dtype}, not torch.float16")
+        if tensor is not None and not all(
+            tensor[span].isfinite().all() for span in _blocks(tensor.shape)
+        ):
+            raise InputError(f"{path}: the vectors {name!r} are not finite")
     return found
 
 
