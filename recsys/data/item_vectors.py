@@ -47,7 +47,9 @@ def with_vectors(
     if not vectors:
         return items
     if items is None:
-        raise InputError(f"item vectors {min(vectors)!r}: belong to the rows of an item table")
+        raise InputError(
+            f"item vectors {min(vectors)!r}: belong to the rows of an item table: give one (items)"
+        )
     table = read_table(items, ["item_id"], origin="the item table")
     columns: list[pl.Series] = []
     for name, source in vectors.items():
@@ -82,10 +84,12 @@ def _read(source: VectorSource, name: str, file: str) -> NDArray[np.floating[Any
         if not path.is_file():
             raise InputError(f"{file}: no such file")
         rows = readers[path.suffix](path, name)
-    if not (isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and rows.ndim == 2):
+    known = isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and rows.dtype.itemsize <= 8
+    if not (known and rows.ndim == 2):
         found = getattr(rows, "dtype", type(rows).__name__), getattr(rows, "shape", ())
         raise InputError(f"{file}: must be floats of the shape [rows, numbers], not {found}")
-    return rows
+    native: NDArray[np.floating[Any]] = rows.astype(rows.dtype.newbyteorder("="), copy=False)
+    return native
 
 
 def _read_npy(path: Path, _: str) -> NDArray[Any]:
