@@ -9,6 +9,7 @@ import polars as pl
 import torch
 
 from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.vectors import ItemVectors
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -39,13 +40,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     encoder, trained = bundle.encoders.items, bundle.manifest.num_items
     new = _new_rows(bundle.item_table, items, encoder, origin)
     item_table = _appended(bundle.item_table, new, origin)
-    try:
-        vectors = {
-            column: torch.cat([bundle.vectors[column], rows[1:]])
-            for column, rows in encoder.vectors(new).items()
-        }
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from error
+    vectors = appended_vectors(bundle, new, origin)
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
     return replace(
@@ -55,6 +50,26 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         vectors=vectors,
         count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )
+
+
+def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> ItemVectors:
+    """Return the vectors of the items of a bundle and, after them, those of further items.
+
+    Args:
+        bundle: a model that may read vectors.
+        rows: the further items, with the columns of the vectors.
+        origin: their name in messages.
+
+    Raises:
+        InputError: the rows have no such column, or other vectors than the model reads.
+    """
+    if bundle.encoders.items is None:
+        return {}
+    try:
+        found = bundle.encoders.items.vectors(rows)
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from error
+    return {name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in found.items()}
 
 
 def _new_rows(
