@@ -400,10 +400,14 @@ def test_a_killed_race_resumes_where_it_was(
 ) -> None:
     journal = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
     field = contenders(dataset, tracking)
-    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    protocol, valid = field[0].candidate.experiment, dataset.holdout("valid")
+    journal.baselines = tune_baselines(protocol, dataset, valid, Budget(1e6), lambda _: None)
+    journal.restore(field)
+    field[0].saved = lambda one: journal.save(one, 12.5)
     field[0]._advance(after(1))  # type: ignore[arg-type]
     again = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
     assert again.seconds_spent() == 12.5
+    assert again.baselines == journal.baselines
     restored = contenders(dataset, tracking)
     again.restore(restored)
     assert restored[0].latest is not None
@@ -420,7 +424,8 @@ def test_a_journal_of_other_settings_is_not_resumed(
 ) -> None:
     journal = Journal(tmp_path / "race", {"seed": 1})
     field = contenders(dataset, tracking)
-    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    journal.restore(field)
+    field[0].saved = lambda one: journal.save(one, 12.5)
     field[0]._advance(after(1))  # type: ignore[arg-type]
     assert Journal(tmp_path / "race", {"seed": 2}).seconds_spent() == 0
     assert not (tmp_path / "race").exists()
