@@ -193,58 +193,36 @@ class Contender:
     def decay(self, epochs: int) -> tuple[Model, Curve]:
         """Let the learning rate decay from the best state; return the best model and the curve."""
         hold = self.best_epoch
+        if self.best is None:
+            raise ValueError("no epoch was validated")
         model, curve = train(
-            self._decaying(epochs),
+            self.decaying(hold, epochs),
             self.catalogue,
             self.dataset.histories("valid"),
             self.validation,
             hold + epochs,
             self._record,
             self.progress,
-            self._before_decay("valid", epochs),
+            self.before_decay(self.best, "valid", epochs),
         )
         self.interrupted = curve.interrupted
         return model, curve
 
-    def refit(self, epochs: int, stop_after: int) -> tuple[Model, Curve]:
-        """Repeat the training on the training and validation parts together.
-
-        It starts from the beginning, or, if the validation part is small, from the best state.
-
-        Args:
-            epochs: the epochs of the decay that was validated.
-            stop_after: its best epoch, at which it ends.
-        """
-        hold = self.best_epoch
-        start = None if self.refits_everything else self._before_decay("test", epochs)
-        return train(
-            self._decaying(epochs),
-            self.catalogue,
-            self.dataset.histories("test"),
-            None,
-            hold + epochs,
-            lambda epoch, _: epoch >= max(stop_after, hold + 1),
-            self.progress,
-            start,
-        )
-
-    def _decaying(self, epochs: int) -> Experiment:
-        """Return the settings of a decay over so many epochs after the best one."""
-        hold = self.best_epoch
+    def decaying(self, hold: int, epochs: int) -> Experiment:
+        """Return the settings of a decay over so many epochs after ``hold`` others."""
         decaying = self._with_training({"decay_fraction": epochs / (hold + epochs)})
         every = max(1, min(decaying.training.validate_every, epochs // 3))
         training = decaying.training.model_copy(update={"validate_every": every})
         return decaying.model_copy(update={"training": training})
 
-    def _before_decay(self, part: Part, epochs: int) -> TrainingState:
-        """Return the best state, at the step of the schedule at which the decay begins.
+    def before_decay(self, state: TrainingState, part: Part, epochs: int) -> TrainingState:
+        """Return a state at the step of the schedule at which its decay begins.
 
         Epochs have more steps when the validation part is trained on too.
         """
-        if self.best is None:
-            raise ValueError("no epoch was validated")
-        steps = len(build_batches(self._decaying(epochs), self.dataset.histories(part)))
-        return replace(self.best.copy(), step=self.best_epoch * steps)
+        hold = len(state.curve.epochs)
+        steps = len(build_batches(self.decaying(hold, epochs), self.dataset.histories(part)))
+        return replace(state.copy(), step=hold * steps)
 
     def best_model(self) -> tuple[Model, Curve]:
         """Return the model of the best epoch at the constant learning rate, and its curve."""

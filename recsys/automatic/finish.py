@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
 from recsys.training.refit import Fitted
@@ -63,18 +64,18 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
     model, curve = contender.decay(epochs)
-    best_epoch, _ = curve.validated()
+    best = max(curve.validated()[0] - contender.best_epoch, 1)
     validated = Finished(
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    known = 0 if contender.refits_everything else contender.best_epoch
-    needed = (best_epoch - known) * contender.refit_cost * per_epoch
+    known = contender.best_epoch if contender.refits_everything else 0
+    needed = (known + best) * contender.refit_cost * per_epoch
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated
     try:
-        refitted, _ = contender.refit(epochs, best_epoch)
+        refitted = refit(contender, epochs, best, seconds_left)
     except KeyboardInterrupt:
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
         return validated

@@ -19,6 +19,7 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
+from recsys.automatic.refit import refit
 from recsys.automatic.run import run_automatically
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import tune_baselines
@@ -224,11 +225,28 @@ def test_a_decay_improves_and_is_repeated_by_the_refit(
     epochs, hold = one.decay_epochs(), one.best_epoch
     _, curve = one.decay(epochs)
     assert len(curve.epochs) == hold + epochs
-    best, _ = curve.validated()
-    model, refitted = one.refit(epochs, best)
-    assert len(refitted.epochs) == max(best, hold + 1)
+    best = max(curve.validated()[0] - hold, 1)
+    model = refit(one, epochs, best, lambda: math.inf)
     before = one.best_model()[0].state_dict()
     assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_a_refit_that_is_short_of_time_keeps_its_decay(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    assert one.refits_everything
+    one._advance(after(3))  # type: ignore[arg-type]
+    one.decay(2)
+    capsys.readouterr()
+    with caplog.at_level("INFO"):
+        refit(one, 2, 1, lambda: 0.0)
+    assert capsys.readouterr().err.count(": epoch ") == 2  # one at the constant rate, one after
+    assert f"the refit has 1 of {one.best_epoch} epochs at the constant rate" in caplog.text
 
 
 @pytest.mark.slow
@@ -345,7 +363,7 @@ def test_ctrl_c_in_the_refit_keeps_what_was_validated(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(one, "refit", interrupt)
+    monkeypatch.setattr("recsys.automatic.finish.refit", interrupt)
     ends = time.monotonic() + 8
     finished = finish(one, lambda: ends - time.monotonic())
     assert finished.fitted.trained_on == ("train",)
