@@ -33,9 +33,8 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     """Train a contender to the end of the time that is left for it.
 
     The learning rate stays constant while validation gains, as long as time is left for the decay
-    and for the refit on the training and validation parts together. The decay starts from the best
-    state at the constant rate. So does the refit where the validation part is small, as in long
-    histories, and then it costs as much as the decay; else it starts from the beginning.
+    and for the refit on the training and validation parts together. Both start from the best state
+    at the constant rate.
 
     Args:
         contender: with at least one validation.
@@ -69,8 +68,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    known = contender.best_epoch if contender.refits_everything else 0
-    needed = (known + best) * contender.refit_cost * per_epoch
+    needed = best * contender.refit_cost * per_epoch
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated

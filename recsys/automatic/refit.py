@@ -19,11 +19,11 @@ _FOREVER = 100_000
 
 
 def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[], float]) -> Model:
-    """Repeat a training on the training and validation parts together; return the model.
+    """Train on the training and validation parts together; return the model.
 
-    Where the validation part is small, only the decay is repeated, from the same state. Else the
-    refit starts from the beginning, and its learning rate stays constant for as many epochs as
-    before, or, if the machine has become slower, for as many as leave time for the decay.
+    The refit starts from the state from which the rate decayed. Where the validation part is small,
+    only the decay is repeated. Else the rate stays constant for some epochs more before, as long as
+    time is left for the decay.
 
     Args:
         contender: after its decay.
@@ -35,10 +35,8 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
         KeyboardInterrupt: Ctrl-C.
     """
     histories = contender.dataset.histories("test")
-    if contender.best is None:
-        raise ValueError("no epoch was validated")
-    state = contender.best
-    if contender.refits_everything:
+    state = contender.best_state
+    if contender.validation_is_large:
         state = _hold(contender, histories, best, seconds_left)
     hold = len(state.curve.epochs)
     model, _ = train(
@@ -57,17 +55,18 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
 def _hold(
     contender: Contender, histories: Histories, decay: int, seconds_left: Callable[[], float]
 ) -> TrainingState:
-    """Train at a constant learning rate; return the state from which the rate decays."""
-    started, planned = time.monotonic(), contender.best_epoch
-    saved: list[TrainingState] = []
+    """Train on from the best state at a constant learning rate; return the state after that."""
+    best = contender.best_state
+    before, planned = len(best.curve.epochs), contender.refit_epochs()
+    started = time.monotonic()
+    saved = [best]
 
     def is_over(epoch: int, _: dict[str, float]) -> bool:
-        per_epoch = (time.monotonic() - started) / epoch
-        if epoch >= planned:
-            return True
-        if seconds_left() >= (decay + 1) * per_epoch:
+        done = epoch - before
+        per_epoch = (time.monotonic() - started) / done
+        if done < planned and seconds_left() >= (decay + 1) * per_epoch:
             return False
-        logger.info("the refit has %d of %d epochs at the constant rate", epoch, planned)
+        logger.info("the refit has %d epochs at the constant rate, %d were planned", done, planned)
         return True
 
     train(
@@ -78,7 +77,7 @@ def _hold(
         _FOREVER,
         is_over,
         contender.progress,
-        None,
-        lambda state: saved.__setitem__(slice(None), [state]),
+        contender.before_decay(best, "test", decay),
+        lambda state: saved.__setitem__(0, state),
     )
     return saved[0]

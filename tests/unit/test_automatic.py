@@ -239,14 +239,16 @@ def test_a_refit_that_is_short_of_time_keeps_its_decay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one = contenders(dataset, tracking)[0]
-    assert one.refits_everything
+    assert one.validation_is_large
     one._advance(after(3))  # type: ignore[arg-type]
     one.decay(2)
+    planned = one.refit_epochs()
+    assert planned > 1
     capsys.readouterr()
     with caplog.at_level("INFO"):
         refit(one, 2, 1, lambda: 0.0)
     assert capsys.readouterr().err.count(": epoch ") == 2  # one at the constant rate, one after
-    assert f"the refit has 1 of {one.best_epoch} epochs at the constant rate" in caplog.text
+    assert f"the refit has 1 epochs at the constant rate, {planned} were planned" in caplog.text
 
 
 @pytest.mark.slow
@@ -387,9 +389,9 @@ def test_a_contender_that_diverges_drops_out(
 def test_a_large_validation_part_is_trained_on_from_the_beginning(
     dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
-    assert contenders(dataset, tracking)[0].refits_everything  # one purchase of eleven
+    assert contenders(dataset, tracking)[0].validation_is_large  # one purchase of eleven
     long = prepare(chains(40, 60), out=tmp_path / "long")
-    assert not contenders(long, tracking)[0].refits_everything
+    assert not contenders(long, tracking)[0].validation_is_large
 
 
 # --- The targets ---------------------------------------------------------------------------------
