@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
@@ -34,7 +36,12 @@ def share_of_own_category(
     liked = rng.integers(CATEGORIES, size=USERS)
     bought = [rng.choice(np.flatnonzero((c == CATEGORY) & ~NEW), LENGTH) + 1 for c in liked]
     feature = {"kind": "vector", "column": "text", "tuned": tuned}
-    model = {"embedding_dim": 16, "num_blocks": 1, "feed_forward_dim": 32, "dropout": 0.0}
+    model: dict[str, Any] = {
+        "embedding_dim": 16,
+        "num_blocks": 1,
+        "feed_forward_dim": 32,
+        "dropout": 0.0,
+    }
     model |= {"max_sequence_length": LENGTH, "head": {"kind": "dot_product"}}
     model |= {"item_features": [feature], "item_ids": item_ids}
     training = {"learning_rate": 1e-2, "batch_tokens": 800, "precision": "float32"}

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.histories import Histories

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import torch
 from hypothesis import given
@@ -73,7 +73,7 @@ def arrow() -> pa.Table:
         pl.DataFrame({"item_id": ["hat", "socks"], "text": ROWS[:2]}),
         pd.DataFrame({"item_id": ["hat", "socks"], "text": [np.array(row) for row in ROWS[:2]]}),
         pd.DataFrame({"item_id": ["hat", "socks", "x"], "text": [*ROWS[:2], math.nan]}),
-        pd.DataFrame({"item_id": ["hat", "socks"], "text": [np.float32(row) for row in ROWS[:2]]}),
+        pd.DataFrame({"item_id": ["hat", "socks"], "text": [*np.array(ROWS[:2], np.float32)]}),
         arrow(),
     ],
 )

@@ -59,7 +59,8 @@ def dataset(tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) ->
 
 def experiment_of(*, tuned: bool = False, **model: Any) -> Experiment:
     feature = {"kind": "vector", "column": "text", "tuned": tuned}
-    tree = {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 16, "max_sequence_length": 3}
+    tree: dict[str, Any] = {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 16}
+    tree["max_sequence_length"] = 3
     tree |= {"head": {"kind": "dot_product"}, "item_features": [feature], **model}
     training = {"learning_rate": 1e-2, "batch_tokens": 60, "precision": "float32", "max_epochs": 2}
     tracked = {"training": training, "evaluation": {"seen": "allow"}}
