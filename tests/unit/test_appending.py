@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ SPLITS: list[Any] = [
     {"kind": "global_time", "valid_from": 15, "test_from": 20, "test_until": 28},
     "user_holdout",
 ]
+DRAWN_DROP = (DropRows(reason="returns", column="price", below=1),)
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "columns": st.sampled_from([None, Columns(user_id="who", item_id="what", timestamp="at")]),
-    "drop": st.sampled_from([(), (DropRows(reason="returns", column="price", below=1),)]),
+    "drop": st.sampled_from([(), DRAWN_DROP]),
     "where": st.sampled_from([None, "event = 'buy'"]),
     "since": st.none() | st.integers(0, 12),
     "keep": st.sampled_from([(), ("price", "event")]),
@@ -131,7 +133,74 @@ def dropped_by(dataset: PreparedDataset, *names: str) -> int:
     return sum(dataset.manifest.dropped.get(name, 0) for name in names)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def check_day_after_day(days: list[pl.DataFrame], config: DataConfig, folder: Path) -> int:
+    """Append all days to the first, compare with the log anew, and return how many were appended.
+
+    It ends early at a setting that needs old rows, which must be refused.
+    """
+    grown = known = prepare(days[0], config, folder / "grown")
+    log, appended = days[0], 0
+    for number, day in enumerate(days[1:]):
+        try:
+            load_source(day, grown.config)
+        except InputError:  # no row is an interaction
+            continue
+        whole = pl.concat([log, day])
+        expected, reason = anew_or_reason(whole, grown, known, folder / f"{number}")
+        lost = dropped_by(grown, "min_user_interactions", "min_item_interactions")
+        if config.session_gap is not None:
+            lost += dropped_by(grown, "since", "test_until", "duplicates")
+        if lost or expected is None:
+            with pytest.raises(InputError, match="anew" if lost else re.escape(reason)):
+                append(day, grown.path)
+            return appended
+        before = grown.fingerprint
+        grown, appended = append(day, grown.path), appended + 1
+        assert_same(grown, expected)
+        assert grown.vocabulary.ids[: known.num_items].equals(known.vocabulary.ids)
+        entry = grown.manifest.appended[-1]
+        assert (entry.rows_read, entry.fingerprint_before) == (len(day), before)
+        if config.split.kind != "user_holdout":  # it draws by the order of the users
+            plain = prepare(whole, config, folder / f"plain{number}")
+            assert by_ids(grown) == by_ids(plain)
+        known, log = expected, whole
+    return appended
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "two targets": {"split": SPLITS[1], "keep": ("price", "event")},
+    "baskets": {"split": "leave_last_basket_out", "duplicates": "drop_exact"},
+    "fractions": {"split": "global_time", "where": "event = 'buy'"},
+    "dates": {"split": SPLITS[4], "since": 3, "duplicates": "first"},
+    "users": {"split": "user_holdout", "duplicates": "last"},
+    "sessions": {"session_gap": 2, "drop": DRAWN_DROP},
+    "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
+}
+
+
+@pytest.mark.parametrize("fields", FIXED.values(), ids=FIXED)
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    drawn = [
+        (
+            int(rng.integers(1, 12)),
+            "abcdef"[int(rng.integers(6))],
+            int(rng.integers(31)),
+            ["buy", "buy", "view", None][int(rng.integers(4))],
+            int(rng.integers(4)),
+            int(rng.integers(3)),
+        )
+        for _ in range(120)
+    ]
+    days = days_of(drawn, "text", late)
+    config = DataConfig.model_validate(fields)
+    assert check_day_after_day(days, config, tmp_path) == 2
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     drawn=rows(),
     config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
@@ -144,42 +213,12 @@ def test_day_after_day_is_anew(
     names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
     days = [day.rename(names) if config.columns else day for day in days_of(drawn, ids, late)]
     assume(len(days) > 1)
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            grown = known = prepare(days[0], config, folder / "grown")
+            prepare(days[0], config, Path(folder, "first"))
         except InputError:
             assume(False)
-        log = days[0]
-        for number, day in enumerate(days[1:]):
-            try:
-                load_source(day, grown.config)
-            except InputError:  # no row is an interaction
-                continue
-            whole = pl.concat([log, day])
-            expected, reason = anew_or_reason(whole, grown, known, folder / f"{number}")
-            if expected is None:
-                with pytest.raises(InputError) as caught:
-                    append(day, grown.path)
-                assert str(caught.value) == reason or "anew" in str(caught.value)
-                return
-            lost = dropped_by(grown, "min_user_interactions", "min_item_interactions")
-            if config.session_gap is not None:
-                lost += dropped_by(grown, "since", "test_until", "duplicates")
-            if lost:
-                with pytest.raises(InputError, match="prepare the whole log anew"):
-                    append(day, grown.path)
-                return
-            before = grown.fingerprint
-            grown = append(day, grown.path)
-            assert_same(grown, expected)
-            assert grown.vocabulary.ids[: known.num_items].equals(known.vocabulary.ids)
-            entry = grown.manifest.appended[-1]
-            assert (entry.rows_read, entry.fingerprint_before) == (len(day), before)
-            if config.split.kind != "user_holdout":  # it draws by the order of the users
-                plain = prepare(whole, config, folder / f"plain{number}")
-                assert by_ids(grown) == by_ids(plain)
-            known, log = expected, whole
+        check_day_after_day(days, config, Path(folder))
 
 
 def test_every_setting_of_data_is_drawn() -> None:
@@ -262,7 +301,7 @@ def test_a_dataset_prepared_on_disk_grows_likewise(tmp_path: Path) -> None:
     log = pl.DataFrame(
         {
             "user_id": rng.integers(12, size=300),
-            "item_id": rng.integers(60, size=300),
+            "item_id": rng.integers(400, size=300),
             "timestamp": np.sort(rng.integers(99, size=300)),
             "price": rng.random(300),
         }
@@ -313,7 +352,9 @@ def test_ties_of_a_position_column_are_refused_and_others_ordered(tmp_path: Path
     prepare(old, config, tmp_path / "data")
     with pytest.raises(InputError, match=r"user 'b' has rows at 25 .*position \('line'\)"):
         append(new, tmp_path / "data")
-    two = pl.concat([new[:1], new[:1].with_columns(item_id=3, line=0)])
+    two = pl.concat(
+        [new[:1], new[:1].with_columns(item_id=pl.lit(3, pl.Int64), line=pl.lit(0, pl.Int64))]
+    )
     grown = append(two, tmp_path / "data")
     assert grown.items[:5].tolist() == [2, 1, 3, 1, 3], "the lower line comes first"
 
