@@ -69,7 +69,7 @@ def test_a_kill_leaves_the_dataset_before_or_after_the_append(
     prepare(log, out=tmp_path / "whole")
     after = append(str(tmp_path / "new.csv"), tmp_path / "whole").fingerprint
     command = [sys.executable, "-c", APPENDER, str(work), str(old), str(tmp_path / "new.csv")]
-    command += ["1", str(budget(5, 1))]
+    command += ["1", str(budget(8, 1))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     found, left = json.loads(result.stdout)

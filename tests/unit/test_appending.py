@@ -172,7 +172,11 @@ FIXED: dict[str, dict[str, Any]] = {
     "two targets": {"split": SPLITS[1], "keep": ("price", "event")},
     "baskets": {"split": "leave_last_basket_out", "duplicates": "drop_exact"},
     "fractions": {"split": "global_time", "where": "event = 'buy'"},
-    "dates": {"split": SPLITS[4], "since": 3, "duplicates": "first"},
+    "dates": {
+        "split": {"kind": "global_time", "valid_from": 6, "test_from": 8, "test_until": 28},
+        "since": 3,
+        "duplicates": "first",
+    },
     "users": {"split": "user_holdout", "duplicates": "last"},
     "sessions": {"session_gap": 2, "drop": DRAWN_DROP},
     "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
