@@ -29,7 +29,6 @@ from recsys.cli.options import (
 )
 from recsys.config import DataConfig
 from recsys.console import show_rows
-from recsys.data.appending import append
 from recsys.data.audit import audit
 from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.prepared import PreparedDataset, prepare
@@ -131,6 +130,8 @@ def prepare_data(
 
 def _append(source: str, path: Path, items: Path | None, users: Path | None, as_json: bool) -> None:
     """Append a log, and show how it differs from the dataset before and what the dataset has."""
+    from recsys.data.appending import append
+
     earlier = len(Manifest.read(path).appended)
     manifest = append(source, path, items, users).manifest
     row: dict[str, object] = {"dataset": str(path)}
