@@ -91,6 +91,11 @@ def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
         return
+    if previous is not None and previous.appended:
+        logger.warning(
+            "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
+            *(out, len(previous.appended), previous.appended[-1].source, found.origin),
+        )
     with sole_use(out, "prepares it", PATIENCE):
         # Another process may have prepared the same meanwhile.
         if not _same(Manifest.load_if_valid(out), manifest, found.contents):

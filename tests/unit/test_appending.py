@@ -300,6 +300,18 @@ def test_rows_that_are_there_already_change_nothing(
     assert len(PreparedDataset.open(dataset.path).manifest.appended) == 1
 
 
+def test_a_preparation_that_replaces_a_grown_dataset_says_so(
+    dataset: PreparedDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(NEW, dataset.path)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert not prepare(OLD, out=dataset.path).manifest.appended
+    assert caplog.messages[-1].endswith(
+        "had grown by 1 appended logs, the last from the frame: it is replaced by the frame alone"
+    )
+
+
 def test_a_dataset_prepared_on_disk_grows_likewise(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     log = pl.DataFrame(
