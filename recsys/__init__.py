@@ -31,6 +31,7 @@ from recsys.extras import install_hint
 if TYPE_CHECKING:
     from recsys.api import compare, fit, train
     from recsys.config import Experiment, load_experiment
+    from recsys.data.appending import append
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.experiments.registration import register
@@ -49,6 +50,7 @@ _HOMES = {
     "PreparedDataset": "recsys.data.prepared:PreparedDataset",
     "Recommender": "recsys.serving.recommender:Recommender",
     "Sampling": "recsys.model.generation:Sampling",
+    "append": "recsys.data.appending:append",
     "audit": "recsys.data.audit:audit",
     "compare": "recsys.api:compare",
     "fit": "recsys.api:fit",
@@ -68,6 +70,7 @@ __all__ = [
     "PreparedDataset",
     "Recommender",
     "Sampling",
+    "append",
     "audit",
     "compare",
     "fit",

@@ -30,7 +30,7 @@ from recsys.cli.options import (
 from recsys.config import DataConfig
 from recsys.console import show_rows
 from recsys.data.audit import audit
-from recsys.data.manifest import MANIFEST
+from recsys.data.manifest import MANIFEST, Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords
 from recsys.data.sources import DATASETS
@@ -61,7 +61,15 @@ def list_data(as_json: Json = False) -> None:
 @app.command("prepare")
 def prepare_data(
     source: Log,
-    out: Annotated[Path, typer.Option(help="Folder of the prepared dataset.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the prepared dataset.")] = None,
+    append_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--append",
+            help="Folder of a prepared dataset that the log is added to, by its settings; with "
+            "--items and --users for features of new items and users.",
+        ),
+    ] = None,
     user: User = None,
     item: Item = None,
     time: Time = None,
@@ -91,10 +99,13 @@ def prepare_data(
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check, sort, split and encode a log.
+    """Check, sort, split and encode a log, or add one to a prepared dataset.
 
-    All settings of data can be set, e.g. --set data.k_core=true.
+    All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own;
+    after an append its drift is shown: what the new rows have that the old ones had not.
     """
+    if (out is None) == (append_to is None):
+        raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
     words: LogWords = {
         "user": user,
         "item": item,
@@ -108,6 +119,15 @@ def prepare_data(
     }
     experiment = read_preparation(source, words, overrides)
     vectors = _named_files(item_vectors or [])
+    if append_to is not None:
+        if memory is not None or vectors or experiment.data != DataConfig(source=source):
+            raise InputError(
+                f"--append {append_to}: a dataset keeps its own settings: give only the log, "
+                "--items and --users, or prepare the whole log anew"
+            )
+        _append(source, append_to, items, users, as_json)
+        return
+    assert out is not None  # noqa: S101 - one of the two was given
     data = experiment.data
     dataset = prepare(data.source, data, out, items, users, memory, item_vectors=vectors)
     warnings = count_warnings(dataset, experiment)
@@ -129,6 +149,22 @@ def _named_files(options: list[str]) -> dict[str, str]:
             raise InputError(f"--item-vectors: {column!r} is given twice")
         files[column] = file
     return files
+
+
+def _append(source: str, path: Path, items: Path | None, users: Path | None, as_json: bool) -> None:
+    """Append a log, and show how it differs from the dataset before and what the dataset has."""
+    from recsys.data.appending import append
+
+    earlier = len(Manifest.read(path).appended)
+    manifest = append(source, path, items, users).manifest
+    row: dict[str, object] = {"dataset": str(path)}
+    for entry in manifest.appended[earlier:]:  # none if the log was there already
+        drift = {
+            f"added_{name}" if name == "interactions" else name: value
+            for name, value in entry.drift.model_dump().items()
+        }
+        row |= {"appended": entry.source, "appended_rows": entry.rows_read, **drift}
+    show_rows([{**row, **manifest.counts}], as_json)
 
 
 @app.command("audit")

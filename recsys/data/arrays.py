@@ -30,6 +30,9 @@ from recsys.errors import InputError
 INTERACTIONS = "interactions"
 """The name of the table of kept columns."""
 
+OUTSIDE = "outside"
+"""The name of the table of items outside the catalogue."""
+
 _ROW_GROUP = 1 << 18
 """Rows of a row group."""
 
@@ -44,6 +47,19 @@ class Contents:
     """The user and the item table."""
     kept: Callable[[], Iterable[pl.DataFrame]] | None = None
     """Gives the kept columns of the interactions, in parts and in order, if there are any."""
+    outside: pl.Series | None = None
+    """The item ids of the interactions outside the catalogue, in order, if there are any. The
+    arrays have PAD there, and an append may move such items into the catalogue."""
+
+
+@dataclass(frozen=True)
+class KnownIds:
+    """The ids of a dataset that grows: they keep their order, and new ids follow them."""
+
+    items: pl.Series
+    """The catalogue: item token t remains ``items[t - 1]``."""
+    users: pl.Series
+    """The users, in the order of their rows."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +82,37 @@ def build_arrays(
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
     config: DataConfig,
+    known: KnownIds | None = None,
 ) -> Contents:
     """Build the arrays and tables of a dataset.
 
-    The catalogue consists of the items of training and validation interactions.
+    The catalogue consists of the items of training and validation interactions, and of the known
+    ones. Ids ascend, except that known ones come first.
 
     Args:
         log: the filtered log.
         items: item_id and features, if there are any.
         users: user_id and features, if there are any; a user's row applies to all sessions.
         config: how the log is split, and whether users were split into sessions.
+        known: the ids that come first, in this order; all items of them are in the log.
 
     Raises:
         InputError: the split does not fit the log, or a table has none of its items or users.
     """
     frame = log.frame.collect("polars").to_polars()
+    if known is not None:
+        frame = _known_first(frame, known.users)
     spans = frame["user_id"].rle().struct.unnest()
     lengths = spans["len"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     timestamps = frame["timestamp"].to_numpy()
     cuts = cut_points(config.split, timestamps, offsets)
-    known = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
-    vocabulary = Vocabulary(frame["item_id"].filter(pl.Series(known)).unique().sort())
+    inside = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
+    catalogue = frame["item_id"].filter(pl.Series(inside)).unique().sort()
+    if known is not None:
+        new = catalogue.filter(~catalogue.is_in(known.items.implode()))
+        catalogue = pl.concat([known.items, new])
+    vocabulary = Vocabulary(catalogue)
     arrays: dict[str, NDArray[Any]] = {
         "items": vocabulary.encode(frame["item_id"]),
         "timestamps": timestamps,
@@ -96,7 +121,17 @@ def build_arrays(
     }
     tables = feature_tables(spans["value"], vocabulary.ids, users, items, config, log.origin)
     kept = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
-    return Contents(arrays, tables, (lambda: [kept]) if log.keep else None)
+    outside = frame["item_id"].filter(pl.Series(arrays["items"] == PAD))
+    return Contents(
+        arrays, tables, (lambda: [kept]) if log.keep else None, outside if len(outside) else None
+    )
+
+
+def _known_first(frame: pl.DataFrame, known: pl.Series) -> pl.DataFrame:
+    """Bring the rows of known users to the front, in the order of these users."""
+    places = known.rename("user_id").to_frame().with_row_index("place")
+    placed = frame.join(places, on="user_id", how="left", maintain_order="left")
+    return placed.sort("place", nulls_last=True, maintain_order=True).drop("place")
 
 
 def feature_tables(
@@ -163,6 +198,8 @@ def write_contents(folder: Path, contents: Contents, arrays: Path | None = None)
             np.save(folder / file, array, allow_pickle=False)
     for name, table in contents.tables.items():
         table.write_parquet(folder / f"{name}.parquet")
+    if contents.outside is not None:
+        pl.DataFrame({"item_id": contents.outside}).write_parquet(folder / f"{OUTSIDE}.parquet")
     if contents.kept is not None:
         _write_in_groups(folder / f"{INTERACTIONS}.parquet", contents.kept())
     return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}

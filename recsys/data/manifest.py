@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from recsys.config import Columns, Section
+from recsys.data.appended import AppendedLog
 from recsys.data.files import file_sha256, recover
 from recsys.errors import InputError
 from recsys.extras import DISTRIBUTION
@@ -232,7 +233,7 @@ class Manifest(FolderManifest):
     remedy: ClassVar[str] = "prepare the dataset again"
     current_version: ClassVar[int] = 2
     own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(items|timestamps|offsets|cuts)\.npy|(users|items|interactions)\.parquet"
+        r"(items|timestamps|offsets|cuts)\.npy|(users|items|interactions|outside)\.parquet"
     )
 
     format: Literal["recsys.prepared"] = "recsys.prepared"
@@ -240,7 +241,7 @@ class Manifest(FolderManifest):
     origin: str
     """The name or path of the log."""
     log_fingerprint: str
-    """The SHA-256 of the rows of the log, before any filter."""
+    """The SHA-256 of the rows of the first log, before any filter."""
     fingerprint: str
     """The SHA-256 of settings and content. It depends neither on the log's file nor on when it was
     prepared."""
@@ -257,3 +258,5 @@ class Manifest(FolderManifest):
     dropped: dict[str, int] = Field(default_factory=dict)
     """The number of dropped rows of the source, by reason: those of data.drop, the names of the
     settings that drop rows, and blank rows. They and the interactions add up to the rows read."""
+    appended: tuple[AppendedLog, ...] = ()
+    """The logs that were appended, the earliest first."""

@@ -8,7 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.data.appended import AppendedLog
 from recsys.data.arrays import (
+    OUTSIDE,
+    Contents,
     PreparedLog,
     build_arrays,
     count_rows,
@@ -28,7 +31,7 @@ from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 600
+PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _NO_CONTENT = {"source", "mirror", "columns", "header"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
@@ -85,11 +88,29 @@ def _in_memory(
 
 def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
     """Write the dataset, unless the previous one is the same."""
+    manifest = describe(found, config)
+    if _same(previous, manifest, found.contents):
+        return
+    if previous is not None and previous.appended:
+        logger.warning(
+            "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
+            *(out, len(previous.appended), previous.appended[-1].source, found.origin),
+        )
+    with sole_use(out, "prepares it", PATIENCE):
+        # Another process may have prepared the same meanwhile.
+        if not _same(Manifest.load_if_valid(out), manifest, found.contents):
+            put_in_place(found, manifest, out)
+
+
+def describe(
+    found: PreparedLog, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
+) -> Manifest:
+    """Return the manifest of a dataset, without its files; warn if its split has empty parts."""
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
     counts = count_rows(found.dropped, found.contents)
     _warn_of_empty_parts(found, config, counts)
-    manifest = Manifest(
+    return Manifest(
         origin=found.origin,
         log_fingerprint=found.fingerprint,
         fingerprint=dataset_fingerprint(content, found.contents),
@@ -100,21 +121,30 @@ def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest
         counts=counts,
         dropped=dict(found.dropped),
         files={},
+        appended=appended,
     )
-    if _same(previous, manifest):
-        return
-    with sole_use(out, "prepares it", _PATIENCE):
-        if _same(Manifest.load_if_valid(out), manifest):  # another process prepared the same
-            return
-        with new_folder(out) as folder:
-            files = write_contents(folder, found.contents, found.arrays)
-            manifest.model_copy(update={"files": files}).write(folder)
 
 
-def _same(previous: Manifest | None, manifest: Manifest) -> bool:
-    return previous is not None and (
-        (previous.fingerprint, previous.counts, previous.dropped)
-        == (manifest.fingerprint, manifest.counts, manifest.dropped)
+def put_in_place(found: PreparedLog, manifest: Manifest, out: Path) -> None:
+    """Write a dataset into a new folder that takes the place of what is there.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    with new_folder(out) as folder:
+        files = write_contents(folder, found.contents, found.arrays)
+        manifest.model_copy(update={"files": files}).write(folder)
+
+
+def _same(previous: Manifest | None, manifest: Manifest, contents: Contents) -> bool:
+    """Return whether the previous dataset has the content, and what an append needs beside it."""
+    parts = ["fingerprint", "counts", "dropped"]
+    if contents.outside is not None:
+        if previous is None or f"{OUTSIDE}.parquet" not in previous.files:
+            return False
+        parts.append("log_fingerprint")  # the fingerprint does not cover the items outside
+    return previous is not None and all(
+        getattr(previous, part) == getattr(manifest, part) for part in parts
     )
 
 

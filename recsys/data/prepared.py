@@ -57,9 +57,10 @@ class PreparedDataset:
     """Shape [U, 3]: where training, validation and test end, counted from the user's first
     interaction."""
     user_table: pl.DataFrame
-    """user_id, ascending, and user features [U rows]."""
+    """user_id and user features [U rows]; ids ascend, but those of each append follow the earlier
+    ones."""
     item_table: pl.DataFrame
-    """item_id and item features [I rows]; row i is item token i + 1."""
+    """item_id and item features [I rows], in the same order; row i is item token i + 1."""
     interaction_features: Features | None = None
     """The features of the N interactions that a model reads; see `Encoders.read`."""
     user_features: Features | None = None
@@ -110,7 +111,7 @@ class PreparedDataset:
 
     @property
     def user_ids(self) -> pl.Series:
-        """The ids of the U users, ascending."""
+        """The ids of the U users, in the order of `user_table`."""
         return self.user_table["user_id"]
 
     @cached_property

@@ -26,7 +26,7 @@ class Vocabulary:
     """
 
     ids: pl.Series
-    """Shape [I]: unique item ids, int64 or text, in ascending order."""
+    """Shape [I]: unique item ids, int64 or text."""
 
     def __len__(self) -> int:
         """The number of items, I."""

@@ -51,17 +51,29 @@ class ItemIds:
         return found
 
 
-def find_id(ids: pl.Series, wanted: Id) -> int | None:
-    """Return the row of an id among ascending ids; None if it is not there.
+class UserRows:
+    """Looks up the rows of users by binary search: a dictionary of all of them would be large.
 
-    >>> find_id(pl.Series(["ann", "bob"]), "bob"), find_id(pl.Series([3, 7]), "8")
-    (1, None)
+    >>> rows = UserRows(pl.Series(["bob", "cat", "ann"]))
+    >>> rows.find("ann"), rows.find("bob"), rows.find("dan")
+    (2, 0, None)
     """
-    own = _typed(ids)(wanted)
-    if own is None or not len(ids):
-        return None
-    row = int(ids.search_sorted(own))
-    return row if row < len(ids) and ids[row] == own else None
+
+    def __init__(self, ids: pl.Series) -> None:
+        ascending = ids.is_sorted()  # not those of a dataset that has grown
+        self._rows = None if ascending else ids.arg_sort()
+        self._ids = ids if self._rows is None else ids.gather(self._rows)
+        self._typed = _typed(ids)
+
+    def find(self, wanted: Id) -> int | None:
+        """Return the row of a user; None if there is none with this id."""
+        own = self._typed(wanted)
+        if own is None or not len(self._ids):
+            return None
+        place = int(self._ids.search_sorted(own))
+        if place == len(self._ids) or self._ids[place] != own:
+            return None
+        return place if self._rows is None else int(self._rows[place])
 
 
 def shown(value: float | str) -> str:

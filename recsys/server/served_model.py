@@ -17,7 +17,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
-from recsys.server.ids import ItemIds, find_id, shown
+from recsys.server.ids import ItemIds, UserRows, shown
 from recsys.server.requests import Cell, Id, Time, User
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.fallback import scorer_of
@@ -145,7 +145,7 @@ class ServedModel:
                 "user_id: users are looked up in a prepared dataset, and the server has none: "
                 "recsys serve BUNDLE --data DATA"
             )
-        row = find_id(data.user_ids, user)
+        row = self._user_rows.find(user)
         if row is None:
             raise InputError(f"user_id {shown(user)} is not in the dataset")
         self._check_reads(new_items, timed=new_times is not None)
@@ -162,6 +162,12 @@ class ServedModel:
             None if features is None else features[span],
             None if user_features is None else user_features[row : row + 1],
         )
+
+    @cached_property
+    def _user_rows(self) -> UserRows:
+        """The rows of the dataset's users."""
+        assert self.dataset is not None  # noqa: S101 - the caller checked
+        return UserRows(self.dataset.user_ids)
 
     @cached_property
     def _ours(self) -> NDArray[np.int32]:

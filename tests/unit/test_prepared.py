@@ -32,7 +32,10 @@ LOG = pl.DataFrame(
     schema=["user_id", "item_id", "timestamp"],
     orient="row",
 )
-FILES = {"items.npy", "timestamps.npy", "offsets.npy", "cuts.npy", "users.parquet", "items.parquet"}
+FILES = {
+    *("items.npy", "timestamps.npy", "offsets.npy", "cuts.npy"),
+    *("users.parquet", "items.parquet", "outside.parquet"),
+}
 
 
 @pytest.fixture

@@ -59,9 +59,11 @@ def write_parts(
         inside = np.arange(start, end) < np.repeat(lasts, np.diff(offsets[low : high + 1]))
         known[tokens[start:end][inside]] = True
     token_of = np.where(known, np.cumsum(known), PAD).astype(np.int32)
+    outside = [np.empty(0, dtype=np.int32)]
     for low in range(0, rows, _BLOCK):
-        block = slice(low, low + _BLOCK)
-        tokens[block] = token_of[tokens[block]]
+        numbers = np.array(tokens[low : low + _BLOCK])
+        outside.append(numbers[~known[numbers]])
+        tokens[low : low + _BLOCK] = token_of[numbers]
     for mapped in (tokens, times):
         mapped.flush()
     arrays: dict[str, NDArray[Any]] = {
@@ -75,7 +77,9 @@ def write_parts(
     catalogue = filtered.log.item_ids.filter(pl.Series(known))
     user_ids = filtered.log.user_ids.filter(pl.Series(present))
     tables = feature_tables(user_ids, catalogue, users, items, config, origin)
-    return Contents(arrays, tables, _kept(filtered, config) if config.keep else None)
+    kept = _kept(filtered, config) if config.keep else None
+    unlisted = filtered.log.item_ids.gather(np.concatenate(outside))
+    return Contents(arrays, tables, kept, unlisted if len(unlisted) else None)
 
 
 def _kept(filtered: FilteredLog, config: DataConfig) -> Callable[[], Iterator[pl.DataFrame]]:

@@ -1,0 +1,247 @@
+"""A new log is sorted into a prepared dataset: tokens stay, and the old log is not read again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+
+from recsys.config import DataConfig
+from recsys.data.appended import AppendedLog
+from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
+from recsys.data.drift import measure_drift
+from recsys.data.grown_tables import as_stored, grow_features
+from recsys.data.histories import PAD
+from recsys.data.locks import sole_use
+from recsys.data.log import KEPT, InteractionLog
+from recsys.data.manifest import Manifest
+from recsys.data.preparation import PATIENCE, describe, put_in_place
+from recsys.data.prepared import PreparedDataset
+from recsys.data.reading import sum_counts
+from recsys.data.row_rules import select_interactions
+from recsys.data.sessions import user_of_session
+from recsys.data.sources import find_named_dataset, load_source
+from recsys.data.structure import read_own_table
+from recsys.data.tables import TableSource, open_table, read_table
+from recsys.data.where import reads_rows_alone
+from recsys.errors import InputError, checked_path
+
+logger = logging.getLogger(__name__)
+
+_ANEW = "prepare the whole log anew"
+_IDS = ("user_id", "item_id")
+_BEFORE_MINIMUMS = ("since", "test_until", "duplicates")
+"""The settings that drop rows after sessions were split."""
+_MINIMUMS = ("min_user_interactions", "min_item_interactions")
+
+
+def append(
+    source: TableSource,
+    dataset: str | os.PathLike[str],
+    items: TableSource | None = None,
+    users: TableSource | None = None,
+) -> PreparedDataset:
+    """Sort the rows of a new log into a prepared dataset, and replace it in one step.
+
+    Only the new log is read, by the settings of the dataset. The result is what preparing both logs
+    as one would give, except for the order of the ids: known items keep their tokens and known
+    users their order, and new ones follow them, ascending. What was in the catalogue stays there,
+    also if a cut that moved leaves it in the test part alone. Where a user's rows have the same
+    time, as the dataset stores it, new ones follow old ones.
+
+    A log that is there already, as the first one or an appended one, changes nothing; a warning
+    says so. Rows, users and items are held in memory meanwhile.
+
+    Args:
+        source: the new log: a file, a folder of parts, a pattern or a frame, with the columns that
+            the dataset was prepared from.
+        dataset: the folder of the dataset.
+        items: features of items, new ones or known ones, whose features change; the columns are
+            those of the dataset's item table. New items without a row have no features.
+        users: features of users, likewise.
+
+    Returns:
+        The dataset as it is now; the last of ``manifest.appended`` has the drift report.
+
+    Raises:
+        InputError: the log or a table is invalid or of another form; or a setting of the dataset
+            needs rows that it does not have. Nothing is changed then.
+    """
+    path = checked_path(dataset)
+    Manifest.read(path)  # before a lock is taken beside a path that is no dataset
+    with sole_use(path, "appends to it", PATIENCE):
+        old = PreparedDataset.open(path)
+        config = old.config
+        _refuse_what_needs_old_rows(old, source)
+        log, _ = load_source(source, config)
+        if when := _appended_before(old, log):
+            logger.warning("%s: its rows are in %s already, %s", log.origin, path, when)
+            return old
+        before, added = _rows_of(old), _rows_of_log(log, old)
+        _refuse_unordered_ties(before, added, config, log.origin)
+        kept = select_interactions(_merged(old, log, before, added), config)
+        contents = build_arrays(
+            kept,
+            _grown(old.item_table, items, "the item table", path),
+            _grown(_people(old), users, "the user table", path),
+            config,
+            KnownIds(old.item_table["item_id"], old.user_ids),
+        )
+        entry = AppendedLog(
+            source=log.origin,
+            appended_at=datetime.now(UTC).isoformat(" ", "seconds"),
+            rows_read=log.rows + sum(log.dropped.values()),
+            log_fingerprint=log.fingerprint,
+            fingerprint_before=old.fingerprint,
+            drift=measure_drift(before, _new_rows(kept, config)),
+        )
+        found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
+        put_in_place(found, describe(found, config, (*old.manifest.appended, entry)), path)
+    return PreparedDataset.open(path)
+
+
+def _refuse_what_needs_old_rows(old: PreparedDataset, source: TableSource) -> None:
+    """Refuse settings that cannot be applied without rows that the dataset does not have.
+
+    Raises:
+        InputError: the first such setting, and what to do.
+    """
+    path, config, dropped = old.path, old.config, old.manifest.dropped
+    for name in _MINIMUMS:
+        if count := dropped.get(name, 0):
+            raise InputError(
+                f"{path}: data.{name}: {getattr(config, name)} dropped {count:,} rows, which new "
+                f"ones may bring back, and they are not kept: {_ANEW}"
+            )
+    for name in _BEFORE_MINIMUMS if config.session_gap is not None else ():
+        if count := dropped.get(name, 0):
+            key = f"split.{name}" if name == "test_until" else name
+            raise InputError(
+                f"{path}: data.{key} dropped {count:,} rows, which belong to sessions of "
+                f"data.session_gap, and they are not kept: {_ANEW}"
+            )
+    if config.where is not None and not _is_named(source):
+        table = open_table(source, header=config.header)
+        if not reads_rows_alone(config.where, table.names, table.origin):
+            raise InputError(
+                f"{path}: data.where {config.where!r} compares rows with others, and those it "
+                f"dropped are not kept: {_ANEW}"
+            )
+    listed = f"{OUTSIDE}.parquet" in old.manifest.files
+    if (count := old.manifest.counts["outside_catalogue"]) and not listed:
+        raise InputError(
+            f"{path}: was written by an earlier version, without the ids of {count:,} "
+            f"interactions outside the catalogue: {_ANEW}"
+        )
+
+
+def _is_named(source: TableSource) -> bool:
+    return isinstance(source, str) and find_named_dataset(source) is not None
+
+
+def _appended_before(old: PreparedDataset, log: InteractionLog) -> str:
+    """Return when the rows of a log came into a dataset; empty if they are not there."""
+    if log.fingerprint == old.manifest.log_fingerprint:
+        return "since it was prepared"
+    entries = (e for e in old.manifest.appended if e.log_fingerprint == log.fingerprint)
+    return next((f"since {entry.appended_at}" for entry in entries), "")
+
+
+def _rows_of(old: PreparedDataset) -> pl.DataFrame:
+    """Return the interactions of a dataset as the rows of a log, user by user, in order."""
+    table = old.interaction_table
+    if places := np.flatnonzero(old.items == PAD).tolist():
+        outside = read_own_table(old.path / f"{OUTSIDE}.parquet", ["item_id"])["item_id"]
+        ids = table["item_id"].clone().scatter(places, outside)
+        table = table.with_columns(ids)
+    if old.config.session_gap is not None:
+        table = table.with_columns(user_of_session(table["user_id"]))
+    times = pl.Series("timestamp", np.asarray(old.timestamps))
+    kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
+    return table.select("user_id", "item_id", times, *kept)
+
+
+def _rows_of_log(log: InteractionLog, old: PreparedDataset) -> pl.DataFrame:
+    """Return the rows of a new log with the types of the dataset's.
+
+    Raises:
+        InputError: a column has another type.
+    """
+    rows: pl.DataFrame = log.frame.collect("polars").to_polars().drop("order")
+    types = dict(old.interaction_table.head(0).schema)
+    names = dict(zip(_IDS, (log.columns.user_id, log.columns.item_id), strict=True))
+    names |= {KEPT + name: name for name in log.keep}
+    stored = []
+    for column, name in names.items():
+        dtype = types[column.removeprefix(KEPT)]
+        told = f"{log.origin}: column {name!r}"
+        stored.append(as_stored(rows[column], dtype, told, str(old.path)))
+    return rows.with_columns(stored)
+
+
+def _merged(
+    old: PreparedDataset, log: InteractionLog, before: pl.DataFrame, added: pl.DataFrame
+) -> InteractionLog:
+    """Return the rows of a dataset and of a new log as one log; the column "new" tells them apart.
+
+    Among rows of one user and time, those of the dataset come first, each in their order.
+    """
+    both = pl.concat([before.with_columns(new=False), added.with_columns(new=True)])
+    both = both.sort("user_id", "timestamp", maintain_order=True).with_row_index("order")
+    return replace(
+        log,
+        frame=nw.from_native(both.cast({"order": pl.Int64}).lazy()),
+        rows=len(both),
+        origin=old.manifest.origin,
+        fingerprint=old.manifest.log_fingerprint,
+        dropped=sum_counts(old.manifest.dropped, log.dropped),
+    )
+
+
+def _refuse_unordered_ties(
+    before: pl.DataFrame, added: pl.DataFrame, config: DataConfig, origin: str
+) -> None:
+    """Refuse new rows at the time of old ones of the same user, if a column orders such rows.
+
+    Raises:
+        InputError: the first of them.
+    """
+    if config.columns is None or config.columns.position is None:
+        return
+    ties = added.join(before, on=["user_id", "timestamp"], how="semi")
+    if not ties.is_empty():
+        user, time = ties.row(0, named=True)["user_id"], ties["timestamp"][0]
+        raise InputError(
+            f"{origin}: user {user!r} has rows at {time} in the dataset too, and data.columns."
+            f"position ({config.columns.position!r}) of these is not kept: {_ANEW}"
+        )
+
+
+def _grown(
+    known: pl.DataFrame, given: TableSource | None, origin: str, path: Path
+) -> pl.DataFrame | None:
+    table = None if given is None else read_table(given, origin=origin)
+    return grow_features(known, table, origin, str(path))
+
+
+def _people(old: PreparedDataset) -> pl.DataFrame:
+    """Return the user table of a dataset, with users in place of their sessions."""
+    table = old.user_table
+    if old.config.session_gap is None:
+        return table
+    return table.with_columns(user_of_session(table["user_id"]))
+
+
+def _new_rows(kept: InteractionLog, config: DataConfig) -> pl.DataFrame:
+    """Return the appended rows that became interactions."""
+    rows: pl.DataFrame = kept.frame.collect("polars").to_polars()
+    rows = rows.filter(pl.col("new"))
+    if config.session_gap is None:
+        return rows
+    return rows.with_columns(user_of_session(rows["user_id"]))

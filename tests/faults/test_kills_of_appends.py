@@ -1,0 +1,81 @@
+"""kill -9 before every step of an append that moves, syncs or deletes a file: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.appending import append
+from recsys.data.prepared import PreparedDataset, prepare
+
+# polars has no threads yet when the process forks: the parent only reads manifests.
+APPENDER = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+from recsys.data import files
+from recsys.data.appending import append
+from recsys.data.manifest import Manifest
+
+root, old, new = (Path(name) for name in sys.argv[1:4])
+data, first, every = root / "data", int(sys.argv[4]), int(sys.argv[5])
+
+def killed_at(step):
+    child = os.fork()
+    if not child:
+        left = iter(range(step - 1, -1, -1))
+        def mortal(call):
+            def run(*args, **kwargs):
+                if next(left, 1) == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **kwargs)
+            return run
+        for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open"):
+            setattr(os, name, mortal(getattr(os, name)))
+        files.exchange = mortal(files.exchange)
+        append(str(new), data)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] != 0
+
+found, step = [], first
+while True:
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(old, data)
+    killed = killed_at(step)
+    manifest = Manifest.read(data)
+    manifest.verify(data)
+    found.append([manifest.fingerprint, len(manifest.appended)])
+    if not killed:
+        break
+    step += every
+print(json.dumps([found, sorted(path.name for path in root.iterdir())]))
+"""
+
+
+def test_a_kill_leaves_the_dataset_before_or_after_the_append(
+    tmp_path: Path, tally: Callable[[str, int, int], None], budget: Callable[[int, int], int]
+) -> None:
+    rows = [("a", 5, 1), ("a", 3, 2), ("a", 9, 3), ("b", 3, 1), ("b", 5, 4)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    later = log.with_columns(pl.col("timestamp") + 10, item_id=pl.col("item_id") + 2)
+    later.write_csv(tmp_path / "new.csv")
+    old, work = tmp_path / "old", tmp_path / "work"
+    work.mkdir()
+    before = prepare(log, out=old).fingerprint
+    prepare(log, out=tmp_path / "whole")
+    after = append(str(tmp_path / "new.csv"), tmp_path / "whole").fingerprint
+    command = [sys.executable, "-c", APPENDER, str(work), str(old), str(tmp_path / "new.csv")]
+    command += ["1", str(budget(8, 1))]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found, left = json.loads(result.stdout)
+    assert len(found) >= 5
+    assert {(name, count) for name, count in found} == {(before, 0), (after, 1)}
+    assert found == sorted(found, key=lambda state: state[1]), "once it is there, it stays"
+    assert left == ["data"]
+    assert PreparedDataset.open(work / "data").num_items == 4
+    tally("kill at each step of an append", len(found), len(found))

@@ -1,0 +1,533 @@
+"""A log that is appended day after day is the log prepared anew, with the tokens it had."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+import recsys
+from recsys.cli import app
+from recsys.config import Columns, DataConfig, DropRows, GlobalTime, LeaveLastOut
+from recsys.data.appending import append
+from recsys.data.arrays import KnownIds, PreparedLog, build_arrays, write_contents
+from recsys.data.histories import PAD
+from recsys.data.preparation import describe
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.row_rules import select_interactions
+from recsys.data.sources import load_source
+from recsys.errors import InputError
+from recsys.server.requests import User
+from recsys.server.served_model import ServedModel
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.held_out import for_evaluation
+from recsys.serving.recommender import Recommender
+
+SPLITS: list[Any] = [
+    "leave_last_out",
+    {"kind": "leave_last_out", "targets": 2},
+    "leave_last_basket_out",
+    "global_time",
+    {"kind": "global_time", "valid_from": 15, "test_from": 20, "test_until": 28},
+    "user_holdout",
+]
+DRAWN_DROP = (DropRows(reason="returns", column="price", below=1),)
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "columns": st.sampled_from([None, Columns(user_id="who", item_id="what", timestamp="at")]),
+    "drop": st.sampled_from([(), DRAWN_DROP]),
+    "where": st.sampled_from([None, "event = 'buy'"]),
+    "since": st.none() | st.integers(0, 12),
+    "keep": st.sampled_from([(), ("price", "event")]),
+    "session_gap": st.none() | st.integers(1, 8),
+    "duplicates": st.sampled_from(["keep", "drop_exact", "first", "last"]),
+    "min_user_interactions": st.integers(1, 2),
+    "min_item_interactions": st.integers(1, 2),
+    "k_core": st.booleans(),
+    "split": st.sampled_from(SPLITS),
+}
+
+
+def rows() -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    row = st.tuples(
+        st.integers(1, 11),  # users; as text, "u10" comes before "u2"
+        st.sampled_from("abcdef"),
+        st.integers(0, 30),
+        st.sampled_from(["buy", "buy", "view", None]),
+        st.integers(0, 3),
+        st.integers(0, 2),
+    )
+    return st.lists(row, min_size=4, max_size=40)
+
+
+def days_of(drawn: list[tuple[Any, ...]], ids: str, late: bool) -> list[pl.DataFrame]:
+    """The log in three days, by time, or else at random: then rows come late."""
+    schema = ["user_id", "item_id", "timestamp", "event", "price", "day"]
+    log = pl.DataFrame(drawn, schema=schema, orient="row", infer_schema_length=None)
+    log = log.with_columns(
+        pl.col("event").cast(pl.String),
+        pl.col("user_id") if ids == "integers" else pl.format("u{}", "user_id"),
+        pl.col("day") if late else (pl.col("timestamp") * 3 // 31).alias("day"),
+    )
+    parts = [log.filter(day=day).drop("day") for day in range(3)]
+    return [part for part in parts if len(part)]
+
+
+def read_anew(
+    log: pl.DataFrame, config: DataConfig, known: PreparedDataset, folder: Path
+) -> PreparedDataset:
+    """Prepare a whole log with the ids that a dataset knows at the front."""
+    whole, _ = load_source(log, config)
+    kept = select_interactions(whole, config)
+    ids = KnownIds(known.item_table["item_id"], known.user_ids)
+    contents = build_arrays(kept, None, None, config, ids)
+    found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
+    folder.mkdir()
+    files = write_contents(folder, contents)
+    describe(found, config).model_copy(update={"files": files}).write(folder)
+    return PreparedDataset.open(folder)
+
+
+def anew_or_reason(
+    log: pl.DataFrame, grown: PreparedDataset, known: PreparedDataset, folder: Path
+) -> tuple[PreparedDataset | None, str]:
+    """Prepare a whole log by the settings of a dataset; or return why it cannot be prepared."""
+    try:
+        return read_anew(log, grown.config, known, folder), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def assert_same(grown: PreparedDataset, anew: PreparedDataset) -> None:
+    for name in anew.manifest.files:
+        assert (grown.path / name).read_bytes() == (anew.path / name).read_bytes(), name
+    chain = {"appended", "log_fingerprint", "digest"}
+    assert grown.manifest.model_dump(exclude=chain) == anew.manifest.model_dump(exclude=chain)
+
+
+def by_ids(dataset: PreparedDataset) -> dict[Any, Any]:
+    """The times, kept columns and cuts of each user, whatever the tokens."""
+    table = dataset.interaction_table.drop("user_id", "item_id")
+    return {
+        user: (
+            dataset.timestamps[start:end].tolist(),
+            table[int(start) : int(end)].rows(),
+            dataset.cuts[row].tolist(),
+        )
+        for row, (user, start, end) in enumerate(
+            zip(dataset.user_ids, dataset.offsets, dataset.offsets[1:], strict=False)
+        )
+    }
+
+
+def dropped_by(dataset: PreparedDataset, *names: str) -> int:
+    return sum(dataset.manifest.dropped.get(name, 0) for name in names)
+
+
+def check_day_after_day(days: list[pl.DataFrame], config: DataConfig, folder: Path) -> int:
+    """Append all days to the first, compare with the log anew, and return how many were appended.
+
+    It ends early at a setting that needs old rows, which must be refused.
+    """
+    grown = known = prepare(days[0], config, folder / "grown")
+    log, appended = days[0], 0
+    for number, day in enumerate(days[1:]):
+        try:
+            load_source(day, grown.config)
+        except InputError:  # no row is an interaction
+            continue
+        whole = pl.concat([log, day])
+        expected, reason = anew_or_reason(whole, grown, known, folder / f"{number}")
+        lost = dropped_by(grown, "min_user_interactions", "min_item_interactions")
+        if config.session_gap is not None:
+            lost += dropped_by(grown, "since", "test_until", "duplicates")
+        if lost or expected is None:
+            with pytest.raises(InputError, match="anew" if lost else re.escape(reason)):
+                append(day, grown.path)
+            return appended
+        before = grown.fingerprint
+        grown, appended = append(day, grown.path), appended + 1
+        assert_same(grown, expected)
+        assert grown.vocabulary.ids[: known.num_items].equals(known.vocabulary.ids)
+        entry = grown.manifest.appended[-1]
+        assert (entry.rows_read, entry.fingerprint_before) == (len(day), before)
+        if config.split.kind != "user_holdout":  # it draws by the order of the users
+            plain = prepare(whole, config, folder / f"plain{number}")
+            assert by_ids(grown) == by_ids(plain)
+        known, log = expected, whole
+    return appended
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "two targets": {"split": SPLITS[1], "keep": ("price", "event")},
+    "baskets": {"split": "leave_last_basket_out", "duplicates": "drop_exact"},
+    "fractions": {"split": "global_time", "where": "event = 'buy'"},
+    "dates": {
+        "split": {"kind": "global_time", "valid_from": 6, "test_from": 8, "test_until": 28},
+        "since": 3,
+        "duplicates": "first",
+    },
+    "users": {"split": "user_holdout", "duplicates": "last"},
+    "sessions": {"session_gap": 2, "drop": DRAWN_DROP},
+    "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
+}
+
+
+@pytest.mark.parametrize("fields", FIXED.values(), ids=FIXED)
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    drawn = [
+        (
+            int(rng.integers(1, 12)),
+            "abcdef"[int(rng.integers(6))],
+            int(rng.integers(31)),
+            ["buy", "buy", "view", None][int(rng.integers(4))],
+            int(rng.integers(4)),
+            int(rng.integers(3)),
+        )
+        for _ in range(120)
+    ]
+    days = days_of(drawn, "text", late)
+    config = DataConfig.model_validate(fields)
+    assert check_day_after_day(days, config, tmp_path) == 2
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    drawn=rows(),
+    config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
+    ids=st.sampled_from(["integers", "text"]),
+    late=st.booleans(),
+)
+def test_day_after_day_is_anew(
+    drawn: list[tuple[Any, ...]], config: DataConfig, ids: str, late: bool
+) -> None:
+    names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
+    days = [day.rename(names) if config.columns else day for day in days_of(drawn, ids, late)]
+    assume(len(days) > 1)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            prepare(days[0], config, Path(folder, "first"))
+        except InputError:
+            assume(False)
+        check_day_after_day(days, config, Path(folder))
+
+
+def test_every_setting_of_data_is_drawn() -> None:
+    """A new setting must be applied to new rows alone, or refused."""
+    assert DRAWN.keys() | {"source", "mirror", "header"} == set(DataConfig.model_fields)
+
+
+OLD = pl.DataFrame(
+    [("a", 5, 10), ("a", 3, 20), ("a", 9, 30), ("b", 3, 10), ("b", 5, 25)],
+    schema=["user_id", "item_id", "timestamp"],
+    orient="row",
+)
+# Item 9 was a test target alone; a late row, a tie, a new item that sorts first, a new user.
+NEW = pl.DataFrame(
+    [("a", 9, 40), ("b", 5, 12), ("b", 1, 25), ("0", 3, 50), ("0", 5, 60)],
+    schema=["user_id", "item_id", "timestamp"],
+    orient="row",
+)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> PreparedDataset:
+    return prepare(OLD, out=tmp_path / "data")
+
+
+def test_by_hand(dataset: PreparedDataset) -> None:
+    assert dataset.vocabulary.ids.to_list() == [3, 5]
+    grown = recsys.append(NEW, dataset.path)
+    assert grown.vocabulary.ids.to_list() == [3, 5, 9]
+    assert grown.user_ids.to_list() == ["a", "b", "0"]
+    assert grown.items.tolist() == [2, 1, 3, 3, 1, 2, 2, PAD, 1, 2]
+    assert grown.timestamps.tolist() == [10, 20, 30, 40, 10, 12, 25, 25, 50, 60]
+    assert grown.cuts.tolist() == [[2, 3, 4], [2, 3, 4], [1, 1, 2]]
+    assert grown.manifest.counts["rows_read"] == 10
+    assert dataset.items.tolist() == [2, 1, PAD, 1, 2], "what is open stays readable"
+    drift = grown.manifest.appended[0].drift
+    assert (drift.interactions, drift.new_users, drift.new_items, drift.late) == (5, 1, 1, 2)
+    assert (drift.new_item_share, drift.since_last) == (1 / 4, 30)
+    assert drift.popularity_shift is not None
+    assert 0 < drift.popularity_shift < 1
+
+
+def test_only_what_drifts_is_far(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def log(items: Any, start: int) -> pl.DataFrame:
+        users = rng.integers(50, size=len(items))
+        times = start + np.arange(len(items))
+        return pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
+
+    usual = rng.integers(20, size=2_000)
+    prepare(log(usual, 0), out=tmp_path / "data")
+    same = append(log(rng.integers(20, size=500), 2_000), tmp_path / "data").manifest.appended[0]
+    other = append(log(rng.integers(10, 30, size=500), 3_000), tmp_path / "data")
+    drift = other.manifest.appended[1].drift
+    assert same.drift.popularity_shift is not None
+    assert same.drift.shift_by_chance is not None
+    assert same.drift.popularity_shift < 1.5 * same.drift.shift_by_chance
+    assert drift.popularity_shift is not None
+    assert drift.shift_by_chance is not None
+    assert drift.popularity_shift > 5 * drift.shift_by_chance
+    assert drift.new_item_share == 0.5
+
+
+def test_rows_that_are_there_already_change_nothing(
+    dataset: PreparedDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    once = append(NEW, dataset.path)
+    inode = (dataset.path / "items.npy").stat().st_ino
+    with caplog.at_level(logging.WARNING):
+        for log in (NEW, OLD):
+            assert append(log, dataset.path).fingerprint == once.fingerprint
+    assert "its rows are in" in caplog.text
+    assert (dataset.path / "items.npy").stat().st_ino == inode
+    assert len(PreparedDataset.open(dataset.path).manifest.appended) == 1
+
+
+def test_a_preparation_that_replaces_a_grown_dataset_says_so(
+    dataset: PreparedDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(NEW, dataset.path)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert not prepare(OLD, out=dataset.path).manifest.appended
+    assert caplog.messages[-1].endswith(
+        "had grown by 1 appended logs, the last from the frame: it is replaced by the frame alone"
+    )
+
+
+def test_a_dataset_prepared_on_disk_grows_likewise(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    log = pl.DataFrame(
+        {
+            "user_id": rng.integers(12, size=300),
+            "item_id": rng.integers(400, size=300),
+            "timestamp": np.sort(rng.integers(99, size=300)),
+            "price": rng.random(300),
+        }
+    )
+    config = DataConfig(split=GlobalTime(), keep=("price",), session_gap=4)
+    grown = []
+    for memory in ("1GiB", 40_000):
+        path = tmp_path / str(memory)
+        prepare(log[:200], config, path, memory=memory)
+        assert (path / "outside.parquet").exists()
+        grown.append(append(log[200:], path))
+    assert_same(*grown)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"min_user_interactions": 3}, "data.min_user_interactions: 3 dropped 2 rows"),
+        ({"min_item_interactions": 2}, "data.min_item_interactions: 2 dropped 1 rows"),
+        ({"session_gap": 12, "since": 15}, "data.since dropped 2 rows, which belong to sessions"),
+        ({"where": "timestamp <= avg(timestamp) + 20"}, "compares rows with others"),
+    ],
+)
+def test_settings_that_need_old_rows_are_refused(
+    fields: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    before = prepare(OLD, DataConfig(**fields), tmp_path / "data").fingerprint
+    with pytest.raises(InputError, match=name) as caught:
+        append(NEW, tmp_path / "data")
+    assert "prepare the whole log anew" in str(caught.value)
+    assert PreparedDataset.open(tmp_path / "data").fingerprint == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_minimums_that_dropped_nothing_are_applied_to_all_rows(tmp_path: Path) -> None:
+    prepare(OLD, DataConfig(min_user_interactions=2), tmp_path / "data")
+    more = NEW.vstack(NEW[:1].with_columns(user_id=pl.lit("c")))
+    grown = append(more, tmp_path / "data")
+    assert grown.user_ids.to_list() == ["a", "b", "0"]
+    assert grown.manifest.dropped == {"min_user_interactions": 1}
+    with pytest.raises(InputError, match="dropped 1 rows"):
+        append(NEW[:1].with_columns(timestamp=70), tmp_path / "data")
+
+
+def test_ties_of_a_position_column_are_refused_and_others_ordered(tmp_path: Path) -> None:
+    config = DataConfig(columns=Columns(position="line"))
+    old, new = (log.with_columns(line=pl.int_range(len(log), 0, -1)) for log in (OLD, NEW))
+    prepare(old, config, tmp_path / "data")
+    with pytest.raises(InputError, match=r"user 'b' has rows at 25 .*position \('line'\)"):
+        append(new, tmp_path / "data")
+    two = pl.concat(
+        [new[:1], new[:1].with_columns(item_id=pl.lit(3, pl.Int64), line=pl.lit(0, pl.Int64))]
+    )
+    grown = append(two, tmp_path / "data")
+    assert grown.items[:5].tolist() == [2, 1, 3, 1, 3], "the lower line comes first"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"item_id": pl.lit("x")}, "column 'item_id': is text, and integers in"),
+        ({"price": pl.lit("dear")}, "column 'price': is text, and integers in"),
+        ({"timestamp": pl.lit(None)}, "data row 1: a value is missing"),
+    ],
+)
+def test_other_types_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    old = OLD.with_columns(price=7)
+    prepare(old, DataConfig(keep=("price",)), tmp_path / "data")
+    with pytest.raises(InputError, match=words):
+        append(NEW.with_columns(price=8).with_columns(**changes), tmp_path / "data")
+
+
+def test_plain_integers_are_text_where_ids_are_text(tmp_path: Path) -> None:
+    old = OLD.with_columns(item_id=pl.format("{}x", "item_id"))
+    prepare(old, out=tmp_path / "data")
+    grown = append(NEW, tmp_path / "data")
+    assert grown.vocabulary.ids.to_list() == ["3x", "5x", "3", "5", "9x"]
+
+
+def test_missing_columns_are_named(dataset: PreparedDataset) -> None:
+    with pytest.raises(InputError, match="no column 'user_id' among customer, item_id"):
+        append(NEW.rename({"user_id": "customer"}), dataset.path)
+
+
+def test_features_of_new_items_and_users(tmp_path: Path) -> None:
+    items = pl.DataFrame({"item_id": [3, 5, 9], "name": ["three", "five", "nine"]})
+    users = pl.DataFrame({"user_id": ["a"], "age": [40]})
+    prepare(OLD, out=tmp_path / "data", items=items, users=users)
+    grown = append(NEW, tmp_path / "data")
+    assert grown.item_table["name"].to_list() == ["three", "five", None], "9 was not in it"
+    assert grown.user_table["age"].to_list() == [40, None, None]
+    more = pl.DataFrame({"name": ["neuf", "cinq"], "item_id": ["9", "5"]})
+    ages = pl.DataFrame({"user_id": ["0"], "age": [7]})
+    last = append(NEW.with_columns(pl.col("timestamp") + 99), tmp_path / "data", more, ages)
+    assert last.item_table["name"].to_list() == ["three", "cinq", "neuf", None]
+    assert last.user_table["age"].to_list() == [40, None, 7]
+    for table, words in (
+        (more.rename({"name": "title"}), "has the columns title, item_id, and .* item_id, name"),
+        (more.with_columns(name=1.5), "column 'name': is Float64, and text in"),
+        (pl.concat([more, more]), "has more than one row"),
+    ):
+        with pytest.raises(InputError, match=words):
+            append(OLD.with_columns(pl.col("timestamp") + 999), tmp_path / "data", table)
+
+
+def test_features_of_users_are_those_of_their_new_sessions(tmp_path: Path) -> None:
+    users = pl.DataFrame({"user_id": ["a", "b"], "age": [40, 50]})
+    prepare(OLD, DataConfig(session_gap=12), tmp_path / "data", users=users)
+    late = pl.DataFrame({"user_id": ["a", "a"], "item_id": [3, 3], "timestamp": [99, 199]})
+    grown = append(late, tmp_path / "data")
+    assert grown.user_table.rows() == [
+        *[("a#1", 40), ("b#1", 50), ("b#2", 50)],
+        *[("a#2", 40), ("a#3", 40)],
+    ]
+
+
+def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a prepared dataset"):
+        append(NEW, tmp_path / "nothing")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dataset_without_the_ids_outside_is_prepared_again(dataset: PreparedDataset) -> None:
+    """Datasets of an earlier version have no such file; the same preparation adds it."""
+    manifest = dataset.manifest
+    (dataset.path / "outside.parquet").unlink()
+    files = {name: sha for name, sha in manifest.files.items() if name != "outside.parquet"}
+    manifest.model_copy(update={"files": files}).write(dataset.path)
+    with pytest.raises(InputError, match="the ids of 1 interactions outside the catalogue"):
+        append(NEW, dataset.path)
+    again = prepare(OLD, out=dataset.path)
+    assert again.fingerprint == dataset.fingerprint
+    assert append(NEW, dataset.path).num_items == 3
+
+
+def test_other_items_outside_the_catalogue_are_another_dataset(dataset: PreparedDataset) -> None:
+    other = OLD.with_columns(pl.col("item_id").replace(9, 8))
+    again = prepare(other, out=dataset.path)
+    assert again.fingerprint == dataset.fingerprint
+    assert append(NEW[:1], dataset.path).vocabulary.ids.to_list() == [3, 5, 8]
+
+
+def test_users_whose_sessions_join_vanish(tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": ["u", "u"], "item_id": [1, 1], "timestamp": [0, 10]})
+    split = LeaveLastOut()
+    data = prepare(log, DataConfig(session_gap=6, split=split), tmp_path / "data")
+    assert data.user_ids.to_list() == ["u#1", "u#2"]
+    between = log[:1].with_columns(timestamp=5)
+    assert append(between, data.path).user_ids.to_list() == ["u#1"]
+
+
+def test_a_bundle_answers_on_the_dataset_that_has_grown(
+    tiny_bundle: ModelBundle, tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    """Items are matched by their ids, and users by theirs, though neither ascend any more."""
+    prepare(tiny_log, out=tmp_path / "data")
+    later = pl.DataFrame(
+        [
+            *[("zoe", "hat", 50), ("ann", "anorak", 60), ("ann", "boots", 61)],
+            *[("abe", "socks", 62), ("abe", "hat", 63), ("abe", "boots", 64)],
+            *[("zoe", "boots", 65), ("zoe", "hat", 66)],
+        ],
+        schema=tiny_log.columns,
+        orient="row",
+    )
+    grown = append(later, tmp_path / "data")
+    users = ["abe", "ann", "zoe"]
+    log = pl.concat([tiny_log, later]).filter(item_id=pl.col("item_id").replace("anorak", None))
+    histories = {user: log.filter(user_id=user)["item_id"].to_list() for user in users}
+    found = Recommender(tiny_bundle, grown).recommend(users=users, k=3)
+    expected = Recommender(tiny_bundle).recommend(histories, k=3)
+    assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
+    served = ServedModel.load(tiny_bundle.path, grown.path)
+    for user in users:
+        own = served.history(User(user_id=user)).histories
+        assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]
+    mapped = for_evaluation(tiny_bundle, grown, "test")
+    targets = mapped.items[mapped.target_positions("test").targets]
+    assert tiny_bundle.vocabulary.decode(targets).to_list()[-2:] == ["boots", "hat"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_command(dataset: PreparedDataset, tmp_path: Path) -> None:
+    NEW.write_csv(tmp_path / "new.csv")
+    shown = run("prepare", tmp_path / "new.csv", "--append", dataset.path, "--json")
+    assert shown.exit_code == 0, shown.output
+    (row,) = json.loads(shown.stdout)
+    assert (row["appended_rows"], row["added_interactions"], row["new_items"]) == (5, 5, 1)
+    assert (row["interactions"], row["since_last"]) == (10, 30)
+    again = run("prepare", tmp_path / "new.csv", "--append", dataset.path)
+    assert again.exit_code == 0
+    assert "appended rows" not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "give one of --out FOLDER"),
+        (["--append", "data", "--out", "other"], "give one of --out FOLDER"),
+        (["--append", "data", "--user-minimum", "3"], "a dataset keeps its own settings"),
+        (["--append", "data", "--memory", "4GiB"], "a dataset keeps its own settings"),
+    ],
+)
+def test_other_options_are_refused(
+    options: list[str], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    NEW.write_csv(tmp_path / "new.csv")
+    shown = run("prepare", tmp_path / "new.csv", *options)
+    assert isinstance(shown.exception, InputError)
+    assert words in str(shown.exception)
