@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from recsys.cli.options import (
+    EngineOption,
     Item,
     ItemMinimum,
     Json,
@@ -80,6 +81,7 @@ def prepare_data(
     user_minimum: UserMinimum = None,
     item_minimum: ItemMinimum = None,
     memory: Memory = None,
+    engine: EngineOption = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -99,7 +101,8 @@ def prepare_data(
         "keep": keep or None,
     }
     experiment = read_preparation(source, words, overrides)
-    dataset = prepare(experiment.data.source, experiment.data, out, items, users, memory)
+    data = experiment.data
+    dataset = prepare(data.source, data, out, items, users, memory, engine)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
 from recsys.data.arrays import INTERACTIONS
+from recsys.data.engines import Engine
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
@@ -230,6 +231,7 @@ def prepare(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
+    engine: Engine | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -238,14 +240,16 @@ def prepare(
     one step otherwise; anything else at ``out`` is an error and is not touched.
 
     Args:
-        source: a named dataset, a file, a folder of parts, a pattern, a frame, or a log that was
-            read already.
+        source: a named dataset, a file, a folder of parts, a pattern, a frame (also of Spark), or a
+            log that was read already.
         config: how to read and prepare it; ``source`` overrides ``config.source``.
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
         memory: bytes, or "4GiB" and the like, that the rows may take; a log that needs more is
             sorted on the disk of ``out``, with the same result. Half of the memory if None.
+        engine: ``memory``, ``disk`` or ``spark``, all with the same result; if None, Spark for its
+            frames, else memory where the log fits, else disk.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
             ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
@@ -255,5 +259,7 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
-    write_dataset(source, with_words(config, words), checked_path(out), items, users, memory)
+    write_dataset(
+        source, with_words(config, words), checked_path(out), items, users, memory, engine
+    )
     return PreparedDataset.open(out)
