@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +25,37 @@ def mirror() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real logs: RECSYS_MIRROR names no folder and {beside} does not exist")
     return folder.resolve()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """A small session of Spark on this machine; tests that ask for it are marked ``spark``."""
+    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip("no Java runtime")
+    root = str(Path(__file__).parents[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)  # of the workers
+        patch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+        builder = sql.SparkSession.builder.master("local[2]")
+        for name, value in SPARK_SETTINGS.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+SPARK_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "America/Lima",  # that of the session must not matter
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from recsys.config import DataConfig
 from recsys.data.log import Frame, nobody_left, row_steps, with_at_least
 from recsys.data.on_disk.filters import FilteredLog
 from recsys.data.on_spark.sorted_rows import SortedRows, write_sorted
+from recsys.data.on_spark.source import url_of, url_to_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,9 +38,9 @@ def filter_rows(rows: SortedRows, config: DataConfig, origin: str, folder: Path)
         if kept is frame:
             return
         native: DataFrame = nw.to_native(kept)
-        path = (folder / f"kept-{written}").as_uri()
-        native.write.parquet(path)
-        read = native.sparkSession.read.parquet(path)
+        path = folder / f"kept-{written}"
+        native.write.parquet(url_of(path))
+        read = native.sparkSession.read.parquet(url_to_read(path))
         frame, written = nw.from_native(read), written + 1
         before, left = left, read.count()
         if before > left:

@@ -8,7 +8,6 @@ log, and the rules for times, duplicates and counts are the Narwhals expressions
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
 from recsys.data.reading import SAMPLE_ROWS, sum_counts
-from recsys.data.tables import TableSource
+from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
 from recsys.errors import InputError
 from recsys.progress import stage
@@ -69,21 +68,23 @@ def prepare_on_spark(
     """
     if isinstance(source, InteractionLog):
         raise InputError(f"engine='spark': {source.origin} was read already: it is in memory")
-    if isinstance(source, str | os.PathLike):
+    frame = is_spark_frame(source)
+    if not frame:
         check_path(source)
     if not config.header:
         raise InputError("data.header: Spark reads Parquet, whose columns have names")
-    frame = is_spark_frame(source)
     name = "the frame" if frame else str(source)
-    with nullcontext() if frame else spark_session() as session, spark_errors(name):
-        log = open_source(source, session)
-        where, names = config.where, log.table.names
-        if where is not None and not reads_rows_alone(where, names, log.origin):
+    with spark_errors(name):
+        table = open_table(source)
+        where = config.where
+        if where is not None and not reads_rows_alone(where, table.names, table.origin):
             raise InputError(
-                f"data.where {where!r}: compares a row with others, which the engine spark cannot: "
-                "filter the frame, or use another engine"
+                f"data.where {where!r}: compares a row with others, which Spark's workers cannot: "
+                "filter the frame, or leave out engine='spark'"
             )
-        return _prepare(log, config, folder.resolve(), memory, items, users)
+        with nullcontext() if frame else spark_session() as session:
+            log = open_source(source, table, session)
+            return _prepare(log, config, folder.resolve(), memory, items, users)
 
 
 def _prepare(

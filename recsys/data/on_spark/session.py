@@ -70,8 +70,8 @@ def spark_errors(origin: str) -> Iterator[None]:
     Raises:
         InputError: Spark failed.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: I001, PLC0415
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - if both are missing, pyspark is named
 
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]

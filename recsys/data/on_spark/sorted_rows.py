@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from recsys.data.on_disk.sorted_log import SortedLog, number_ids, partition_of, session_names
-from recsys.data.on_spark.source import column
+from recsys.data.on_spark.source import column, url_of, url_to_read
 from recsys.data.on_spark.staging import StagedRows
 from recsys.errors import InputError
 
@@ -119,10 +119,10 @@ def write_sorted(rows: DataFrame, path: Path) -> tuple[DataFrame, tuple[Path, ..
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     spread = rows.repartition("partition").sortWithinPartitions("partition", "order")
-    spread.write.option("maxRecordsPerFile", 0).partitionBy("partition").parquet(path.as_uri())
+    spread.write.option("maxRecordsPerFile", 0).partitionBy("partition").parquet(url_of(path))
     names = {int(part.name.partition("=")[2]): part for part in path.glob("partition=*")}
     files = tuple(file for name in sorted(names) for file in sorted(names[name].glob(_FILES)))
-    read = rows.sparkSession.read.parquet(path.as_uri())
+    read = rows.sparkSession.read.parquet(url_to_read(path))
     return read.withColumn("partition", F.col("partition").cast("long")), files
 
 
@@ -156,7 +156,7 @@ def _check_order(rows: DataFrame, staged: StagedRows, user_ids: pl.Series, origi
 
 def _to_polars(rows: DataFrame, path: Path) -> pl.DataFrame:
     """Return a small table; it goes through files, since Spark bounds what it hands over."""
-    rows.write.parquet(path.as_uri())
+    rows.write.parquet(url_of(path))
     return pl.concat([pl.read_parquet(file) for file in sorted(path.glob(_FILES))])
 
 
@@ -164,4 +164,4 @@ def _to_spark(table: pl.DataFrame, like: DataFrame, path: Path) -> DataFrame:
     """Return a table as a frame of the session of another."""
     signed = [name for name, dtype in table.schema.items() if dtype.is_unsigned_integer()]
     table.with_columns(pl.col(signed).cast(pl.Int64)).write_parquet(path)
-    return like.sparkSession.read.parquet(path.as_uri())
+    return like.sparkSession.read.parquet(url_to_read(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from recsys.data.log import ROW
 from recsys.data.on_spark.session import is_spark_frame
 from recsys.data.source_files import find_files, is_pattern
 from recsys.data.sources import find_named_dataset
-from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.tables import OpenTable, TableSource
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,41 +78,44 @@ class SparkSource:
         files = pl.DataFrame(rows, {_FILE: pl.String, "last": pl.Int64}, orient="row")
         before = (pl.col("last") + 1).cum_sum().shift(1, fill_value=0)
         files.select(_FILE, before.alias("before")).write_parquet(folder / "files.parquet")
-        starts = self.frame.sparkSession.read.parquet((folder / "files.parquet").as_uri())
+        starts = self.frame.sparkSession.read.parquet(url_to_read(folder / "files.parquet"))
         number = F.col("before") + column(_INDEX) + 1
         return placed.join(F.broadcast(starts), _FILE).select(
             number.cast("bigint").alias(ROW), *map(column, columns)
         )
 
 
-def open_source(source: TableSource, session: SparkSession | None = None) -> SparkSource:
-    """Open a frame of Spark, or Parquet files by their path.
+def open_source(
+    source: TableSource, table: OpenTable, session: SparkSession | None = None
+) -> SparkSource:
+    """Open a frame of Spark, or, with a session, Parquet files by their path.
 
-    Raises:
-        InputError: the source is something else, or there are no such files.
+    Args:
+        source: the frame, or a path that `check_path` has passed.
+        table: the same, opened.
+        session: the session that reads a path.
     """
     if is_spark_frame(source):
-        return SparkSource(source, open_table(source), is_path=False)
+        return SparkSource(source, table, is_path=False)
     if session is None or not isinstance(source, str | os.PathLike):
-        raise InputError(
-            "engine='spark': prepares Spark frames and Parquet files, not a frame of another "
-            "library: write it to Parquet"
-        )
-    check_path(source)
-    files = find_files(source)
+        raise TypeError("a path needs a session")
     reader = session.read
     if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
-        reader = reader.option("basePath", _fixed_part(source).resolve().as_uri())
-    frame = reader.parquet(*(file.path.resolve().as_uri() for file in files))
-    return SparkSource(frame, open_table(frame, str(source)), is_path=True)
+        reader = reader.option("basePath", url_of(_fixed_part(source)))
+    frame = reader.parquet(*(url_to_read(file.path) for file in find_files(source)))
+    return SparkSource(frame, table, is_path=True)
 
 
-def check_path(source: str | os.PathLike[str]) -> None:
-    """Check that a path names what Spark can read with numbered rows: Parquet files.
+def check_path(source: TableSource) -> None:
+    """Check that a source is what Spark can read with numbered rows: Parquet files by their path.
 
     Raises:
-        InputError: it does not.
+        InputError: it is not.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            "engine='spark': prepares Spark frames and Parquet files: write this frame to Parquet"
+        )
     if isinstance(source, str) and find_named_dataset(source) is not None:
         raise InputError(f"{source}: a named dataset fits in memory: leave out engine='spark'")
     first = find_files(source)[0]
@@ -121,6 +125,20 @@ def check_path(source: str | os.PathLike[str]) -> None:
             f"{source}: engine='spark' reads Parquet, whose rows have numbers, not {kind}: write "
             "it to Parquet, or use engine='disk'"
         )
+
+
+def url_of(path: Path) -> str:
+    """Return a path in Spark's words: of this file system, whatever the default one is."""
+    return f"file://{path.resolve()}"
+
+
+def url_to_read(path: Path) -> str:
+    r"""Return the `url_of` a path to read, with no character of it taken for a pattern.
+
+    >>> url_to_read(Path("/logs/day [1].parquet"))
+    'file:///logs/day \\[1\\].parquet'
+    """
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", url_of(path))
 
 
 def column(name: str) -> Column:

@@ -24,7 +24,7 @@ from recsys.data.on_spark.rows import (
     staged,
     surveyed,
 )
-from recsys.data.on_spark.source import SparkSource, column
+from recsys.data.on_spark.source import SparkSource, column, url_of, url_to_read
 from recsys.data.row_rules import rule_columns
 from recsys.data.where import holds_nowhere, where_columns
 from recsys.errors import InputError
@@ -93,9 +93,9 @@ def stage_rows(
         rules = replace(rules, times=_survey(rows, rules.survey).facts)
     empty, nothing = rules.stage(first)
     schema = dict(empty.schema)
-    path = (folder / "staged").as_uri()
-    rows.mapInArrow(staged(rules, schema), spark_schema(schema)).write.parquet(path)
-    written = rows.sparkSession.read.parquet(path)
+    path = folder / "staged"
+    rows.mapInArrow(staged(rules, schema), spark_schema(schema)).write.parquet(url_of(path))
+    written = rows.sparkSession.read.parquet(url_to_read(path))
     found = _sum_of_notes(written.where(column(NOTE).isNotNull()).select(NOTE))
     blanks = found.dropped.get(BLANK, 0)
     if not found.rows:
