@@ -12,8 +12,13 @@ import numpy as np
 from recsys.config import DataConfig
 from recsys.data.log import Frame, nobody_left, row_steps, with_at_least
 from recsys.data.on_disk.filters import FilteredLog
-from recsys.data.on_spark.sorted_rows import SortedRows, write_sorted
-from recsys.data.on_spark.source import url_of, url_to_read
+from recsys.data.on_spark.sorted_rows import (
+    SortedRows,
+    count_written,
+    read_written,
+    write_sorted,
+)
+from recsys.data.on_spark.source import url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,9 +45,8 @@ def filter_rows(rows: SortedRows, config: DataConfig, origin: str, folder: Path)
         native: DataFrame = nw.to_native(kept)
         path = folder / f"kept-{written}"
         native.write.parquet(url_of(path))
-        read = native.sparkSession.read.parquet(url_to_read(path))
-        frame, written = nw.from_native(read), written + 1
-        before, left = left, read.count()
+        frame, written = nw.from_native(read_written(native, path)), written + 1
+        before, left = left, count_written(path)
         if before > left:
             dropped[reason] = dropped.get(reason, 0) + before - left
 

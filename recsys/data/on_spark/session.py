@@ -26,11 +26,6 @@ def is_spark_frame(source: object) -> TypeGuard[DataFrame]:
     return sql is not None and isinstance(source, sql.DataFrame)
 
 
-def is_remote(frame: DataFrame) -> bool:
-    """Return whether a frame is one of Spark Connect."""
-    return type(frame).__module__.startswith("pyspark.sql.connect")
-
-
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
     """Yield the active session, or start one as the environment says, on this machine by default.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from recsys.data.on_disk.sorted_log import SortedLog, number_ids, partition_of, session_names
 from recsys.data.on_spark.source import column, url_of, url_to_read
@@ -116,14 +117,21 @@ _NUMBERS = ("partition", "user_id", "item_id", "timestamp", "order")
 
 def write_sorted(rows: DataFrame, path: Path) -> tuple[DataFrame, tuple[Path, ...]]:
     """Write rows to a file per partition, in order; return them as they are read, and the files."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     spread = rows.repartition("partition").sortWithinPartitions("partition", "order")
     spread.write.option("maxRecordsPerFile", 0).partitionBy("partition").parquet(url_of(path))
     names = {int(part.name.partition("=")[2]): part for part in path.glob("partition=*")}
     files = tuple(file for name in sorted(names) for file in sorted(names[name].glob(_FILES)))
-    read = rows.sparkSession.read.parquet(url_to_read(path))
-    return read.withColumn("partition", F.col("partition").cast("long")), files
+    return read_written(rows, path), files
+
+
+def read_written(rows: DataFrame, path: Path) -> DataFrame:
+    """Return a frame as it is read from where it was written; its types are known without a job."""
+    return rows.sparkSession.read.schema(rows.schema).parquet(url_to_read(path))
+
+
+def count_written(path: Path) -> int:
+    """Return the number of rows that were written to a folder."""
+    return sum(pq.read_metadata(file).num_rows for file in path.glob(_FILES))
 
 
 def _spans(users: pl.DataFrame, part_rows: int) -> pl.DataFrame:
