@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,23 @@ def mirror() -> Path:
     return folder.resolve()
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A small session of Spark on this machine; tests that ask for it are marked ``spark``."""
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
+@pytest.fixture(scope="session")
+def spark_environment() -> dict[str, str]:
+    """The environment in which Spark's workers find Python and this library."""
+    pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip("no Java runtime")
-    root = str(Path(__file__).parents[1])
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture(scope="module")
+def spark(spark_environment: dict[str, str]) -> Iterator[Any]:
+    """A small session of Spark on this machine; tests that ask for it are marked ``spark``."""
+    sql = import_module("pyspark.sql")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)  # of the workers
-        patch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+        for name, value in spark_environment.items():
+            patch.setenv(name, value)
         builder = sql.SparkSession.builder.master("local[2]")
         for name, value in SPARK_SETTINGS.items():
             builder = builder.config(name, value)
@@ -48,6 +56,9 @@ def spark() -> Iterator[Any]:
 
 
 SPARK_SETTINGS = {
+    # A session of minutes is over before its code is compiled well: compile it quickly.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "OFF",

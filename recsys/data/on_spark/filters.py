@@ -18,7 +18,7 @@ from recsys.data.on_spark.sorted_rows import (
     read_written,
     write_sorted,
 )
-from recsys.data.on_spark.source import url_of
+from recsys.data.on_spark.source import column, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,9 +54,9 @@ def filter_rows(rows: SortedRows, config: DataConfig, origin: str, folder: Path)
         keep(reason, step(frame))
     while True:
         before = left
-        for column in ("item_id", "user_id"):
-            name = f"min_{column.removesuffix('_id')}_interactions"
-            keep(name, with_at_least(frame, column, getattr(config, name)))
+        for role in ("item_id", "user_id"):
+            name = f"min_{role.removesuffix('_id')}_interactions"
+            keep(name, with_at_least(frame, role, getattr(config, name)))
         if left == before or not config.k_core:
             break
     users, items = len(log.user_ids), len(log.item_ids)
@@ -64,7 +64,8 @@ def filter_rows(rows: SortedRows, config: DataConfig, origin: str, folder: Path)
         raise nobody_left(config, origin, log.rows, users, items)
     if left < log.rows:
         numbers = nw.to_native(frame).select("order")
-        chosen = rows.frame.join(numbers, "order", "left_semi").select(*rows.frame.columns)
+        chosen = rows.frame.join(numbers, "order", "left_semi")
+        chosen = chosen.select(*map(column, rows.frame.columns))
         _, files = write_sorted(chosen, folder / "filtered")
         log = replace(log, files=files, rows=left)
     return FilteredLog(log, np.ones(users, np.bool_), np.ones(items, np.bool_), dropped)
