@@ -68,10 +68,8 @@ def same_files(first: PreparedDataset, second: PreparedDataset) -> None:
         assert (first.path / name).read_bytes() == (second.path / name).read_bytes(), name
 
 
-FEATURES = {
-    "items": pl.DataFrame({"item_id": range(15), "name": [f"item {n}" for n in range(15)]}),
-    "users": pl.DataFrame({"user_id": [f"Ü{n}" for n in range(3, 14)], "age": range(11)}),
-}
+ITEMS = pl.DataFrame({"item_id": range(15), "name": [f"item {n}" for n in range(15)]})
+USERS = pl.DataFrame({"user_id": [f"Ü{n}" for n in range(3, 14)], "age": range(11)})
 CLEANED = DataConfig(
     drop=(
         DropRows(reason="no item", column="item_id", missing=True),
@@ -94,7 +92,7 @@ def test_files_of_text(spark: Any, tmp_path: Path) -> None:
     made = {}
     for engine in engines:
         out = tmp_path / engine
-        made[engine] = prepare(str(log), CLEANED, out, **FEATURES, engine=engine, memory=TINY)
+        made[engine] = prepare(str(log), CLEANED, out, ITEMS, USERS, memory=TINY, engine=engine)
     same_files(made["memory"], made["spark"])
     same_files(made["disk"], made["spark"])
     assert {"no item", "returns", "where", "since"} <= made["spark"].manifest.dropped.keys()

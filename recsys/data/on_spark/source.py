@@ -44,7 +44,7 @@ class SparkSource:
     def first_rows(self, rows: int, columns: Sequence[str] = ()) -> pl.DataFrame:
         """Return some rows, not always the same ones, for the names and types of columns."""
         chosen = self.frame.select(*map(column, self.table.present(columns))).limit(rows)
-        return in_utc(cast("pl.DataFrame", pl.from_arrow(chosen.toArrow())))
+        return to_polars(chosen)
 
     @cached_property
     def has_numbers(self) -> bool:
@@ -73,8 +73,7 @@ class SparkSource:
         place = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index")]
         placed = self.frame.select(*place[:1], place[1].alias(_INDEX), *chosen)
         sizes = placed.groupBy(_FILE).agg(F.max(_INDEX).alias("last"))
-        found = cast("pl.DataFrame", pl.from_arrow(sizes.toArrow()))
-        rows = sorted(found.rows(), key=lambda row: _path_of(row[0]))
+        rows = sorted(to_polars(sizes).rows(), key=lambda row: _path_of(row[0]))
         files = pl.DataFrame(rows, {_FILE: pl.String, "last": pl.Int64}, orient="row")
         before = (pl.col("last") + 1).cum_sum().shift(1, fill_value=0)
         files.select(_FILE, before.alias("before")).write_parquet(folder / "files.parquet")
@@ -146,6 +145,11 @@ def column(name: str) -> Column:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     return F.col("`" + name.replace("`", "``") + "`")
+
+
+def to_polars(rows: DataFrame) -> pl.DataFrame:
+    """Return a few rows."""
+    return in_utc(cast("pl.DataFrame", pl.from_arrow(rows.toArrow())))
 
 
 def in_utc(rows: pl.DataFrame) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from recsys.data.on_spark.rows import (
     staged,
     surveyed,
 )
-from recsys.data.on_spark.source import SparkSource, column, url_of, url_to_read
+from recsys.data.on_spark.source import SparkSource, column, to_polars, url_of, url_to_read
 from recsys.data.row_rules import rule_columns
 from recsys.data.where import holds_nowhere, where_columns
 from recsys.errors import InputError
@@ -100,7 +100,7 @@ def stage_rows(
     blanks = found.dropped.get(BLANK, 0)
     if not found.rows:
         if config.where is not None and found.dropped["where"]:
-            some = source.first_rows(_FEW_ROWS, wanted)
+            some = to_polars(rows.orderBy(column(ROW)).limit(_FEW_ROWS)).drop(ROW)
             read = sum(found.dropped.values()) - blanks
             raise holds_nowhere(some, config.where, source.origin, read)
         raise InputError(f"{source.origin}: no rows")
