@@ -108,7 +108,7 @@ def _prepare(
         staged = stage_rows(source, config, found.columns, folder)
         progress.advance()
         progress.say("sorting")
-        rows = sort_rows(staged, folder, part_rows, origin, ordered=source.is_path)
+        rows = sort_rows(staged, folder, part_rows, origin, ordered=bool(source.files))
         progress.advance()
         fingerprint = rows.log.fingerprint()
         progress.advance()

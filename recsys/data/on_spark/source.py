@@ -23,7 +23,7 @@ from recsys.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_FILE, _INDEX = "file of the row", "number in the file"
+_FILE, _INDEX, _BEFORE = "file of the row", "number in the file", "rows of earlier files"
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class SparkSource:
     frame: DataFrame
     table: OpenTable
     """The same log, for the names of its columns."""
-    is_path: bool
-    """Whether the rows come from files that were named by their path."""
+    files: tuple[Path, ...] = ()
+    """The files, in their order, if the log was named by its path."""
 
     @property
     def origin(self) -> str:
@@ -59,7 +59,7 @@ class SparkSource:
     def numbered(self, columns: Sequence[str], folder: Path) -> DataFrame:
         """Return columns with `ROW`: the number of each row, from 1, in the order of the files.
 
-        Files are in the order of their paths. Without numbers `ROW` is null.
+        The files of a frame are in the order of their paths. Without numbers `ROW` is null.
 
         Args:
             columns: the names of the columns.
@@ -73,12 +73,16 @@ class SparkSource:
         place = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index")]
         placed = self.frame.select(*place[:1], place[1].alias(_INDEX), *chosen)
         sizes = placed.groupBy(_FILE).agg(F.max(_INDEX).alias("last"))
-        rows = sorted(to_polars(sizes).rows(), key=lambda row: _path_of(row[0]))
+        places = {file: number for number, file in enumerate(self.files)}
+        rows = sorted(
+            to_polars(sizes).rows(),
+            key=lambda row: (places.get(_path_of(row[0]), 0), _path_of(row[0])),
+        )
         files = pl.DataFrame(rows, {_FILE: pl.String, "last": pl.Int64}, orient="row")
         before = (pl.col("last") + 1).cum_sum().shift(1, fill_value=0)
-        files.select(_FILE, before.alias("before")).write_parquet(folder / "files.parquet")
+        files.select(_FILE, before.alias(_BEFORE)).write_parquet(folder / "files.parquet")
         starts = self.frame.sparkSession.read.parquet(url_to_read(folder / "files.parquet"))
-        number = F.col("before") + column(_INDEX) + 1
+        number = column(_BEFORE) + column(_INDEX) + 1
         return placed.join(F.broadcast(starts), _FILE).select(
             number.cast("bigint").alias(ROW), *map(column, columns)
         )
@@ -95,14 +99,14 @@ def open_source(
         session: the session that reads a path.
     """
     if is_spark_frame(source):
-        return SparkSource(source, table, is_path=False)
+        return SparkSource(source, table)
     if session is None or not isinstance(source, str | os.PathLike):
         raise TypeError("a path needs a session")
     reader = session.read
     if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
         reader = reader.option("basePath", url_of(_fixed_part(source)))
-    frame = reader.parquet(*(url_to_read(file.path) for file in find_files(source)))
-    return SparkSource(frame, table, is_path=True)
+    files = tuple(file.path.resolve() for file in find_files(source))
+    return SparkSource(reader.parquet(*map(url_to_read, files)), table, files)
 
 
 def check_path(source: TableSource) -> None:
