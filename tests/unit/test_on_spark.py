@@ -81,7 +81,7 @@ CLEANED = DataConfig(
     split=GlobalTime(),
 )
 SESSIONS = DataConfig(
-    session_gap=60, k_core=True, min_user_interactions=3, min_item_interactions=2, keep=("price",)
+    session_gap=60, k_core=True, min_user_interactions=3, min_item_interactions=9, keep=("price",)
 )
 
 
