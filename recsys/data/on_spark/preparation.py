@@ -50,7 +50,7 @@ def prepare_on_spark(
     """Prepare a log in Spark, to the bytes that it would have in memory.
 
     Beside parts of the log, the memory of this process holds the ids of all users, or sessions, and
-    items, and seven numbers per user.
+    items, and ten numbers per user.
 
     Args:
         source: a frame of Spark, or the path of Parquet files, for which the active session is
