@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from recsys.data.engines import Engine
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
+from recsys.data.item_vectors import VectorSource, with_vectors
 from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.memory import check_memory
@@ -232,6 +234,8 @@ def prepare(
     users: TableSource | None = None,
     memory: int | str | None = None,
     engine: Engine | None = None,
+    *,
+    item_vectors: Mapping[str, VectorSource] | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -250,6 +254,8 @@ def prepare(
             sorted on the disk of ``out``, with the same result. Half of the memory if None.
         engine: ``memory``, ``disk`` or ``spark``, all with the same result; if None, Spark for its
             frames, else memory where the log fits, else disk.
+        item_vectors: further columns of the item table, for features of the kind ``vector``: a file
+            (.npy or .safetensors) or an array by name, row for row those of ``items``.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
             ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
@@ -259,7 +265,7 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
-    write_dataset(
-        source, with_words(config, words), checked_path(out), items, users, memory, engine
-    )
+    items = with_vectors(items, item_vectors)
+    config = with_words(config, words)
+    write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)
