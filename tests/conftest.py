@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +26,47 @@ def mirror() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real logs: RECSYS_MIRROR names no folder and {beside} does not exist")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def spark_environment() -> dict[str, str]:
+    """The environment in which Spark's workers find Python and this library."""
+    pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip("no Java runtime")
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture(scope="module")
+def spark(spark_environment: dict[str, str]) -> Iterator[Any]:
+    """A small session of Spark on this machine; tests that ask for it are marked ``spark``."""
+    sql = import_module("pyspark.sql")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in spark_environment.items():
+            patch.setenv(name, value)
+        builder = sql.SparkSession.builder.master("local[2]")
+        for name, value in SPARK_SETTINGS.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+SPARK_SETTINGS = {
+    # A session of minutes is over before its code is compiled well: compile it quickly.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "America/Lima",  # that of the session must not matter
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

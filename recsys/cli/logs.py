@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from recsys.cli.options import (
+    EngineOption,
     Item,
     ItemMinimum,
     Json,
@@ -96,6 +97,7 @@ def prepare_data(
     user_minimum: UserMinimum = None,
     item_minimum: ItemMinimum = None,
     memory: Memory = None,
+    engine: EngineOption = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -129,7 +131,7 @@ def prepare_data(
         return
     assert out is not None  # noqa: S101 - one of the two was given
     data = experiment.data
-    dataset = prepare(data.source, data, out, items, users, memory, item_vectors=vectors)
+    dataset = prepare(data.source, data, out, items, users, memory, engine, item_vectors=vectors)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}

@@ -14,6 +14,7 @@ import typer
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit
 from recsys.data.csv_cells import FOR_SPREADSHEETS
+from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
@@ -147,6 +148,14 @@ Memory = Annotated[
     typer.Option(
         help="What the rows of a log may take, e.g. 4GiB; a larger log is sorted on the disk. Half "
         "of the memory by default."
+    ),
+]
+EngineOption = Annotated[
+    Engine | None,
+    typer.Option(
+        "--engine",
+        help="What prepares the log, all with the same result: memory, disk, or spark for Parquet "
+        "on a cluster. By default memory where the log fits, else disk.",
     ),
 ]
 

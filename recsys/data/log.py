@@ -165,7 +165,7 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
         before = rows
         for column in ("item_id", "user_id"):
             name = f"min_{column.removesuffix('_id')}_interactions"
-            keep(name, _with_at_least(frame, column, getattr(config, name)))
+            keep(name, with_at_least(frame, column, getattr(config, name)))
         if rows == before or not config.k_core:
             break
     if rows == 0:
@@ -246,7 +246,7 @@ def _without_duplicates(
     return frame.join(frame.group_by(same).agg(order).select("order"), on="order", how="semi")
 
 
-def _with_at_least(frame: Frame, column: str, minimum: int) -> Frame:
+def with_at_least(frame: Frame, column: str, minimum: int) -> Frame:
     """Keep the rows of the users, or items, with at least ``minimum`` rows."""
     if minimum == 1:
         return frame

@@ -30,7 +30,7 @@ class LogColumn:
 
     values: pl.Series
     rows: pl.Series
-    """The number of each data row, from 1."""
+    """The number of each data row, from 1; null in a frame of Spark, whose rows have none."""
     name: str
     """The origin and the column's name."""
 
@@ -38,7 +38,8 @@ class LogColumn:
         """Raise an `InputError` that names the first bad value, if there is one."""
         if (first := bad.arg_max()) is not None and bad[first]:
             row, value = self.rows[first], self.values[first]
-            raise InputError(f"{self.name}, data row {row}: {rule}: {value!r}")
+            place = self.name if row is None else f"{self.name}, data row {row}"
+            raise InputError(f"{place}: {rule}: {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

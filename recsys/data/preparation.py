@@ -18,12 +18,14 @@ from recsys.data.arrays import (
     dataset_fingerprint,
     write_contents,
 )
+from recsys.data.engines import Engine, choose_engine
 from recsys.data.files import new_folder, work_folder
 from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog, order_in_words
 from recsys.data.manifest import Manifest
 from recsys.data.memory import memory_setting
-from recsys.data.on_disk.preparation import exceeds_memory, prepare_on_disk
+from recsys.data.on_disk.preparation import prepare_on_disk
+from recsys.data.on_spark.preparation import prepare_on_spark
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
@@ -44,6 +46,7 @@ def write_dataset(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
+    engine: Engine | None = None,
 ) -> None:
     """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`.
 
@@ -54,19 +57,25 @@ def write_dataset(
         items: item features, if there are any.
         users: user features, if there are any.
         memory: the bytes that it may take; see `memory_setting`.
+        engine: what prepares it; see `choose_engine`.
 
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
     previous = Manifest.load_if_valid(out)
     limit = memory_setting(memory)
+    chosen = choose_engine(source, config, engine, limit)
     user_table = None if users is None else read_table(users, origin="the user table")
-    if isinstance(source, InteractionLog) or not exceeds_memory(source, config, limit):
+    if chosen == "memory":
         _write(_in_memory(source, config, items, user_table), config, out, previous)
         return
     with work_folder(out) as folder:
         item_table = None if items is None else read_table(items, origin="the item table")
-        found = prepare_on_disk(source, config, folder, limit, item_table, user_table)
+        found: PreparedLog | None = None
+        if chosen == "spark":
+            found = prepare_on_spark(source, config, folder, limit, item_table, user_table)
+        elif not isinstance(source, InteractionLog):
+            found = prepare_on_disk(source, config, folder, limit, item_table, user_table)
         if found is None:
             found = _in_memory(source, config, items, user_table)
         _write(found, config, out, previous)

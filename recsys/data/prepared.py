@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
 from recsys.data.arrays import INTERACTIONS
+from recsys.data.engines import Engine
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
@@ -233,6 +234,7 @@ def prepare(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
+    engine: Engine | None = None,
     *,
     item_vectors: Mapping[str, VectorSource] | None = None,
     **words: Unpack[LogWords],
@@ -243,14 +245,16 @@ def prepare(
     one step otherwise; anything else at ``out`` is an error and is not touched.
 
     Args:
-        source: a named dataset, a file, a folder of parts, a pattern, a frame, or a log that was
-            read already.
+        source: a named dataset, a file, a folder of parts, a pattern, a frame (also of Spark), or a
+            log that was read already.
         config: how to read and prepare it; ``source`` overrides ``config.source``.
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
         memory: bytes, or "4GiB" and the like, that the rows may take; a log that needs more is
             sorted on the disk of ``out``, with the same result. Half of the memory if None.
+        engine: ``memory``, ``disk`` or ``spark``, all with the same result; if None, Spark for its
+            frames, else memory where the log fits, else disk.
         item_vectors: further columns of the item table, for features of the kind ``vector``: a file
             (.npy or .safetensors) or an array by name, row for row those of ``items``.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
@@ -263,5 +267,6 @@ def prepare(
     config = config or DataConfig()
     refuse_clashes(config, words)
     items = with_vectors(items, item_vectors)
-    write_dataset(source, with_words(config, words), checked_path(out), items, users, memory)
+    config = with_words(config, words)
+    write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)

@@ -66,7 +66,7 @@ class OpenTable:
         Raises:
             InputError: a column is missing, or the table is broken.
         """
-        chosen = self.frame.select(self._present(columns))
+        chosen = self.frame.select(self.present(columns))
         chosen = chosen if rows is None else chosen.head(rows)
         with self._errors():
             table = chosen.collect("polars").to_polars()
@@ -87,7 +87,7 @@ class OpenTable:
         Raises:
             InputError: as `read`.
         """
-        chosen = self.frame.select(self._present(columns))
+        chosen = self.frame.select(self.present(columns))
         with self._errors():
             polars = chosen.implementation.is_polars()
             native = chosen.to_native() if polars else chosen.collect("polars").to_native()
@@ -121,8 +121,12 @@ class OpenTable:
         with self._errors():
             yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
 
-    def _present(self, columns: Sequence[str]) -> list[str]:
-        """Return the given columns, each once, or all if none are given."""
+    def present(self, columns: Sequence[str]) -> list[str]:
+        """Return the given columns, each once, or all if none are given.
+
+        Raises:
+            InputError: there is no such column.
+        """
         for name in columns:
             if name not in self.names:
                 hint = self.hint or did_you_mean(name, self.names)

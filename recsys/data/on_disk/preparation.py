@@ -46,7 +46,7 @@ def exceeds_memory(source: TableSource, config: DataConfig, memory: int) -> bool
         if size := sum(path.stat().st_size for path in packed):
             return size * _COMPRESSION > memory
     table = open_table(source, header=config.header)
-    return table.count() * _row_size(config, table.names, table.origin) > memory
+    return table.count() * row_size(config, table.names, table.origin) > memory
 
 
 def prepare_on_disk(
@@ -85,7 +85,7 @@ def prepare_on_disk(
     found = columns_of(table, config.columns)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
-    size = _row_size(config, table.names, table.origin)
+    size = row_size(config, table.names, table.origin)
     part_rows = max(1, memory // (size * _AT_ONCE))
     with stage(f"preparing {table.origin}", 4 * table.count()) as progress:
         staged = stage_log(table, config, found.columns, staging, part_rows, progress)
@@ -99,7 +99,7 @@ def prepare_on_disk(
     return PreparedLog(table.origin, found.columns, fingerprint, dropped, contents, arrays)
 
 
-def _row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:
+def row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:
     """Return the bytes that a row takes in memory."""
     columns = 3 + len(config.keep) + len(rule_columns(config, names, origin))
     return columns * _BYTES_PER_VALUE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from recsys.data.fingerprints import fingerprint_of_parts
 from recsys.data.log import KEPT, whole_times
+from recsys.data.log_columns import TextFacts
 from recsys.data.on_disk.staging import StagedLog, whole_ids
 from recsys.progress import Stage
 
@@ -19,8 +20,9 @@ from recsys.progress import Stage
 class SortedLog:
     """The rows of a log, sorted by user and time.
 
-    The files have user_id and item_id (numbers of ids), timestamp (int64) and kept columns. Users
-    ascend from file to file, and a user's rows are in one file.
+    The files have user_id and item_id (numbers of ids), timestamp (int64) and kept columns; those
+    of Spark also have order, the number of each row. Users ascend from file to file, and a user's
+    rows are in one file.
     """
 
     files: tuple[Path, ...]
@@ -33,12 +35,13 @@ class SortedLog:
     def parts(self, *columns: str) -> Iterator[pl.DataFrame]:
         """Yield the rows of each file, in order."""
         for file in self.files:
-            yield pl.read_ipc(file, columns=list(columns) or None)
+            read = pl.read_parquet if file.suffix == ".parquet" else pl.read_ipc
+            yield read(file, columns=list(columns) or None)
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the log with ids in place of numbers; see `log.fingerprint`."""
         ids = {"user_id": self.user_ids, "item_id": self.item_ids}
-        schema = pl.read_ipc_schema(self.files[0])
+        schema = next(self.parts()).drop("order", strict=False).schema
         types = {name: ids[name].dtype if name in ids else schema[name] for name in schema}
 
         def parts(name: str) -> Iterator[pl.Series]:
@@ -59,8 +62,8 @@ def sort_log(staged: StagedLog, folder: Path, part_rows: int, stage: Stage) -> S
         [rows.group_by("user_id").len(), rows.select(pl.col("item_id").unique())],
         engine="streaming",
     )
-    users, user_ids = _numbered(sizes, "user_id", staged)
-    items, item_ids = _numbered(items, "item_id", staged)
+    users, user_ids = number_ids(sizes, "user_id", staged.facts)
+    items, item_ids = number_ids(items, "item_id", staged.facts)
     spans = users.group_by("user").agg(pl.col("len").sum().alias("rows"))
     spans = spans.select("user", partition_of("user", "rows", part_rows))
     users = users.drop("len").join(spans, on="user")
@@ -100,11 +103,8 @@ def split_sorted_sessions(log: SortedLog, gap: int, folder: Path, part_rows: int
         counted.append(numbered.group_by("user_id", "session").agg(pl.len().alias("rows")))
         replace_file(file, numbered)
     sessions = pl.concat(counted)
-    names = log.user_ids.gather(sessions["user_id"]).cast(pl.String)
     sessions = (
-        sessions.with_columns(
-            name=pl.concat_str(names, pl.col("session").cast(pl.String), separator="#")
-        )
+        sessions.with_columns(session_names(log.user_ids, sessions))
         .sort("name")
         .with_row_index("user")
     )
@@ -125,6 +125,12 @@ def split_sorted_sessions(log: SortedLog, gap: int, folder: Path, part_rows: int
         shutil.rmtree(partition)
         files.append(path)
     return replace(log, files=tuple(files), user_ids=session_ids)
+
+
+def session_names(user_ids: pl.Series, sessions: pl.DataFrame) -> pl.Expr:
+    """Return the name USER#1 of each session, from user_id (the user's number) and session."""
+    names = user_ids.gather(sessions["user_id"]).cast(pl.String)
+    return pl.concat_str(names, pl.col("session").cast(pl.String), separator="#").alias("name")
 
 
 def partition_of(user: str, rows: str, part_rows: int) -> pl.Expr:
@@ -162,10 +168,12 @@ def replace_file(path: Path, rows: pl.DataFrame) -> None:
     new.replace(path)
 
 
-def _numbered(table: pl.DataFrame, role: str, staged: StagedLog) -> tuple[pl.DataFrame, pl.Series]:
+def number_ids(
+    table: pl.DataFrame, role: str, facts: Mapping[str, TextFacts]
+) -> tuple[pl.DataFrame, pl.Series]:
     """Number the ids of a table along their order; return the table with numbers, and the ids."""
     word = role.removesuffix("_id")
-    raw = table.with_columns(whole_ids(table[role], staged.facts, role).alias("id"))
+    raw = table.with_columns(whole_ids(table[role], facts, role).alias("id"))
     ids = raw["id"].unique().sort()
     numbers = ids.to_frame().with_row_index(word)
     return raw.join(numbers, on="id").drop("id"), ids.alias(role)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,33 +126,65 @@ def _facts_of_condition(
 
 def _stage_part(staged: StagedLog, kept: pl.DataFrame, config: DataConfig, folder: Path) -> None:
     """Check the ids of a part, and write its rows."""
-    part = kept.select(
-        pl.col(ROW).cast(pl.UInt64).alias("row"),
-        *(pl.col(name).alias(role) for role, name in staged.names.items()),
-        *(
-            convert_kept(kept[name], f"{staged.origin}: column {name!r}").alias(KEPT + name)
-            for name in config.keep
-        ),
-    )
-    filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
-    if len(part) > len(filled):
-        staged.dropped = sum_counts(staged.dropped, {BLANK: len(part) - len(filled)})
+    filled, facts = check_ids(kept, staged.names, config.keep, staged.origin)
+    if len(kept) > len(filled):
+        staged.dropped = sum_counts(staged.dropped, {BLANK: len(kept) - len(filled)})
     if filled.is_empty():
         return
-    text = TextFacts(whole_floats=False)  # whether ids are whole floats is known at the end
-    for role in staged.names:
-        name = f"{staged.origin}: column {staged.names[role]!r}"
-        values = without_missing_words(filled[role])
-        if role in _IDS:
-            rule = LogColumn(filled[role], filled["row"], name)
-            filled = filled.with_columns(RULES[role](rule, text).alias(role))
-        if values.dtype == pl.String:
-            facts = _id_facts(values) if role in _IDS else text_facts(values)
-            staged.facts[role] = staged.facts.get(role, TextFacts()) + facts
+    staged.facts = add_facts(staged.facts, facts)
     path = folder / f"{len(staged.files):06}.arrow"
     filled.write_ipc(path)
     staged.files.append(path)
     staged.rows += len(filled)
+
+
+def check_ids(
+    rows: pl.DataFrame, names: Mapping[str, str], keep: Sequence[str], origin: str
+) -> tuple[pl.DataFrame, dict[str, TextFacts]]:
+    """Check the ids of a part of a log; times remain as they are.
+
+    Args:
+        rows: the columns of the log, and `ROW`.
+        names: the column of each role.
+        keep: the names of further columns to keep.
+        origin: the name of the log in messages.
+
+    Returns:
+        The rows that are not blank, with the columns row, the roles and the kept ones, and the
+        facts of the roles that are text.
+
+    Raises:
+        InputError: an id is missing or invalid, or a column cannot be kept.
+    """
+    part = rows.select(
+        pl.col(ROW).cast(pl.UInt64).alias("row"),
+        *(pl.col(name).alias(role) for role, name in names.items()),
+        *(
+            convert_kept(rows[name], f"{origin}: column {name!r}").alias(KEPT + name)
+            for name in keep
+        ),
+    )
+    filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
+    text = TextFacts(whole_floats=False)  # whether ids are whole floats is known at the end
+    found = {}
+    for role, name in names.items():
+        values = without_missing_words(filled[role])
+        if role in _IDS:
+            rule = LogColumn(filled[role], filled["row"], f"{origin}: column {name!r}")
+            filled = filled.with_columns(RULES[role](rule, text).alias(role))
+        if values.dtype == pl.String and len(values):
+            found[role] = _id_facts(values) if role in _IDS else text_facts(values)
+    return filled, found
+
+
+def add_facts(
+    facts: Mapping[str, TextFacts], more: Mapping[str, TextFacts]
+) -> dict[str, TextFacts]:
+    """Add up the facts of text columns, by role or name."""
+    return {
+        name: facts.get(name, TextFacts()) + more.get(name, TextFacts())
+        for name in dict.fromkeys([*facts, *more])
+    }
 
 
 def _id_facts(values: pl.Series) -> TextFacts:

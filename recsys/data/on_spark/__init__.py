@@ -1,0 +1,1 @@
+"""Preparation of logs in Spark: rows are checked, numbered, sorted and filtered there."""

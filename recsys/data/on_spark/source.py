@@ -1,0 +1,178 @@
+"""The log that Spark reads: its columns, its first rows, and the numbers of its rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote, urlparse
+
+import polars as pl
+
+from recsys.data.log import ROW
+from recsys.data.on_spark.session import is_spark_frame
+from recsys.data.source_files import find_files, is_pattern
+from recsys.data.sources import find_named_dataset
+from recsys.data.tables import OpenTable, TableSource
+from recsys.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FILE, _INDEX, _BEFORE = "file of the row", "number in the file", "rows of earlier files"
+
+
+@dataclass(frozen=True)
+class SparkSource:
+    """A log in Spark, whose rows are numbered if they come from Parquet files."""
+
+    frame: DataFrame
+    table: OpenTable
+    """The same log, for the names of its columns."""
+    files: tuple[Path, ...] = ()
+    """The files, in their order, if the log was named by its path."""
+
+    @property
+    def origin(self) -> str:
+        """The name of the log in messages."""
+        return self.table.origin
+
+    def first_rows(self, rows: int, columns: Sequence[str] = ()) -> pl.DataFrame:
+        """Return some rows, not always the same ones, for the names and types of columns."""
+        chosen = self.frame.select(*map(column, self.table.present(columns))).limit(rows)
+        return to_polars(chosen)
+
+    @cached_property
+    def has_numbers(self) -> bool:
+        """Whether each row knows its file and its place there."""
+        from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+        try:
+            return bool(self.frame.select("_metadata.file_path", "_metadata.row_index").schema)
+        except AnalysisException:
+            return False
+
+    def numbered(self, columns: Sequence[str], folder: Path) -> DataFrame:
+        """Return columns with `ROW`: the number of each row, from 1, in the order of the files.
+
+        The files of a frame are in the order of their paths. Without numbers `ROW` is null.
+
+        Args:
+            columns: the names of the columns.
+            folder: an empty folder for a table of the files.
+        """
+        from pyspark.sql import functions as F  # noqa: PLC0415
+
+        chosen = [column(name) for name in self.table.present(columns)]
+        if not self.has_numbers:
+            return self.frame.select(F.lit(None).cast("bigint").alias(ROW), *chosen)
+        place = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index")]
+        placed = self.frame.select(*place[:1], place[1].alias(_INDEX), *chosen)
+        sizes = placed.groupBy(_FILE).agg(F.max(_INDEX).alias("last"))
+        places = {file: number for number, file in enumerate(self.files)}
+        rows = sorted(
+            to_polars(sizes).rows(),
+            key=lambda row: (places.get(_path_of(row[0]), 0), _path_of(row[0])),
+        )
+        files = pl.DataFrame(rows, {_FILE: pl.String, "last": pl.Int64}, orient="row")
+        before = (pl.col("last") + 1).cum_sum().shift(1, fill_value=0)
+        files.select(_FILE, before.alias(_BEFORE)).write_parquet(folder / "files.parquet")
+        starts = self.frame.sparkSession.read.parquet(url_to_read(folder / "files.parquet"))
+        number = column(_BEFORE) + column(_INDEX) + 1
+        return placed.join(F.broadcast(starts), _FILE).select(
+            number.cast("bigint").alias(ROW), *map(column, columns)
+        )
+
+
+def open_source(
+    source: TableSource, table: OpenTable, session: SparkSession | None = None
+) -> SparkSource:
+    """Open a frame of Spark, or, with a session, Parquet files by their path.
+
+    Args:
+        source: the frame, or a path that `check_path` has passed.
+        table: the same, opened.
+        session: the session that reads a path.
+    """
+    if is_spark_frame(source):
+        return SparkSource(source, table)
+    if session is None or not isinstance(source, str | os.PathLike):
+        raise TypeError("a path needs a session")
+    reader = session.read
+    if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
+        reader = reader.option("basePath", url_of(_fixed_part(source)))
+    files = tuple(file.path.resolve() for file in find_files(source))
+    return SparkSource(reader.parquet(*map(url_to_read, files)), table, files)
+
+
+def check_path(source: TableSource) -> None:
+    """Check that a source is what Spark can read with numbered rows: Parquet files by their path.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            "engine='spark': prepares Spark frames and Parquet files: write this frame to Parquet"
+        )
+    if isinstance(source, str) and find_named_dataset(source) is not None:
+        raise InputError(f"{source}: a named dataset fits in memory: leave out engine='spark'")
+    first = find_files(source)[0]
+    if first.kind != "Parquet" or first.compression is not None:
+        kind = f"compressed {first.kind}" if first.compression else first.kind
+        raise InputError(
+            f"{source}: engine='spark' reads Parquet, whose rows have numbers, not {kind}: write "
+            "it to Parquet, or use engine='disk'"
+        )
+
+
+def url_of(path: Path) -> str:
+    """Return a path in Spark's words: of this file system, whatever the default one is."""
+    return f"file://{path.resolve()}"
+
+
+def url_to_read(path: Path) -> str:
+    r"""Return the `url_of` a path to read, with no character of it taken for a pattern.
+
+    >>> url_to_read(Path("/logs/day [1].parquet"))
+    'file:///logs/day \\[1\\].parquet'
+    """
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", url_of(path))
+
+
+def column(name: str) -> Column:
+    """Return the column of a name, whatever characters it has."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def to_polars(rows: DataFrame) -> pl.DataFrame:
+    """Return a few rows."""
+    return in_utc(cast("pl.DataFrame", pl.from_arrow(rows.toArrow())))
+
+
+def in_utc(rows: pl.DataFrame) -> pl.DataFrame:
+    """Convert times to UTC: their zone is that of the session, not of the log."""
+    zoned = [
+        name
+        for name, kind in rows.schema.items()
+        if isinstance(kind, pl.Datetime) and kind.time_zone is not None
+    ]
+    return rows.with_columns(pl.col(zoned).dt.convert_time_zone("UTC")) if zoned else rows
+
+
+def _path_of(url: str) -> Path:
+    return Path(unquote(urlparse(url).path))
+
+
+def _fixed_part(source: str | os.PathLike[str]) -> Path:
+    """Return the folder above the first wildcard of a pattern; a folder as it is."""
+    path = Path(source)
+    while is_pattern(path) or not path.is_dir():
+        path = path.parent
+    return path
