@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def mirror() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real logs: RECSYS_MIRROR names no folder and {beside} does not exist")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _float32_is_faster() -> Iterator[None]:
+    """Settle ``training.precision: auto`` the same on every machine; see test_precision.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recsys.training.step_timing.bf16_share", lambda *_: 1.0)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -270,7 +270,9 @@ class Contender:
     def _with_training(self, changes: dict[str, object]) -> Experiment:
         experiment = self.candidate.experiment
         every = experiment.training.validate_every * self.rarely
-        usual = {"patience": _FOREVER, "validate_every": every}
+        usual: dict[str, object] = {"patience": _FOREVER, "validate_every": every}
+        if self.best is not None:
+            usual["precision"] = self.best.curve.precision
         training = experiment.training.model_copy(update=usual | changes)
         return experiment.model_copy(update={"name": self.candidate.name, "training": training})
 

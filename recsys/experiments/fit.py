@@ -39,6 +39,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.precision import with_precision
 from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
@@ -153,7 +154,8 @@ def evaluate_and_write(
     """Evaluate a trained model on the test targets; write and log the results.
 
     Args:
-        experiment: all settings, with those of the data.
+        experiment: all settings, with those of the data; the bundle gets the precision that was
+            settled on.
         dataset: the dataset with the features that the model reads.
         held_out: the targets of both parts.
         fitted: the trained model; its curve chose the epoch.
@@ -163,6 +165,8 @@ def evaluate_and_write(
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
     """
+    experiment = with_precision(experiment, fitted.curve.precision)
+    tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
     length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
