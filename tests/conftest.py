@@ -28,7 +28,7 @@ def mirror() -> Path:
 def _float32_is_faster() -> Iterator[None]:
     """Settle ``training.precision: auto`` the same on every machine; see test_precision.py."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recsys.training.step_timing.bf16_share", lambda *_: 1.0)
+        patch.setattr("recsys.training.product_timing.bf16_share", lambda *_: 1.0)
         yield
 
 

@@ -86,7 +86,7 @@ def _measure(
     batches = build_batches(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
     module = new_module(experiment, catalogue, histories, schedule)
-    precision = settle_precision(experiment, module, batches)
+    precision = settle_precision(experiment, module.model)
     dtype = product_dtype(precision)
     module = module.to(device)
     configured: Any = module.configure_optimizers()

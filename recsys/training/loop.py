@@ -98,7 +98,7 @@ def train(
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start)
         settled = None if start is None else start.curve.precision
-        precision = settled or settle_precision(experiment, module, batches)
+        precision = settled or settle_precision(experiment, module.model)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step

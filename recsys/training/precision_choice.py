@@ -7,9 +7,8 @@ import logging
 import torch
 
 from recsys.config import Experiment
-from recsys.data.sharded_batches import Batches
-from recsys.training import processes, step_timing
-from recsys.training.module import TrainingModule
+from recsys.model.protocols import Model
+from recsys.training import processes, product_timing
 from recsys.training.precision import Precision
 
 logger = logging.getLogger(__name__)
@@ -19,18 +18,17 @@ WORTHWHILE = 0.9
 what a busy machine adds to one of the two does not decide."""
 
 
-def settle_precision(experiment: Experiment, module: TrainingModule, batches: Batches) -> Precision:
+def settle_precision(experiment: Experiment, model: Model) -> Precision:
     """Return the precision of the matrix products of a training, and log it with the reason.
 
-    ``auto`` is bf16 on a GPU that supports it. On a CPU a few steps are timed in both precisions,
+    ``auto`` is bf16 on a GPU that supports it. On a CPU products of its shapes are timed in both,
     because no processor flag tells: with units for matrix products (AMX) bf16 is several times as
     fast; with AVX-512's bf16 instructions alone it is faster on some processors and slower on
     others. The first process measures, and all processes take its choice.
 
     Args:
         experiment: its ``training.precision`` is what is wanted.
-        module: what is to be trained, on the CPU.
-        batches: what it is to be trained on.
+        model: what is to be trained, on the CPU.
     """
     wanted = experiment.training.precision
     if wanted != "auto":
@@ -39,10 +37,11 @@ def settle_precision(experiment: Experiment, module: TrainingModule, batches: Ba
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return _logged("bf16", "the GPU supports it")
         return _logged("float32", "the GPU has no bf16")
-    share = step_timing.bf16_share(experiment, module, batches) if processes.is_first() else 1.0
+    share = product_timing.bf16_share(experiment, model) if processes.is_first() else 1.0
     fast = processes.broadcast_from_rank0(share < WORTHWHILE)
-    found = f"a step in bf16 takes {share:.2f} of float32's time"
-    return _logged("bf16" if fast else "float32", found)
+    return _logged(
+        "bf16" if fast else "float32", f"products in bf16 took {share:.2f} of float32's time"
+    )
 
 
 def _logged(precision: Precision, reason: str) -> Precision:

@@ -175,3 +175,39 @@ def test_seen_items_can_stay_in_the_softmax() -> None:
     logits = (states @ table.T)[..., 1:]
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten() - 1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [None, torch.nn.LinearCrossEntropyOptions()])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_chunks_equal_linear_cross_entropy_of_torch(
+    options: torch.nn.LinearCrossEntropyOptions | None, label_smoothing: float
+) -> None:
+    """Where no items are excluded, values and gradients; torch has no row for PAD."""
+    torch.manual_seed(0)
+    states = torch.randn(7, 5, 8, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(31, 8, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 31, (7, 5))
+    ours = chunked_cross_entropy(
+        DotProductHead().logits,
+        (states,),
+        (table,),
+        targets,
+        None,
+        chunk_rows=2,
+        label_smoothing=label_smoothing,
+    )
+    theirs = F.linear_cross_entropy(
+        states.flatten(0, 1),
+        table[1:],
+        targets.flatten() - 1,
+        ignore_index=-1,
+        label_smoothing=label_smoothing,
+        options=options,
+    )
+    torch.testing.assert_close(ours.double(), theirs)
+    for mine, expected in zip(
+        torch.autograd.grad(ours, (states, table)),
+        torch.autograd.grad(theirs, (states, table)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, expected)

@@ -22,18 +22,25 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
+from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
-from recsys.training import precision_choice, share_cache, step_timing
-from recsys.training.loop import build_batches, new_module, train
+from recsys.training import precision_choice, product_timing, share_cache
+from recsys.training.loop import train
 from recsys.training.precision_choice import settle_precision
-from recsys.training.schedule import Schedule
+from recsys.training.product_timing import median_share
 from recsys.training.share_cache import cache_folder, known_share
 from recsys.training.state import TrainingState
-from recsys.training.step_timing import median_share
 
 ITEMS = 30
-MODELS = ["next_item", "masked_item", "sequence_to_sequence", "hstu", "factorisation_machine"]
-bf16_share = step_timing.bf16_share  # the real one, before the fixture of all tests replaces it
+MODELS = [
+    "{kind: masked_item, embedding_dim: 8}",
+    "{kind: sequence_to_sequence, embedding_dim: 8}",
+    "{kind: factorisation_machine, embedding_dim: 8}",
+    "{kind: hstu, embedding_dim: 8, head: {kind: cosine}}",
+    "{embedding_dim: 8, head: {kind: mixture_of_logits, components: 2, component_dim: 4}}",
+    "{embedding_dim: 8, head: {kind: target_attention, head_dim: 4, kv_source: both}}",
+]
+bf16_share = product_timing.bf16_share  # the real one, before the fixture of all tests replaces it
 
 
 class Clock:
@@ -55,17 +62,17 @@ class Clock:
 
 def test_the_share_is_that_of_the_medians_without_the_first_call() -> None:
     clock = Clock()
-    one = clock.lasting(0, iter([100.0, 2.0, 50.0, 1.0]))  # one of them was disturbed
-    other = clock.lasting(1, iter([0.5, 4.0, 4.0, 4.0]))
+    one = clock.lasting(0, iter([100.0, 2.0, 50.0, 1.0, 2.0, 3.0]))  # one of them was disturbed
+    other = clock.lasting(1, iter([0.5, 4.0, 4.0, 4.0, 4.0, 9.0]))
     assert median_share(one, other, clock, seconds=0.0) == 0.5
-    assert clock.calls == [4, 4]
+    assert clock.calls == [6, 6]
 
 
 def test_short_steps_are_timed_until_the_time_is_over() -> None:
     clock = Clock()
     one, other = clock.lasting(0, repeat(0.01)), clock.lasting(1, repeat(0.03))
-    assert median_share(one, other, clock, seconds=0.2) == pytest.approx(1 / 3)
-    assert clock.calls == [6, 6]  # 5 × .04 s, and the first
+    assert median_share(one, other, clock, seconds=0.28) == pytest.approx(1 / 3)
+    assert clock.calls == [8, 8]  # 7 × .04 s, and the first
 
 
 # --- The cache -----------------------------------------------------------------------------------
@@ -146,12 +153,9 @@ def histories() -> Histories:
 
 
 def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto") -> str:
-    monkeypatch.setattr(step_timing, "bf16_share", lambda *_: share)
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: share)
     experiment = make_experiment(f"training.precision={wanted}")
-    batches = build_batches(experiment, histories())
-    schedule = Schedule.plan(experiment.training, 2, len(batches))
-    module = new_module(experiment, Catalogue(ITEMS), histories(), schedule)
-    return settle_precision(experiment, module, batches)
+    return settle_precision(experiment, build_model(experiment.model, ITEMS))
 
 
 cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides without a clock")
@@ -165,8 +169,8 @@ def test_bf16_is_taken_where_it_is_clearly_faster(
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert caplog.messages == [
-        "precision: bf16: a step in bf16 takes 0.42 of float32's time",
-        "precision: float32: a step in bf16 takes 0.95 of float32's time",
+        "precision: bf16: products in bf16 took 0.42 of float32's time",
+        "precision: float32: products in bf16 took 0.95 of float32's time",
     ]
 
 
@@ -186,20 +190,30 @@ def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.Monkey
     assert settled(monkeypatch, 9.0) == "bf16"
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_measuring_changes_nothing(kind: str) -> None:
-    """Every kind of model can be timed; weights, gradients, random state and epoch stay."""
-    experiment = make_experiment(f"model={{kind: {kind}, embedding_dim: 8}}")
-    batches = build_batches(experiment, histories())
-    schedule = Schedule.plan(experiment.training, 2, len(batches))
-    module = new_module(experiment, Catalogue(ITEMS), histories(), schedule)
-    weights = {name: weight.clone() for name, weight in module.model.state_dict().items()}
+@pytest.mark.parametrize("model", MODELS)
+def test_measuring_changes_nothing(model: str) -> None:
+    """Every head and kind of model can be timed; gradients and the random state stay."""
+    experiment = make_experiment(f"model={model}")
+    built = build_model(experiment.model, ITEMS)
     before = torch.get_rng_state()
-    assert bf16_share(experiment, module, batches) > 0
+    assert bf16_share(experiment, built) > 0
     assert torch.equal(before, torch.get_rng_state())
-    assert batches.epoch == 0
-    assert all(weight.grad is None for weight in module.model.parameters())
-    assert all(torch.equal(weights[n], w) for n, w in module.model.state_dict().items())
+    assert all(weight.grad is None for weight in built.parameters())
+
+
+@cpu_only
+def test_models_with_one_head_and_width_share_a_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = "head: {kind: dot_product}"
+    monkeypatch.setattr(product_timing, "median_share", lambda *_: 0.4)
+    encoder = make_experiment(f"model={{embedding_dim: 8, num_heads: 2, {head}}}")
+    assert bf16_share(encoder, build_model(encoder.model, ITEMS)) == 0.4
+    monkeypatch.setattr(product_timing, "median_share", lambda *_: 9.0)
+    other = make_experiment(f"model={{kind: hstu, embedding_dim: 8, dropout: 0.4, {head}}}")
+    assert bf16_share(other, build_model(other.model, ITEMS)) == 0.4
+    wider = make_experiment(f"model={{embedding_dim: 16, {head}}}")
+    assert bf16_share(wider, build_model(wider.model, ITEMS)) == 9.0
 
 
 # --- The run -------------------------------------------------------------------------------------
@@ -222,9 +236,9 @@ def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch)
         )
         return curve.precision
 
-    monkeypatch.setattr(step_timing, "bf16_share", lambda *_: 0.4)
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 0.4)
     assert run(None, stop=True) == "bf16"
-    monkeypatch.setattr(step_timing, "bf16_share", lambda *_: 9.0)
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 9.0)
     assert run(saved[0], stop=False) == "bf16"
 
 
@@ -246,7 +260,7 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares = chain([0.4], repeat(9.0))
-    monkeypatch.setattr(step_timing, "bf16_share", lambda *_: next(shares))
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
     used: list[str] = []
     name = precision_choice._logged
     monkeypatch.setattr(precision_choice, "_logged", lambda p, why: used.append(p) or name(p, why))
@@ -263,7 +277,7 @@ def test_a_contender_settles_its_precision_once(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares = chain([0.4], repeat(9.0))
-    monkeypatch.setattr(step_timing, "bf16_share", lambda *_: next(shares))
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
     plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
     candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
