@@ -258,7 +258,9 @@ def dataset(tmp_path: Path) -> PreparedDataset:
 
 @cpu_only
 def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
-    dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: PreparedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = chain([0.4], repeat(9.0))
     monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
