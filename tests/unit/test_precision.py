@@ -175,6 +175,14 @@ def test_bf16_is_taken_where_it_is_clearly_faster(
     ]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    assert settled(monkeypatch, 0.1) == settled(monkeypatch, 9.0)
+    assert settled(monkeypatch, 9.0) == ("bf16" if supported else "float32")
+
+
 def test_a_configured_precision_is_not_measured(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
