@@ -69,6 +69,14 @@ SPARK_SETTINGS = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _float32_is_faster() -> Iterator[None]:
+    """Settle ``training.precision: auto`` the same on every machine; see test_precision.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recsys.training.product_timing.bf16_share", lambda *_: 1.0)
+        yield
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark notebooks as slow; skip benchmarks and soaks unless the command line names their mark.
 

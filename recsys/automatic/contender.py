@@ -58,6 +58,8 @@ class Contender:
     points: list[RacePoint] = field(default_factory=list)
     seconds: float = 0.0
     """Seconds that its training has taken."""
+    seconds_validating: float = 0.0
+    """Seconds of its validations."""
     rarely: int = 1
     """How many times as many epochs as planned lie between two validations, because these are slow
     beside the training."""
@@ -262,7 +264,9 @@ class Contender:
     def _with_training(self, changes: dict[str, object]) -> Experiment:
         experiment = self.candidate.experiment
         every = experiment.training.validate_every * self.rarely
-        usual = {"patience": _FOREVER, "validate_every": every}
+        usual: dict[str, object] = {"patience": _FOREVER, "validate_every": every}
+        if self.best is not None:
+            usual["precision"] = self.best.curve.precision
         training = experiment.training.model_copy(update=usual | changes)
         return experiment.model_copy(update={"name": self.candidate.name, "training": training})
 
@@ -278,6 +282,7 @@ class Contender:
     def _record(self, epoch: int, metrics: dict[str, float]) -> None:
         if MONITOR in metrics:
             self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
+            self.seconds_validating += metrics["epoch/valid_seconds"]
 
     def _keep(self, state: TrainingState) -> None:
         """Keep the state of a whole epoch, whose tensors the next step changes."""

@@ -22,6 +22,7 @@ from recsys.data.settings import LogWords
 from recsys.data.source_files import source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
+from recsys.experiments.phases import Phases
 from recsys.progress import shown, stage
 from recsys.tracking.store import check_store
 
@@ -77,13 +78,16 @@ def fit_log(
     check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
     budget, name = Budget(limit), plan.name
-    with shown() as view, stage(f"{name}: reading", progress=view):
+    phases = Phases()
+    with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset = prepare(source, config, Path("data") / name, items, users, **words)
         counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
         logger.info("%s: %s in %s", name, counts, dataset.path)
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
-        automatic = run_automatically(dataset, plan, budget, progress=view, announce=show)
+        automatic = run_automatically(
+            dataset, plan, budget, progress=view, announce=show, phases=phases
+        )
         show("writing the page")
         page = write_page(automatic, dataset, plan.out, _PASSWORD.sub("//***@", command))
     return FittedLog(dataset, automatic, page)

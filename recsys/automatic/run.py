@@ -25,6 +25,7 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
+from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run, check_out
 from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
@@ -70,6 +71,7 @@ def run_automatically(
     *,
     progress: Progress | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    phases: Phases | None = None,
 ) -> AutomaticRun:
     """Choose settings for a log on its validation part, train, test once, and log everything.
 
@@ -82,6 +84,7 @@ def run_automatically(
         budget: the time limit; it is kept but for the last epoch.
         progress: a progress display that is shown already; a new one for each training if None.
         announce: called with one line about what is tried next.
+        phases: where the time went before; what the run takes is added and logged.
 
     Raises:
         InputError: nothing is held out to choose or to test on, there is nothing to train on, or
@@ -105,9 +108,15 @@ def run_automatically(
     budget.before = journal.seconds_spent()
     targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
     journal.targets = list(targets.sizes)
-    trials = _Trials(dataset, targets.held_out, budget, progress, announce)
-    trials.tune_baselines(protocol, journal)
-    trials.race(candidates, journal, targets.seconds)
+    phases = Phases() if phases is None else phases
+    trials = _Trials(dataset, targets.held_out, budget, progress, announce, phases)
+    with phases.timed("baselines"):
+        trials.tune_baselines(protocol, journal)
+    with phases.timed("training"):
+        trials.race(candidates, journal, targets.seconds)
+    validating = sum(one.seconds_validating for one in trials.contenders)
+    phases.add("training", budget.before - validating)  # with what an interrupted run took
+    phases.add("validation", validating)
     run, chosen, answer = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
     with new_file(plan.out / artifacts.SETTINGS) as file:
@@ -117,7 +126,9 @@ def run_automatically(
     for number, other in enumerate(others, 1):
         announce(f"testing baseline {number} of {len(others)}: {other.name}")
         test = targets.held_out.test
-        runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test))
+        with phases.timed("baselines"):
+            runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test))
+    phases.log()
     journal.remove()
     return AutomaticRun(
         run,
@@ -140,6 +151,7 @@ class _Trials:
     budget: Budget
     progress: Progress | None
     announce: Callable[[str], None]
+    phases: Phases
     baselines: list[MeasuredBaseline] = field(default_factory=list)
     """Best first."""
     contenders: list[Contender] = field(default_factory=list)
@@ -238,7 +250,6 @@ class _Trials:
 
     def _write_model(self, finished: Finished, out: Path) -> Run:
         experiment, dataset = finished.experiment, self.contenders[0].dataset
-        seconds = sum(one.seconds for one in self.contenders)
         with track(experiment, dataset, experiment.family, flatten(experiment)) as tracker:
             for number, metrics in enumerate(finished.fitted.curve.epochs, 1):
                 if MONITOR in metrics:
@@ -249,7 +260,7 @@ class _Trials:
                 self.held_out,
                 finished.fitted,
                 None,
-                seconds,
+                self.phases,
                 out,
                 tracker,
                 self.progress,

@@ -43,6 +43,7 @@ def train_model(
     """
     from recsys.experiments.fit import fit
     from recsys.experiments.headline import simplest_baselines
+    from recsys.experiments.phases import Phases
     from recsys.tracking.links import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
@@ -51,12 +52,15 @@ def train_model(
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
         )
-    with processes.rank_zero_first():
+    phases = Phases()
+    with phases.timed("preparation"), processes.rank_zero_first():
         dataset = find_dataset(experiment, data)
     if data is not None:  # it takes the place of the config's data section
         experiment = experiment.model_copy(update={"data": dataset.config})
-    run = fit(experiment, dataset, fresh=fresh)
-    baselines = simplest_baselines(experiment, dataset)
+    run = fit(experiment, dataset, fresh=fresh, phases=phases)
+    with phases.timed("baselines"):
+        baselines = simplest_baselines(experiment, dataset)
+    phases.log()
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     if as_json:
         means = {name: figure.mean for name, figure in run.test.items()}

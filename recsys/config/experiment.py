@@ -82,7 +82,8 @@ class TrainingConfig(Section):
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Precision of matrix products. auto: bf16 if the hardware multiplies it fast, else float32."""
+    """Precision of matrix products. auto: on a GPU bf16 if it has it; on a CPU whichever is faster,
+    measured when a training begins and kept for its refit and where it resumes."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best; the learning rate decays at the end of those."""

@@ -8,7 +8,6 @@ import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.progress import Progress
 
@@ -20,25 +19,26 @@ from recsys.config import (
 )
 from recsys.data.files import new_folder
 from recsys.data.locks import sole_use
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.baseline import fit_baseline_bundle
-from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.curve import draw_learning_curve
+from recsys.experiments.final_scorer import final_scorer
+from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.inference.scorer import ReportingScorer
 from recsys.progress import shown, stage
-from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.precision import with_precision
 from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
@@ -53,6 +53,7 @@ def fit(
     progress: Progress | None = None,
     *,
     fresh: bool = False,
+    phases: Phases | None = None,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
@@ -72,6 +73,8 @@ def fit(
             (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
+        phases: where the time went before; what the run takes is added. If None, new ones are
+            logged at the end.
 
     Raises:
         InputError: the experiment has other data settings than the dataset, the dataset has nothing
@@ -90,7 +93,12 @@ def fit(
             return fit_baseline_bundle(experiment, dataset, out)
     processes.join()
     with sole_use(out, "trains it") if processes.is_first() else nullcontext():
-        return _fit(experiment, dataset, out, progress, fresh=fresh)
+        if phases is not None:
+            return _fit(experiment, dataset, out, progress, phases, fresh=fresh)
+        phases = Phases()
+        run = _fit(experiment, dataset, out, progress, phases, fresh=fresh)
+    phases.log()
+    return run
 
 
 def _fit(
@@ -98,6 +106,7 @@ def _fit(
     dataset: PreparedDataset,
     out: Path,
     progress: Progress | None,
+    phases: Phases,
     *,
     fresh: bool,
 ) -> Run:
@@ -132,8 +141,11 @@ def _fit(
 
         fitted = train(report=tracker.log_epoch, save=save, progress=view)
         seconds = time.perf_counter() - started
+        validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
+        phases.add("training", seconds - validating)
+        phases.add("validation", validating)
         run = evaluate_and_write(
-            experiment, dataset, held_out, fitted, candidates, seconds, out, tracker, view
+            experiment, dataset, held_out, fitted, candidates, phases, out, tracker, view
         )
     file.remove()
     return run
@@ -145,7 +157,7 @@ def evaluate_and_write(
     held_out: HeldOutParts,
     fitted: Fitted,
     candidates: Candidates | None,
-    seconds: float,
+    phases: Phases,
     out: Path,
     tracker: Tracker,
     progress: Progress | None = None,
@@ -153,37 +165,44 @@ def evaluate_and_write(
     """Evaluate a trained model on the test targets; write and log the results.
 
     Args:
-        experiment: all settings, with those of the data.
+        experiment: all settings, with those of the data; the bundle gets the precision that was
+            settled on.
         dataset: the dataset with the features that the model reads.
         held_out: the targets of both parts.
         fitted: the trained model; its curve chose the epoch.
         candidates: the items that test targets are ranked among; all if None.
-        seconds: how long the training took.
+        phases: where the time went: training and validation. The evaluation is added, and all are
+            logged to MLflow.
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
     """
+    experiment = with_precision(experiment, fitted.curve.precision)
+    tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
     length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    scorer, count_ensemble, valid_ranks, alone = _with_counts(
-        experiment, dataset, held_out, fitted, candidates, progress
-    )
-    testing = f"testing {experiment.name}"
-    with stage(testing, len(held_out.test.histories), progress) as line:
-        reporting = ReportingScorer(scorer, line.advance)
-        test = evaluate_held_out(reporting, dataset, held_out.test, "test", evaluation, candidates)
-    with stage(testing, None, progress):
-        lists = evaluate_model_lists(
-            fitted.model,
-            scorer,
-            length,
-            dataset,
-            "test",
-            evaluation.seen,
-            evaluation.request_time,
+    with phases.timed("evaluation"):
+        scorer, count_ensemble, valid_ranks, alone = final_scorer(
+            experiment, dataset, held_out, fitted, candidates, progress
         )
+        testing = f"testing {experiment.name}"
+        with stage(testing, len(held_out.test.histories), progress) as line:
+            reporting = ReportingScorer(scorer, line.advance)
+            test = evaluate_held_out(
+                reporting, dataset, held_out.test, "test", evaluation, candidates
+            )
+        with stage(testing, None, progress):
+            lists = evaluate_model_lists(
+                fitted.model,
+                scorer,
+                length,
+                dataset,
+                "test",
+                evaluation.seen,
+                evaluation.request_time,
+            )
     results = Results(
         evaluation.cutoffs,
         test,
@@ -191,6 +210,9 @@ def evaluate_and_write(
         with_segments(valid_ranks, dataset, held_out.valid),
         {part: with_segments(t, dataset, held_out.of(part)) for part, t in alone.items()},
     )
+    with phases.timed("bootstrap"):
+        _ = results.test_metrics, results.valid_metrics  # both are kept
+    seconds = phases.of("training", "validation")
     parameters = sum(weight.numel() for weight in fitted.model.parameters())
     best_epoch, _ = fitted.curve.validated()
     costs = {
@@ -198,7 +220,7 @@ def evaluate_and_write(
         artifacts.FIT_SECONDS: seconds,
         artifacts.PARAMETERS: parameters,
     }
-    costs |= peak_memory_mib()
+    costs |= peak_memory_mib() | phases.metrics()
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
@@ -213,39 +235,6 @@ def evaluate_and_write(
         test=results.test_metrics,
         seconds=seconds,
         headline=results.headline,
-    )
-
-
-class _Final(NamedTuple):
-    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
-
-    scorer: Scorer
-    count_ensemble: CountEnsemble | None
-    valid: RankTable
-    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
-    alone: dict[Part, RankTable]
-    """Ranks without the count ensemble, by part; empty if there is none."""
-
-
-def _with_counts(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    fitted: Fitted,
-    candidates: Candidates | None,
-    progress: Progress | None,
-) -> _Final:
-    _, valid = fitted.curve.validated()
-    scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
-    if experiment.count_ensemble is None:
-        return _Final(scorer, None, valid, {})
-    with stage(f"weighing counts of {experiment.name}", None, progress):
-        test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-        count_ensemble, weighed = fit_count_ensemble(
-            experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
-        )
-    return _Final(
-        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )
 
 

@@ -18,7 +18,8 @@ from recsys.inference.catalogue import Catalogue
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
-from recsys.training.precision import choose_precision, working_dtype
+from recsys.training.precision import Precision, product_dtype
+from recsys.training.precision_choice import settle_precision
 from recsys.training.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.schedule import Schedule
 
@@ -41,7 +42,7 @@ class Profile:
     """Billions of floating-point operations in the matrix products of a step."""
     peak_share: float
     """Speed of a step as a share of that of one large matrix product in the same precision."""
-    precision: str
+    precision: Precision
     memory_mib: dict[str, float]
 
     def summary(self) -> dict[str, float | str]:
@@ -82,11 +83,12 @@ def _measure(
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = experiment.training
-    precision, _ = choose_precision(config.precision)
-    dtype = working_dtype(config.precision)
     batches = build_batches(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
-    module = new_module(experiment, catalogue, histories, schedule).to(device)
+    module = new_module(experiment, catalogue, histories, schedule)
+    precision = settle_precision(experiment, module.model)
+    dtype = product_dtype(precision)
+    module = module.to(device)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)

@@ -17,6 +17,8 @@ BEST_EPOCH = "best_epoch"
 PARAMETERS = "parameters"
 PEAK_MEMORY = "peak_memory_mib"
 """The name under which `recsys.training.process_memory` reports it."""
+PRECISION = "precision"
+"""The parameter for the precision that ``training.precision: auto`` became."""
 COUNT_WEIGHT = "count_ensemble_weight"
 REPEAT_WEIGHT = "count_ensemble_repeat_weight"
 

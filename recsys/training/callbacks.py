@@ -17,7 +17,7 @@ from recsys.training import processes
 from recsys.training.cost import matrix_speed
 from recsys.training.divergence import DivergedError, check_finite
 from recsys.training.module import TrainingModule
-from recsys.training.precision import working_dtype
+from recsys.training.precision import product_dtype
 from recsys.training.state import (
     MONITOR,
     Curve,
@@ -192,7 +192,7 @@ class EpochRecorder(pl.Callback):
         }
         cost |= {f"train/seconds_{part}": spent for part, spent in meter.take().items()}
         if meter.operations_per_token is not None:
-            speed = matrix_speed(self._module.device.type, working_dtype(self._config.precision))
+            speed = matrix_speed(self._module.device.type, product_dtype(self.curve.precision))
             operations = meter.operations_per_token * tokens_per_second / processes.count()
             cost["train/share_of_matrix_peak"] = operations / speed
         return cost

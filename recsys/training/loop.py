@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Literal
 
 import numpy as np
 import pytorch_lightning as pl
@@ -34,7 +33,8 @@ from recsys.training import processes
 from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
 from recsys.training.divergence import warn_of_harm
 from recsys.training.module import TrainingModule
-from recsys.training.precision import choose_precision
+from recsys.training.precision import Precision, lightning_name
+from recsys.training.precision_choice import settle_precision
 from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
@@ -69,7 +69,8 @@ def train(
         report: called after each epoch with its number and metrics. If it returns true, training
             ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
-        start: the state of a training with the same arguments. If None, start from the beginning.
+        start: the state of a training with the same arguments, whose precision is kept. If None,
+            start from the beginning.
         save: called with the state from time to time and after each epoch, in the first process.
 
     Returns:
@@ -96,6 +97,8 @@ def train(
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start)
+        settled = None if start is None else start.curve.precision
+        precision = settled or settle_precision(experiment, module.model)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step
@@ -105,6 +108,7 @@ def train(
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
+        recorder.curve.precision = precision
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start))
@@ -112,7 +116,7 @@ def train(
             line.follow(recorder)
             callbacks.append(line)
         if not (recorder.should_stop or (start is not None and start.ended)):
-            trainer = _trainer(config.precision, epochs, callbacks)
+            trainer = _trainer(precision, epochs, callbacks)
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
             if processes.is_first():
@@ -200,13 +204,9 @@ def _share(batches: Batches, start: TrainingState | None) -> ShardedBatches:
     return ShardedBatches(batches, epoch, done, processes.index(), processes.count())
 
 
-def _trainer(
-    precision: Literal["auto", "bf16", "float32"], epochs: int, callbacks: list[pl.Callback]
-) -> pl.Trainer:
+def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     # Lightning logs tips and advertisements; this module logs what users need to know.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    chosen, reason = choose_precision(precision)
-    logger.info("precision %s: %s", chosen, reason)
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=_device(),
@@ -214,7 +214,7 @@ def _trainer(
         num_nodes=processes.count() // processes.count_here(),
         strategy="ddp" if processes.count() > 1 else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
-        precision=chosen,
+        precision=lightning_name(precision),
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=False,

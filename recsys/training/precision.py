@@ -1,4 +1,4 @@
-"""The floating-point precision of training."""
+"""The floating-point precision of the matrix products of a training."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from typing import Literal
 
 import torch
 
-Precision = Literal["bf16-mixed", "32-true"]
+from recsys.config import Experiment
+
+Precision = Literal["bf16", "float32"]
 
 
-def choose_precision(wanted: Literal["auto", "bf16", "float32"]) -> tuple[Precision, str]:
-    """Return Lightning's name of the precision, and the reason for the choice.
-
-    bf16 pays off where the hardware has units for bf16 products: with AMX they are five times as
-    fast as in float32. With only AVX-512's bf16 instructions a step takes 1.2 to 1.4 times as long
-    as in float32 (measured: CHANGELOG.md); elsewhere bf16 is emulated.
-    """
-    if wanted != "auto":
-        return ("bf16-mixed" if wanted == "bf16" else "32-true"), "as configured"
-    if torch.cuda.is_available():
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bf16-mixed", "the GPU supports it") if fast else ("32-true", "the GPU has no bf16")
-    if torch.cpu.get_capabilities().get("amx_bf16"):
-        return "bf16-mixed", "the processor has amx_bf16"
-    return "32-true", "the processor has no units for products in bf16"
+def with_precision(experiment: Experiment, precision: Precision | None) -> Experiment:
+    """Return the experiment with a settled precision; unchanged if None."""
+    if precision is None:
+        return experiment
+    training = experiment.training.model_copy(update={"precision": precision})
+    return experiment.model_copy(update={"training": training})
 
 
-def working_dtype(wanted: Literal["auto", "bf16", "float32"]) -> torch.dtype:
-    """Return the dtype of matrix products; see `choose_precision`."""
-    return torch.bfloat16 if choose_precision(wanted)[0] == "bf16-mixed" else torch.float32
+def lightning_name(precision: Precision) -> Literal["bf16-mixed", "32-true"]:
+    """Return what Lightning calls it."""
+    return "bf16-mixed" if precision == "bf16" else "32-true"
+
+
+def product_dtype(precision: Precision | None) -> torch.dtype:
+    """Return the dtype of the matrix products; float32 unless it is bf16."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32

@@ -18,6 +18,7 @@ from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
 from recsys.training.loop import build_batches, train
+from recsys.training.precision import with_precision
 from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,9 @@ def train_and_refit(
     logger.info("refitting on all but the test targets for %d epochs", epochs)
     try:
         model, _ = train(
-            experiment.model_copy(update={"name": f"{experiment.name} refit"}),
+            with_precision(experiment, curve.precision).model_copy(
+                update={"name": f"{experiment.name} refit"}
+            ),
             catalogue,
             dataset.histories("test"),
             None,

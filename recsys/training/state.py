@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from recsys.evaluation.tables.rank import RankTable
+from recsys.training.precision import Precision
 
 MONITOR = "epoch/valid_ndcg_at_10"
 """The metric that chooses the best epoch."""
@@ -36,6 +37,8 @@ class Curve:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     best_ranks: RankTable | None = None
     """Ranks of the validation targets under those weights; None without validation."""
+    precision: Precision | None = None
+    """The precision that was settled on; None before the first step."""
     interrupted: bool = False
     """Whether Ctrl-C ended the training."""
 

@@ -13,13 +13,12 @@ from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.model_inputs import ModelInputs
 from recsys.training.objective import CatalogueObjective
-from recsys.training.precision import choose_precision
 from recsys.training.process_memory import keep_freed_memory
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
 
 
-def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
+def step_of(head: DotProduct | TargetAttention, *, bf16: bool) -> Callable[[], None]:
     torch.manual_seed(0)
     config = NextItemConfig(
         embedding_dim=128, feed_forward_dim=512, max_sequence_length=LENGTH, dropout=0.25, head=head
@@ -30,10 +29,9 @@ def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
     targets = torch.randint(1, ITEMS + 1, (ROWS, LENGTH))
     lengths = torch.full((ROWS,), LENGTH)
     objective = CatalogueObjective(label_smoothing=0.0)
-    enabled = choose_precision("auto")[0] == "bf16-mixed"
 
     def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
             loss = objective(model, model(ModelInputs(items, lengths)), targets, items)
         loss.backward()
         optimizer.step()
@@ -43,7 +41,8 @@ def step_of(head: DotProduct | TargetAttention) -> Callable[[], None]:
 
 
 @pytest.mark.benchmark
-def test_cost_of_a_training_step_by_head(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_cost_of_a_training_step_by_head(bf16: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """ML-1M's shape: d 128, 2 blocks, L 200, 3,416 items, 64 sequences; medians of 5 rounds."""
     heads: dict[str, DotProduct | TargetAttention] = {
         "dot product": DotProduct(),
@@ -54,7 +53,7 @@ def test_cost_of_a_training_step_by_head(capsys: pytest.CaptureFixture[str]) -> 
         ),
     }
     keep_freed_memory()  # as training does
-    steps = {name: step_of(head) for name, head in heads.items()}
+    steps = {name: step_of(head, bf16=bf16) for name, head in heads.items()}
     seconds: dict[str, list[float]] = {name: [] for name in heads}
     for round_ in range(6):
         for name, step in steps.items():

@@ -9,23 +9,21 @@ import pytest
 from contest import Contest, Side, chosen, from_environment, medians
 from problems import config_path, problem_of, settings_of
 
-from recsys.training.precision import choose_precision
-
 FLOAT32, BF16 = {"precision": "32-true"}, {"precision": "bf16-mixed"}
 
 
 def sides_for(log: str) -> list[Side]:
-    """Every library as it trains by default; and in the other precision, where it can."""
-    other = Side("ours dot-product float32", "ours", FLOAT32)
-    if choose_precision("auto")[0] == FLOAT32["precision"]:
-        other = Side("ours dot-product bf16", "ours", BF16)
+    """Every library as it trains by default; and in both precisions, where it can."""
     target_attention = {"config": config_path(log, "target attention")}
     return [
         Side("ours dot-product", "ours"),
         Side("ours target-attention", "ours", target_attention),
-        other,
+        Side("ours dot-product float32", "ours", FLOAT32),
+        Side("ours dot-product bf16", "ours", BF16),
         Side("rectools", "rectools"),
         Side("rectools bf16", "rectools", BF16),
+        Side("rectools fast", "rectools", {"fast": True}),
+        Side("rectools fast bf16", "rectools", {"fast": True} | BF16),
         Side("replay", "replay"),
         Side("replay bf16", "replay", BF16),
         Side("recbole", "recbole"),

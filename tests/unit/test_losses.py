@@ -175,3 +175,76 @@ def test_seen_items_can_stay_in_the_softmax() -> None:
     logits = (states @ table.T)[..., 1:]
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten() - 1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "label_smoothing"),  # its chunks know no label smoothing
+    [(None, 0.0), (None, 0.2), (torch.nn.LinearCrossEntropyOptions(), 0.0)],
+)
+def test_chunks_equal_linear_cross_entropy_of_torch(
+    options: torch.nn.LinearCrossEntropyOptions | None, label_smoothing: float
+) -> None:
+    """Where no items are excluded, values and gradients; torch has no row for PAD."""
+    torch.manual_seed(0)
+    states = torch.randn(7, 5, 8, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(31, 8, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 31, (7, 5))
+    ours = chunked_cross_entropy(
+        DotProductHead().logits,
+        (states,),
+        (table,),
+        targets,
+        None,
+        chunk_rows=2,
+        label_smoothing=label_smoothing,
+    )
+    theirs = F.linear_cross_entropy(
+        states.flatten(0, 1),
+        table[1:],
+        targets.flatten() - 1,
+        ignore_index=-1,
+        label_smoothing=label_smoothing,
+        options=options,
+    )
+    torch.testing.assert_close(ours.double(), theirs)
+    for mine, expected in zip(
+        torch.autograd.grad(ours, (states, table)),
+        torch.autograd.grad(theirs, (states, table)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", ["dot product", "target attention"])
+def test_a_gpu_has_the_gradients_of_the_cpu(kind: str) -> None:
+    """In float32 to its rounding, in bf16 to that of bf16: large logits would overflow float16."""
+    torch.manual_seed(0)
+    head: DotProductHead | TargetAttentionHead = DotProductHead()
+    if kind == "target attention":
+        head = TargetAttentionHead(
+            16, 8, [2.0, 8.0], kv_source="items", pooling="average", dropout=0.0
+        )
+        torch.nn.init.normal_(head.value_query.weight, std=0.2)
+    states, table = torch.randn(6, 20, 16), torch.randn(50, 16)
+    targets = torch.randint(1, 50, (6, 20))
+
+    def gradients(device: str, *, bf16: bool) -> list[torch.Tensor]:
+        head.to(device)
+        sides = [side.to(device).requires_grad_() for side in (states, table)]
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            loss = chunked_cross_entropy(
+                head.logits,
+                head.represent_history(sides[0], sides[0]),
+                head.represent_candidates(sides[1]),
+                targets.to(device),
+                None,
+                chunk_rows=4,
+            )
+        return [gradient.cpu() for gradient in torch.autograd.grad(loss, sides)]
+
+    exact = gradients("cpu", bf16=False)
+    for bf16, tolerance in ((False, 1e-3), (True, 5e-2)):
+        for found, expected in zip(gradients("cuda", bf16=bf16), exact, strict=True):
+            assert (found - expected).norm() <= tolerance * expected.norm()

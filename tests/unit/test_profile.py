@@ -39,7 +39,7 @@ def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDa
     assert found.tokens_per_second == pytest.approx(lengths.sum() / sum(found.seconds.values()))
     assert found.gigaflops * 1e9 == 3 * 2 * tokens * (tiny_dataset.num_items + 1) * 8
     assert found.peak_share > 0
-    assert found.precision == "32-true"
+    assert found.precision == "float32"
 
 
 def test_a_profile_restores_the_random_state(tiny_dataset: PreparedDataset) -> None:
@@ -65,4 +65,4 @@ def test_the_command_shows_parts_or_json(tmp_path: Path, tiny_log: pl.DataFrame)
         assert word in shown.output
     (row,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert row["loss_seconds"] > 0
-    assert row["precision"] == "32-true"
+    assert row["precision"] == "float32"

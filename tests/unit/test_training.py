@@ -24,7 +24,6 @@ from recsys.training import processes
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
 from recsys.training.objective import SampledObjective
-from recsys.training.precision import choose_precision
 from recsys.training.schedule import Schedule, warmup_hold_decay
 
 ITEMS = 30
@@ -287,22 +286,6 @@ def test_the_schedule_rises_holds_and_decays() -> None:
     assert factors[9:60] == [1.0] * 51
     assert factors[80] == pytest.approx(0.5)
     assert min(factors[60:]) == factors[-1] > 0
-
-
-def test_a_configured_precision_is_used() -> None:
-    assert choose_precision("bf16") == ("bf16-mixed", "as configured")
-    assert choose_precision("float32") == ("32-true", "as configured")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides before the processor")
-def test_bf16_is_chosen_where_the_processor_has_units_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """AVX-512's bf16 instructions are no faster than float32, and often slower."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
-    assert choose_precision("auto") == ("bf16-mixed", "the processor has amx_bf16")
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    assert choose_precision("auto")[0] == "32-true"
 
 
 LOSSES = ["cross_entropy", "{kind: sampled_softmax, num_negatives: 5}"]  # dense and row by row

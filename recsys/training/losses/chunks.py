@@ -65,7 +65,10 @@ class _Chunked(torch.autograd.Function):
             with torch.enable_grad():
                 scores = logits(chunk, candidates)
             losses, upstream = loss(scores.detach(), rows)
-            gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
+            # The dtypes are those of the forward pass. On a GPU autograd has threads of its own, in
+            # which autocast took float16: https://github.com/pytorch/pytorch/issues/105682
+            with torch.autocast(scores.device.type, enabled=False):
+                gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
             for part, gradient in zip(parts, gradients[:num_history], strict=True):
                 part[rows] = gradient
             for index, gradient in enumerate(gradients[num_history:]):

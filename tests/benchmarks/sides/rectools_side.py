@@ -1,4 +1,8 @@
-"""The side of RecTools 0.19: `SASRecModel`, its Lightning trainer, its recommend and metrics."""
+"""The side of RecTools 0.19: `SASRecModel`, its Lightning trainer, its recommend and metrics.
+
+For training there is its `FlatSASRecNet` too, with RecTools' sequences and dataset; the library has
+no trainer for that net, so the loop is Lightning's and the loss that of `UniSRecLightning`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
-from pytorch_lightning import Callback, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from rectools import Columns
 from rectools.dataset import Dataset
+from rectools.fast_transformers import FlatSASRecNet, SequenceBatchDataset, build_sequences
 from rectools.metrics import NDCG, calc_metrics
 from rectools.models import SASRecModel
 from side import (
@@ -25,6 +31,8 @@ from side import (
     peak_mib,
     save_lists,
 )
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 
 class Counter(Callback):
@@ -93,8 +101,48 @@ def sasrec(settings: Settings, callbacks: list[Callback], epochs: int = -1) -> S
 def train(problem: Problem, settings: Settings) -> None:
     """Training throughput."""
     stopwatch = Stopwatch(settings)
+    if settings.fast:
+        return train_fast(problem, settings, stopwatch)
     try:
         sasrec(settings, [Counter(stopwatch)]).fit(dataset(problem))
+    except TimeUp:
+        emit(stopwatch.answer())
+
+
+class FastTraining(LightningModule):
+    """Full cross-entropy and Adam, as those of `SASRecModel` above."""
+
+    def __init__(self, net: FlatSASRecNet, learning_rate: float) -> None:
+        super().__init__()
+        self.torch_model = net
+        self._learning_rate = learning_rate
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        logits = self.torch_model(batch)  # of the items 1 to I
+        classes = batch["y"].flatten() - 1
+        return cross_entropy(logits.flatten(0, 1), classes, ignore_index=-1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self._learning_rate, betas=(0.9, 0.98))
+
+
+def train_fast(problem: Problem, settings: Settings, stopwatch: Stopwatch) -> None:
+    """Training throughput of `FlatSASRecNet`."""
+    items = torch.from_numpy(problem.items).long()
+    times, length = torch.arange(len(items)), settings.max_sequence_length
+    x, y, unique, _ = build_sequences(torch.from_numpy(problem.users), items, times, length)
+    net = FlatSASRecNet(
+        len(unique),
+        settings.embedding_dim,
+        settings.num_blocks,
+        settings.num_heads,
+        length,
+        settings.dropout,
+    )
+    batches = DataLoader(SequenceBatchDataset(x, y), settings.batch_size, shuffle=True)
+    trainer = Trainer(max_epochs=-1, callbacks=[Counter(stopwatch)], **settings.trainer)
+    try:
+        trainer.fit(FastTraining(net, settings.learning_rate), batches)
     except TimeUp:
         emit(stopwatch.answer())
 

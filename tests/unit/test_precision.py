@@ -1,0 +1,300 @@
+"""The precision of a training: measured once, kept between runs, and by the run itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from recsys.automatic.candidates import Plan, propose
+from recsys.automatic.contender import Contender
+from recsys.automatic.facts import LogFacts
+from recsys.automatic.refit import refit
+from recsys.config import Experiment, TrackingConfig, parse_experiment
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.experiments.fit import fit
+from recsys.inference.catalogue import Catalogue
+from recsys.model.build import build_model
+from recsys.serving.bundle import ModelBundle
+from recsys.training import precision_choice, product_timing, share_cache
+from recsys.training.loop import train
+from recsys.training.precision_choice import settle_precision
+from recsys.training.product_timing import median_share
+from recsys.training.share_cache import cache_folder, known_share
+from recsys.training.state import TrainingState
+
+ITEMS = 30
+MODELS = [
+    "{kind: masked_item, embedding_dim: 8}",
+    "{kind: sequence_to_sequence, embedding_dim: 8}",
+    "{kind: factorisation_machine, embedding_dim: 8}",
+    "{kind: hstu, embedding_dim: 8, head: {kind: cosine}}",
+    "{embedding_dim: 8, head: {kind: mixture_of_logits, components: 2, component_dim: 4}}",
+    "{embedding_dim: 8, head: {kind: target_attention, head_dim: 4, kv_source: both}}",
+]
+bf16_share = product_timing.bf16_share  # the real one, before the fixture of all tests replaces it
+
+
+class Clock:
+    """A clock that only functions of known lengths advance."""
+
+    def __init__(self) -> None:
+        self.now, self.calls = 0.0, [0, 0]
+
+    def __call__(self) -> float:
+        return self.now
+
+    def lasting(self, number: int, seconds: Iterator[float]) -> Callable[[], None]:
+        def call() -> None:
+            self.now += next(seconds)
+            self.calls[number] += 1
+
+        return call
+
+
+def test_the_share_is_that_of_the_medians_without_the_first_call() -> None:
+    clock = Clock()
+    one = clock.lasting(0, iter([100.0, 2.0, 50.0, 1.0, 2.0, 3.0]))  # one of them was disturbed
+    other = clock.lasting(1, iter([0.5, 4.0, 4.0, 4.0, 4.0, 9.0]))
+    assert median_share(one, other, clock, seconds=0.0) == 0.5
+    assert clock.calls == [6, 6]
+
+
+def test_short_steps_are_timed_until_the_time_is_over() -> None:
+    clock = Clock()
+    one, other = clock.lasting(0, repeat(0.01)), clock.lasting(1, repeat(0.03))
+    assert median_share(one, other, clock, seconds=0.28) == pytest.approx(1 / 3)
+    assert clock.calls == [8, 8]  # 7 × .04 s, and the first
+
+
+# --- The cache -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(share_cache, "_known", {})
+    return tmp_path / "cache" / "recsys"
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do as another process, which knows only the files."""
+    monkeypatch.setattr(share_cache, "_known", {})
+
+
+def never() -> float:
+    raise AssertionError("measured again")
+
+
+def test_a_share_is_measured_once_per_machine_and_shapes(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known_share({"width": 64}, lambda: 0.4) == 0.4
+    forget(monkeypatch)
+    assert known_share({"width": 64}, never) == 0.4
+    assert known_share({"width": 128}, lambda: 0.7) == 0.7
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    assert known_share({"width": 64}, lambda: 0.9) == 0.9
+    (file, *_) = sorted(cache.rglob("*.json"))
+    assert json.loads(file.read_text())["machine"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"share": null}', '{"share": -1}', "\0"])
+def test_a_damaged_file_is_measured_anew_and_replaced(
+    damage: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_share({}, lambda: 0.4)
+    (file,) = cache.rglob("*.json")
+    file.write_text(damage)
+    forget(monkeypatch)
+    assert known_share({}, lambda: 0.5) == 0.5
+    forget(monkeypatch)
+    assert known_share({}, never) == 0.5
+
+
+def test_without_a_folder_a_process_measures_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert known_share({}, lambda: 0.4) == 0.4
+    assert known_share({}, never) == 0.4
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "recsys"
+
+
+# --- The choice ----------------------------------------------------------------------------------
+
+
+def make_experiment(*overrides: str) -> Experiment:
+    tree = {
+        "model": {"embedding_dim": 8, "num_heads": 2, "max_sequence_length": 10},
+        "training": {"max_epochs": 2, "learning_rate": 1e-3, "batch_tokens": 200},
+        "evaluation": {"seen": "allow", "cutoffs": [10]},
+    }
+    return parse_experiment(tree, overrides)
+
+
+def histories() -> Histories:
+    rng = np.random.default_rng(0)
+    return Histories.from_lists([rng.integers(1, ITEMS + 1, 9).tolist() for _ in range(40)])
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto") -> str:
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: share)
+    experiment = make_experiment(f"training.precision={wanted}")
+    return settle_precision(experiment, build_model(experiment.model, ITEMS))
+
+
+cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides without a clock")
+
+
+@cpu_only
+def test_bf16_is_taken_where_it_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert settled(monkeypatch, 0.42) == "bf16"
+    assert settled(monkeypatch, 0.95) == "float32"
+    assert caplog.messages == [
+        "precision: bf16: products in bf16 took 0.42 of float32's time",
+        "precision: float32: products in bf16 took 0.95 of float32's time",
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    assert settled(monkeypatch, 0.1) == settled(monkeypatch, 9.0)
+    assert settled(monkeypatch, 9.0) == ("bf16" if supported else "float32")
+
+
+def test_a_configured_precision_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert settled(monkeypatch, 0.1, "float32") == "float32"
+    assert settled(monkeypatch, 9.0, "bf16") == "bf16"
+    assert caplog.messages == ["precision: float32: as set", "precision: bf16: as set"]
+
+
+@cpu_only
+def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_choice.processes, "index", lambda: 1)
+    monkeypatch.setattr(precision_choice.processes, "broadcast_from_rank0", lambda _: True)
+    assert settled(monkeypatch, 9.0) == "bf16"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_measuring_changes_nothing(model: str) -> None:
+    """Every head and kind of model can be timed; gradients and the random state stay."""
+    experiment = make_experiment(f"model={model}")
+    built = build_model(experiment.model, ITEMS)
+    before = torch.get_rng_state()
+    assert bf16_share(experiment, built) > 0
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(weight.grad is None for weight in built.parameters())
+
+
+@cpu_only
+def test_models_with_one_head_and_width_share_a_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = "head: {kind: dot_product}"
+    monkeypatch.setattr(product_timing, "median_share", lambda *_: 0.4)
+    encoder = make_experiment(f"model={{embedding_dim: 8, num_heads: 2, {head}}}")
+    assert bf16_share(encoder, build_model(encoder.model, ITEMS)) == 0.4
+    monkeypatch.setattr(product_timing, "median_share", lambda *_: 9.0)
+    other = make_experiment(f"model={{kind: hstu, embedding_dim: 8, dropout: 0.4, {head}}}")
+    assert bf16_share(other, build_model(other.model, ITEMS)) == 0.4
+    wider = make_experiment(f"model={{embedding_dim: 16, {head}}}")
+    assert bf16_share(wider, build_model(wider.model, ITEMS)) == 9.0
+
+
+# --- The run -------------------------------------------------------------------------------------
+
+
+@cpu_only
+def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[TrainingState] = []
+
+    def run(start: TrainingState | None, stop: bool) -> str | None:
+        _, curve = train(
+            make_experiment(),
+            Catalogue(ITEMS),
+            histories(),
+            None,
+            2,
+            lambda *_: stop,
+            start=start,
+            save=lambda state: saved.append(state.copy()),
+        )
+        return curve.precision
+
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 0.4)
+    assert run(None, stop=True) == "bf16"
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 9.0)
+    assert run(saved[0], stop=False) == "bf16"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> PreparedDataset:
+    rng = np.random.default_rng(0)
+    log = pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(40), 8),
+            "item_id": rng.integers(ITEMS, size=320),
+            "timestamp": np.arange(320),
+        }
+    )
+    return prepare(log, out=tmp_path / "data")
+
+
+@cpu_only
+def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
+    dataset: PreparedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = chain([0.4], repeat(9.0))
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
+    used: list[str] = []
+    name = precision_choice._logged
+    monkeypatch.setattr(precision_choice, "_logged", lambda p, why: used.append(p) or name(p, why))
+    store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
+    run = fit(make_experiment("training.refit=true", store), dataset, tmp_path / "out")
+    assert used == ["bf16", "bf16"]
+    assert ModelBundle.open(run.bundle).experiment.training.precision == "bf16"
+    params = MlflowClient(run.tracking.absolute_uri).get_run(run.run_id).data.params
+    assert (params["training.precision"], params["precision"]) == ("auto", "bf16")
+
+
+@cpu_only
+def test_a_contender_settles_its_precision_once(
+    dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its race, its decay and its refit; the settings that repeat them name it."""
+    shares = iter([0.4])
+    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
+    plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
+    candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
+    contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
+    contender.advance(lambda one: len(one.points) >= 1)
+    _, decayed = contender.decay(1)
+    assert decayed.precision == "bf16"
+    refit(contender, 1, 1, lambda: 0.0)
+    assert contender.chosen_experiment(1).training.precision == "bf16"
