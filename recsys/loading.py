@@ -37,9 +37,24 @@ def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None 
     Raises:
         InputError: the store has no such model, or cannot be used.
     """
-    place = os.fspath(path)
-    if not place.startswith(("models:", "runs:")):
+    if not is_model_name(path):
         return Path(path)
     from recsys.tracking.registry import local_bundle  # noqa: PLC0415 - the base install has none
 
-    return local_bundle(place, tracking or TrackingConfig())
+    return local_bundle(os.fspath(path), tracking or TrackingConfig())
+
+
+def model_place(name: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
+    """Return where an MLflow store keeps a model of this name at the moment: see `load`.
+
+    Raises:
+        InputError: the store has no such model, or cannot be used.
+    """
+    from recsys.tracking.registry import bundle_place  # noqa: PLC0415 - the base install has none
+
+    return bundle_place(os.fspath(name), tracking or TrackingConfig())
+
+
+def is_model_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the name of a model of an MLflow store."""
+    return os.fspath(path).startswith(("models:", "runs:"))

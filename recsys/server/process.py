@@ -50,7 +50,7 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int) -> None:
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
-    model = ServedModel.load(settings.bundle, settings.data, settings.retrieve)
+    model = ServedModel.load(settings.bundle, settings)
     service = Service(settings, model, threads)
     with listen(host, port) as place:
         write_json_lines()

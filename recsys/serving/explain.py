@@ -64,7 +64,7 @@ def explain(
     contributions = np.zeros(len(tokens), dtype=np.float32)
     parts = _attention_parts(model, recent, candidate)
     if parts is None:
-        rest = float(ModelScorer(model, read).score(recent)[0, candidate])
+        rest = float(ModelScorer(model, read).score(recent, candidate[None])[0, 0])
     else:
         contributions[-len(recent.items) :], rest = parts
     if count_ensemble is not None:
