@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recsys.config import TrackingConfig
 from recsys.data.prepared import PreparedDataset
-from recsys.serving.recommender import Recommender
+
+if TYPE_CHECKING:
+    from recsys.serving.recommender import Recommender
 
 
 def load(
@@ -28,6 +31,8 @@ def load(
         InputError: there is no such model, or one of the folders cannot be opened.
         ModuleNotFoundError: it is a model of a store, and MLflow is not installed.
     """
+    from recsys.serving.recommender import Recommender  # noqa: PLC0415 - torch takes seconds
+
     return Recommender.load(bundle_folder(path, tracking), dataset)
 
 

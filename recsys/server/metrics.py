@@ -12,9 +12,6 @@ from recsys.inference.state_cache import StateCache
 from recsys.server.model_thread import Batch
 from recsys.server.served_model import ServedModel
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable with the folder where workers share their metrics; prometheus-client
-reads it when it is imported."""
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -121,7 +118,7 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return all metrics in the text format of Prometheus; with workers, those of all."""
-        if FOLDER not in os.environ:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
