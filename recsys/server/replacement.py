@@ -73,8 +73,8 @@ class Replacement:
             self._service.metrics.reloads.labels("loaded").inc()
             facts = {FACTS: {"weights": model.bundle.manifest.digest}}
             logger.info("a new model answers", extra=facts)
-        self._bundle, self._place = bundle, place
-        self._loaded, self._failure = state, None
+            self._failure = None
+        self._bundle, self._place, self._loaded = bundle, place, state
 
     def _find(self, asked: bool) -> tuple[Path, str | None]:
         """Return the folder of the model, and its place in the registry if its name is there."""
@@ -83,7 +83,10 @@ class Replacement:
             return self._bundle, self._place
         self._ask_registry_at = time.monotonic() + named.seconds
         place = named.place()
-        return (self._bundle if place == self._place else named.folder()), place
+        if place != self._place:
+            return named.folder(), place
+        self._failure = None  # the registry can be asked again, if it could not
+        return self._bundle, place
 
     def _report(self, error: Exception, asked: bool) -> None:
         """Report a failure, but one that lasts only once."""

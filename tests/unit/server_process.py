@@ -32,7 +32,7 @@ def write_other(path: Path, like: ModelBundle, dataset: PreparedDataset, shift: 
     ModelBundle.write(path, model, like.experiment, dataset, ("train",))
 
 
-def wait_for(happened: Any, seconds: float = 20) -> None:
+def wait_for(happened: Any, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, "it did not happen"
@@ -53,7 +53,7 @@ class Process:
 
     def answer(self, path: str, body: object) -> tuple[int, Any]:
         """Return the status and the body."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = client.getresponse()
         text = response.read()

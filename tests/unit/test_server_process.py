@@ -142,6 +142,7 @@ def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_pa
 
     assert "not a model bundle" in refused(tmp_path)
     assert "--threads 999: must be from 1 to" in refused(tiny_bundle.path, "--threads", 999)
+    assert "--workers 999: must be from 1 to" in refused(tiny_bundle.path, "--workers", 999)
     assert "not a prepared dataset" in refused(tiny_bundle.path, "--data", tmp_path)
     assert "cannot listen" in refused(tiny_bundle.path, "--host", "256.1.1.1")
 
@@ -149,6 +150,7 @@ def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_pa
 def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
     with running(ServerSettings(tiny_bundle.path)) as server:
         server.get("/v1/recommend", ASKED)
+        server.get("/v1/score", {"history": ASKED["history"], "candidates": ["hat"]})
         server.ask("/v1/recommend", {})
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         client.request("GET", "/metrics")
@@ -159,6 +161,7 @@ def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
         'recsys_requests_total{path="/v1/recommend",status="422"} 1.0',
         'recsys_batch_size_count{question="recommend"} 1.0',
         "recsys_queue_length 0.0",
+        'recsys_state_cache_histories_total{result="hit"} 1.0',
         f'weights="{tiny_bundle.manifest.digest}"',
     ):
         assert line in text

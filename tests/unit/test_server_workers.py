@@ -63,7 +63,7 @@ def test_two_workers_answer_reload_survive_and_end(
         wait_for(lambda: len(workers_of(server)) == 2 and children[0] not in workers_of(server))
         # The end answers what it has.
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
     assert json.loads(server.log[-1])["event"] == "ended"
     for child in children:
         assert not Path(f"/proc/{child}").exists()
@@ -139,7 +139,7 @@ def workers_of(server: Process) -> list[int]:
 
 
 def metrics(server: Process) -> dict[str, float]:
-    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     client.request("GET", "/metrics")
     text = client.getresponse().read().decode()
     client.close()
