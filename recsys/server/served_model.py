@@ -68,6 +68,8 @@ class ServedModel:
             top_k(model.scorer("allow"), someone, 1, "allow")
             model.exact.score(someone, np.array([[1]], dtype=np.int32))
         _ = model.items
+        if states is not None:
+            states.hits = states.misses = 0  # nobody asked yet
         return model
 
     @cached_property

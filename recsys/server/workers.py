@@ -60,6 +60,9 @@ def serve_with_workers(
             write_json_lines()
             say_serving(place, items, threads, workers, key=settings.api_key is not None)
             team.watch()
+        except InputError:
+            if not team.ending:  # else the workers ended because they were told to
+                raise
         finally:
             team.close()
     logger.info("ended")
@@ -99,7 +102,7 @@ class _Worker:
         """
         try:
             found = self.line.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self.process.join()
             found = f"a worker ended before it listened, with status {self.process.exitcode}"
         if isinstance(found, str):
@@ -126,7 +129,8 @@ class _Team:
         Raises:
             InputError: one of them cannot.
         """
-        self.workers = [_Worker.start(self.work) for _ in range(count)]
+        for _ in range(count):
+            self.workers.append(_Worker.start(self.work))
         return max(worker.wait_until_ready() for worker in self.workers)
 
     def watch(self) -> None:
@@ -162,9 +166,8 @@ class _Team:
         worker.process.join()
         facts = {FACTS: {"status": worker.process.exitcode}}
         logger.error("a worker ended; another takes its place", extra=facts)
-        mark_process_dead(worker.process.pid)
-        if not worker.line.poll():  # it had listened, or died before it could
-            worker.line.close()
+        mark_process_dead(worker.process.pid)  # type: ignore[no-untyped-call]
+        worker.line.close()
         time.sleep(_PAUSE)
         if not self.ending:
             self.workers[place] = _Worker.start(self.work)
@@ -179,6 +182,7 @@ def _answer(work: _Work, line: Connection) -> None:
     from recsys.server.served_model import ServedModel  # noqa: PLC0415
 
     os.setpgrp()  # a Ctrl-C is for the process that watches, which ends the workers in good order
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application can load again
     write_json_lines()
     try:
         model = ServedModel.load(work.settings.bundle, work.settings)
