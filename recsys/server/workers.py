@@ -109,6 +109,14 @@ class _Worker:
             raise InputError(found)
         return int(found)
 
+    def refusal(self) -> str | None:
+        """Return why an ended worker could not listen; None if it did."""
+        try:
+            found = self.line.recv() if self.line.poll() else None
+        except (EOFError, OSError):
+            return None
+        return found if isinstance(found, str) else None
+
     def send(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.process.is_alive() and self.process.pid is not None:
@@ -164,8 +172,8 @@ class _Team:
 
     def _replace(self, place: int, worker: _Worker) -> None:
         worker.process.join()
-        facts = {FACTS: {"status": worker.process.exitcode}}
-        logger.error("a worker ended; another takes its place", extra=facts)
+        facts = {"status": worker.process.exitcode, "reason": worker.refusal()}
+        logger.error("a worker ended; another takes its place", extra={FACTS: facts})
         mark_process_dead(worker.process.pid)  # type: ignore[no-untyped-call]
         worker.line.close()
         time.sleep(_PAUSE)
@@ -188,7 +196,6 @@ def _answer(work: _Work, line: Connection) -> None:
         model = ServedModel.load(work.settings.bundle, work.settings)
         place = listen_beside(work.host, work.port)
     except InputError as error:
-        logger.error("a worker cannot start", extra={FACTS: {"reason": str(error)}})
         line.send(str(error))
         return
     line.send(model.bundle.num_items)
