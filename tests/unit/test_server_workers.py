@@ -36,19 +36,15 @@ def test_two_workers_answer_reload_survive_and_end(
         first = json.loads(server.log[0])
         assert (first["event"], first["workers"], first["items"]) == ("serving", 2, 5)
         # A new model under load: no request is dropped, and both workers change.
-        statuses, answers = under_load(server, lambda: replace(bundle, tiny_bundle, tiny_dataset))
+        statuses = under_load(server, lambda: replace(bundle, tiny_bundle, tiny_dataset))
         assert set(statuses) == {200}
-        assert len(answers) == 2
-        wait_for(lambda: count(server, "a new model answers") == 2)
         # SIGHUP is for all of them.
+        before = count(server, "a new model answers")
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: count(server, "a new model answers") == 4)
+        wait_for(lambda: count(server, "a new model answers") >= before + 2)
         # The metrics are those of both.
-        asked = len(statuses)
-        for _ in range(8):
-            assert server.ask("/v1/recommend", ASKED) == 200
         name = 'recsys_requests_total{path="/v1/recommend",status="200"}'
-        assert metrics(server)[name] == asked + 8
+        assert metrics(server)[name] == len(statuses)
         known = metrics(server)
         hits, misses = (
             known[f'recsys_state_cache_histories_total{{result="{result}"}}']
@@ -96,28 +92,33 @@ def replace(bundle: Path, like: ModelBundle, dataset: PreparedDataset) -> None:
     write_other(bundle, like, dataset, 0.5)
 
 
-def under_load(server: Process, change: Any) -> tuple[list[int], set[Any]]:
-    """Ask while something changes, until two answers were seen."""
-    stop, statuses, answers = threading.Event(), list[int](), set[Any]()
+def under_load(server: Process, change: Any) -> list[int]:
+    """Ask while something changes, until only new answers come; return the statuses."""
+    stop, answers = threading.Event(), list[tuple[int, float]]()
 
     def ask() -> None:
         while not stop.is_set():
             status, answer = server.answer("/v1/recommend", ASKED)
-            statuses.append(status)
-            answers.add(tuple(round(row["score"], 3) for row in answer["items"]))
+            answers.append((status, answer["items"][0]["score"]))
+
+    def changed(latest: int) -> bool:
+        """Whether the latest answers are others than the first, beyond rounding."""
+        new = [abs(score - answers[0][1]) > 0.01 for _, score in answers[-latest:]]
+        return len(new) == latest and all(new)
 
     clients = [threading.Thread(target=ask) for _ in range(4)]
     for client in clients:
         client.start()
     try:
-        wait_for(lambda: len(answers) == 1)
+        wait_for(lambda: len(answers) > 20)
         change()
-        wait_for(lambda: len(answers) == 2 and count(server, "a new model answers") == 2)
+        # Each request has a connection of its own, which goes to either worker.
+        wait_for(lambda: changed(latest=40))
     finally:
         stop.set()
         for client in clients:
             client.join()
-    return statuses, answers
+    return [status for status, _ in answers]
 
 
 def count(server: Process, event: str) -> int:
