@@ -25,7 +25,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """Return a socket that holds an address and does not listen, for several that share it.
+    """Return a socket that has an address and does not listen, for several that share it.
 
     Raises:
         InputError: another process listens there, or the system cannot share a port.

@@ -17,7 +17,7 @@ import pytest
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.server.settings import cores
-from recsys.server.sockets import listen, reserve
+from recsys.server.sockets import listen, listen_beside, reserve
 from recsys.serving.bundle import ModelBundle
 from tests.unit.server_process import ASKED, Process, process, wait_for, write_other
 
@@ -84,8 +84,10 @@ def test_workers_that_cannot_start_end_in_one_line(tmp_path: Path) -> None:
 def test_a_port_where_somebody_listens_is_not_shared() -> None:
     with listen("127.0.0.1", 0) as place, pytest.raises(InputError, match="cannot listen"):
         reserve("127.0.0.1", place.getsockname()[1])
-    with reserve("127.0.0.1", 0) as held, pytest.raises(InputError, match="cannot listen"):
-        listen("127.0.0.1", held.getsockname()[1])
+    with reserve("127.0.0.1", 0) as held, listen_beside(*held.getsockname()) as place:
+        assert held.getsockname() == place.getsockname()
+        with pytest.raises(InputError, match="cannot listen"):
+            reserve(*held.getsockname())
 
 
 def replace(bundle: Path, like: ModelBundle, dataset: PreparedDataset) -> None:
