@@ -17,11 +17,9 @@ def listen(host: str, port: int) -> socket.socket:
         InputError: the address cannot be listened on.
     """
     try:
-        place = _bound(host, port)
-        place.listen(2048)
+        return _bound(host, port, shared=False, listening=True)
     except OSError as error:
         raise _refusal(host, port, error) from error
-    return place
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -36,7 +34,7 @@ def reserve(host: str, port: int) -> socket.socket:
     # that somebody listens.
     listen(host, port).close()
     try:
-        return _bound(host, port, shared=True)
+        return _bound(host, port, shared=True, listening=False)
     except OSError as error:
         raise _refusal(host, port, error) from error
 
@@ -51,14 +49,12 @@ def listen_beside(host: str, port: int) -> socket.socket:
         InputError: the address cannot be listened on.
     """
     try:
-        place = _bound(host, port, shared=True)
-        place.listen(2048)
+        return _bound(host, port, shared=True, listening=True)
     except OSError as error:
         raise _refusal(host, port, error) from error
-    return place
 
 
-def _bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def _bound(host: str, port: int, *, shared: bool, listening: bool) -> socket.socket:
     family, *_, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -70,6 +66,8 @@ def _bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
         if shared:
             place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         place.bind(address)
+        if listening:
+            place.listen(2048)
     except OSError:
         place.close()
         raise
