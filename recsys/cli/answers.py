@@ -35,7 +35,8 @@ NewItems = Annotated[
     Path | None,
     typer.Option(
         help="Table of items newer than the model: item_id and the columns of "
-        "model.item_features. They can be recommended by their features."
+        "model.item_features, vectors as lists of numbers. They can be recommended by their "
+        "features."
     ),
 ]
 Probabilities = Annotated[

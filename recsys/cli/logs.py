@@ -73,6 +73,14 @@ def prepare_data(
         Path | None,
         typer.Option(help="Table of user features: user_id and a column per feature."),
     ] = None,
+    item_vectors: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=FILE",
+            help="Vectors of the items as a further column of --items: a .npy or .safetensors file "
+            "with a row for each of its rows, in its order; repeatable.",
+        ),
+    ] = None,
     keep: Keep = None,
     no_header: NoHeader = False,
     where: Where = None,
@@ -99,13 +107,28 @@ def prepare_data(
         "keep": keep or None,
     }
     experiment = read_preparation(source, words, overrides)
-    dataset = prepare(experiment.data.source, experiment.data, out, items, users, memory)
+    vectors = _named_files(item_vectors or [])
+    data = experiment.data
+    dataset = prepare(data.source, data, out, items, users, memory, item_vectors=vectors)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}
     if not as_json:
         row["dropped"] = ", ".join(f"{why}: {count:,}" for why, count in dropped.items()) or "0"
     show_rows([{**row, **counts, "warnings": warnings}], as_json)
+
+
+def _named_files(options: list[str]) -> dict[str, str]:
+    """Return the files of ``--item-vectors`` by column."""
+    files: dict[str, str] = {}
+    for option in options:
+        column, _, file = option.partition("=")
+        if not column or not file:
+            raise InputError(f"--item-vectors: must be COLUMN=FILE, not {option!r}")
+        if column in files:
+            raise InputError(f"--item-vectors: {column!r} is given twice")
+        files[column] = file
+    return files
 
 
 @app.command("audit")

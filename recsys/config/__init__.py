@@ -22,6 +22,7 @@ from recsys.config.features import (
     Feature,
     NumberFeature,
     TextFeature,
+    VectorFeature,
 )
 from recsys.config.files import (
     dump_experiment,
@@ -121,6 +122,7 @@ __all__ = [
     "TrainingConfig",
     "TransformerConfig",
     "UserHoldout",
+    "VectorFeature",
     "dump_experiment",
     "find_config",
     "flatten",

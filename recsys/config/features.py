@@ -43,6 +43,19 @@ class TextFeature(_Column):
     """Dimensions of the reduced vectors; fewer than the words that at least two rows share."""
 
 
+class VectorFeature(_Column):
+    """A vector from elsewhere, such as a text or image embedding: a list of numbers per item.
+
+    Vectors are scaled to length 1, stored in half precision, and projected to ``embedding_dim`` by
+    a linear layer. An item without a vector, or with zeros only, has nothing added.
+    """
+
+    kind: Literal["vector"]
+    tuned: bool = False
+    """Whether training changes the vectors of the items that it meets. If not, it learns only the
+    projection, and vectors of new items are read as those of known ones."""
+
+
 def _with_kind(feature: object) -> object:
     """Expand a column name, and ``{column: ...}`` without a kind, to a category."""
     if isinstance(feature, str):
@@ -52,11 +65,14 @@ def _with_kind(feature: object) -> object:
 
 Feature = Annotated[
     Annotated[
-        CategoryFeature | CategoriesFeature | NumberFeature | TextFeature,
+        CategoryFeature | CategoriesFeature | NumberFeature | TextFeature | VectorFeature,
         Field(discriminator="kind"),
     ],
     BeforeValidator(_with_kind),
 ]
+
+
+_ITEM = "an item"
 
 
 def _features_of(
@@ -67,6 +83,8 @@ def _features_of(
     def validate(features: Sequence[Feature]) -> Sequence[Feature]:
         columns = [(feature.kind, feature.column) for feature in features]
         for kind, column in columns:
+            if kind == "vector" and noun != _ITEM:
+                raise ValueError(f"{column}: {noun} has no vectors, only an item has")
             if column in reserved:
                 raise ValueError(f"{column} cannot be a feature of {noun}")
             if columns.count((kind, column)) > 1:
@@ -76,7 +94,7 @@ def _features_of(
     return validate
 
 
-_ITEMS = _features_of("an item", {"item_id", "count"})  # bundles store popularity as count
+_ITEMS = _features_of(_ITEM, {"item_id", "count"})  # bundles store popularity as count
 _INTERACTIONS = _features_of("an interaction", {"user_id", "item_id"})
 _USERS = _features_of("a user", {"user_id", "item_id"})
 

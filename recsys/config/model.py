@@ -152,12 +152,22 @@ class FeatureReaderConfig(Section):
     item_features: ItemFeatures = ()
     """Item features that are embedded with the item token, as input and as candidate, so that an
     item without interactions has an embedding too. A plain name is a column of categories."""
+    item_ids: bool = True
+    """Whether each item that training meets also has an embedding of its own. If not, an item is
+    represented by its features only, and a new item in the same way as an old one."""
     interaction_features: InteractionFeatures = ()
     """Features of past interactions (an action, a rating, a quantity) that are embedded with their
     items: columns of the log that ``data.keep`` names. The target's interaction features are never
     used, so columns that are only known after a purchase are allowed."""
     user_features: UserFeatures = ()
     """User features that are embedded with every past item: columns of the user table."""
+
+    @field_validator("item_ids")
+    @classmethod
+    def _is_represented(cls, item_ids: bool, info: ValidationInfo) -> bool:
+        if not item_ids and not info.data.get("item_features"):
+            raise ValueError("false needs item_features: nothing else would represent an item")
+        return item_ids
 
 
 class NextItemConfig(FeatureReaderConfig, TransformerConfig):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from recsys.config import Columns, DataConfig
 from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
+from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.log_columns import check_features
 from recsys.data.sessions import user_of_session
@@ -128,9 +129,22 @@ def dataset_fingerprint(settings: dict[str, object], contents: Contents) -> str:
     for part in contents.kept() if contents.kept else ():
         digest.update(part.write_ndjson().encode())
     for _, table in sorted(contents.tables.items()):
-        for rows in table.iter_slices(_ROW_GROUP):
+        vectors = [name for name, dtype in table.schema.items() if is_vectors(dtype)]
+        for rows in table.drop(vectors).iter_slices(_ROW_GROUP):
             digest.update(rows.write_ndjson().encode())
+        for name in vectors:  # as text they would take minutes for a million items
+            for array in _lists_as_arrays(table[name]):
+                digest.update(f"{name} {array.dtype}".encode())
+                digest.update(array.data)
     return digest.hexdigest()
+
+
+def _lists_as_arrays(column: pl.Series) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the lengths of lists of floats, -1 if missing, and their values; NaN if missing."""
+    lists = as_lists(column)
+    lengths = lists.list.len().cast(pl.Int64).fill_null(-1).to_numpy()
+    values = lists.drop_nulls().explode().fill_null(float("nan")).to_numpy()
+    return np.ascontiguousarray(lengths), np.ascontiguousarray(values)
 
 
 def write_contents(folder: Path, contents: Contents, arrays: Path | None = None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from recsys.data.arrays import INTERACTIONS
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout, NextPurchases
+from recsys.data.item_vectors import VectorSource, with_vectors
 from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.memory import check_memory
@@ -230,6 +232,8 @@ def prepare(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
+    *,
+    item_vectors: Mapping[str, VectorSource] | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -246,6 +250,8 @@ def prepare(
         users: user features: a table with the column user_id and one row per user.
         memory: bytes, or "4GiB" and the like, that the rows may take; a log that needs more is
             sorted on the disk of ``out``, with the same result. Half of the memory if None.
+        item_vectors: further columns of the item table, for features of the kind ``vector``: a file
+            (.npy or .safetensors) or an array by name, row for row those of ``items``.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
             ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
@@ -255,5 +261,6 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
+    items = with_vectors(items, item_vectors)
     write_dataset(source, with_words(config, words), checked_path(out), items, users, memory)
     return PreparedDataset.open(out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -11,15 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.config import Experiment, ModelConfig
-from recsys.data.features.encoders import NO_ENCODERS, Encoders
+from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
+from recsys.data.features.encoders import NO_ENCODERS, Encoders, features_of
 from recsys.data.features.table import FeatureTable
+from recsys.data.features.vectors import ItemVectors
 from recsys.data.histories import PAD, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
 from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.item_embeddings import ItemFeatureEmbeddings
+from recsys.model.item_embeddings import ItemFeatureEmbeddings, VectorEmbeddings
 from recsys.model.protocols import Model
 from recsys.model.size import count_weights
 
@@ -34,6 +35,8 @@ class Catalogue:
     """The encoders of all features that the model reads."""
     features: FeatureTable | None = None
     """The features of the I items, and of any that were added later."""
+    vectors: ItemVectors = field(default_factory=dict)
+    """The vectors of the same items."""
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: PreparedDataset) -> Catalogue:
@@ -45,10 +48,29 @@ class Catalogue:
         return cls.read(dataset.num_items, Encoders.fit(config, dataset), dataset.item_table)
 
     @classmethod
-    def read(cls, num_items: int, encoders: Encoders, items: pl.DataFrame) -> Catalogue:
-        """The catalogue of the first items of a table, and the features of all of them."""
+    def read(
+        cls,
+        num_items: int,
+        encoders: Encoders,
+        items: pl.DataFrame,
+        vectors: ItemVectors | None = None,
+    ) -> Catalogue:
+        """The catalogue of the first items of a table, and the features of all of them.
+
+        Args:
+            num_items: the number of the first items, I.
+            encoders: the encoders of the features that the model reads.
+            items: item_id and item features; items that were added later come last.
+            vectors: the vectors of the items; if None, they are columns of the table.
+
+        Raises:
+            InputError: the table lacks a feature; see `FeatureEncoder.encode`.
+        """
         encoder = encoders.items
-        return cls(num_items, encoders, None if encoder is None else encoder.encode(items))
+        if encoder is None:
+            return cls(num_items, encoders)
+        vectors = encoder.vectors(items) if vectors is None else vectors
+        return cls(num_items, encoders, encoder.encode(items), vectors)
 
     def check_memory(self, config: ModelConfig, copies: int) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
@@ -56,7 +78,9 @@ class Catalogue:
         Raises:
             InputError: they do not.
         """
-        parameters = count_weights(config, self.num_items)
+        encoder = self.encoders.items
+        dims = {} if encoder is None else encoder.vector_dims
+        parameters = count_weights(config, self.num_items, dims)
         check_memory(
             copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
@@ -86,13 +110,34 @@ class Catalogue:
         if encoders.items is not None and self.features is not None:
             values = self.features.categories, self.features.shares, self.features.numbers
             categories, shares, numbers = map(torch.from_numpy, values)
+            trained = torch.from_numpy(
+                np.where(interactions > 0, np.arange(len(interactions)), PAD),
+            )
             features = ItemFeatureEmbeddings(
                 (categories, shares, numbers),
-                torch.from_numpy(np.where(interactions > 0, np.arange(len(interactions)), PAD)),
+                trained if _has_item_ids(config) else torch.zeros_like(trained),
                 encoders.items.num_categories,
                 dim,
+                self._vector_embeddings(config, trained),
             )
-        return build_model(config, self.num_items, features, inputs)
+        if _has_item_ids(config):
+            return build_model(config, self.num_items, features, inputs)
+        model = build_model(config, 0, features, inputs)
+        if features is not None:
+            features.draw_weights()
+        return model
+
+    def _vector_embeddings(self, config: ModelConfig, trained: Tensor) -> list[VectorEmbeddings]:
+        return [
+            VectorEmbeddings(
+                self.vectors[feature.column],
+                trained,
+                self.num_items if feature.tuned else None,
+                config.embedding_dim,
+            )
+            for feature in features_of(config, "item")
+            if isinstance(feature, VectorFeature)
+        ]
 
     def restored_model(
         self, config: ModelConfig, histories: Histories, weights: Mapping[str, Tensor]
@@ -109,7 +154,11 @@ class Catalogue:
 
 
 def empty_model(
-    experiment: Experiment, item_table: pl.DataFrame, num_trained: int, encoders: Encoders
+    experiment: Experiment,
+    item_table: pl.DataFrame,
+    num_trained: int,
+    encoders: Encoders,
+    vectors: ItemVectors | None = None,
 ) -> Model:
     """Build the model of a bundle, in evaluation mode; the caller loads its weights.
 
@@ -118,8 +167,13 @@ def empty_model(
         item_table: the items with their counts; items added after training come last.
         num_trained: the number of items that the model was trained on.
         encoders: the encoders of the features that it reads.
+        vectors: the vectors of the items; if None, they are columns of the table.
     """
-    catalogue = Catalogue.read(num_trained, encoders, item_table)
+    catalogue = Catalogue.read(num_trained, encoders, item_table, vectors)
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
     with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
         return catalogue.new_model(experiment.model, interactions).eval()
+
+
+def _has_item_ids(config: ModelConfig) -> bool:
+    return not isinstance(config, FeatureReaderConfig) or config.item_ids

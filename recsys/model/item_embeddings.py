@@ -2,10 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from recsys.model.feature_embeddings import FeatureEmbeddings, FeatureValues
+
+
+class VectorEmbeddings(nn.Module):
+    """(v_i + Δ_i) P for items 1 to I: vectors from elsewhere, projected.
+
+    The vectors v_i are fixed. Tuned vectors add a change Δ_i, which starts at zero and which weight
+    decay draws back to it, so that an item without training keeps its vector.
+
+    Args:
+        vectors: v [I + 1, K], of any float type; row 0 (PAD), and that of an item without a vector,
+            are zero.
+        rows: the row of each item in the table of changes [I + 1]; 0 for an item that is not
+            trained.
+        num_changes: the number of rows of that table, without the first, which stays zero; None if
+            the vectors are not tuned.
+        embedding_dim: D.
+    """
+
+    vectors: Tensor
+    rows: Tensor
+
+    def __init__(
+        self, vectors: Tensor, rows: Tensor, num_changes: int | None, embedding_dim: int
+    ) -> None:
+        super().__init__()
+        width = vectors.shape[1]
+        self.register_buffer("vectors", vectors, persistent=False)  # bundles save them in half size
+        self.register_buffer("rows", rows, persistent=False)
+        self.weight = nn.Parameter(torch.zeros(width, embedding_dim))
+        self.changes: nn.Embedding | None = None
+        if num_changes is not None:
+            zeros = torch.zeros(num_changes + 1, width)
+            self.changes = nn.Embedding.from_pretrained(zeros, freeze=False, padding_idx=0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The projected vectors [..., D] of item tokens [...]."""
+        vectors = self.vectors[tokens].to(self.weight.dtype)
+        if self.changes is not None:
+            vectors = vectors + self.changes(self.rows[tokens])
+        return vectors @ self.weight
 
 
 class ItemFeatureEmbeddings(FeatureEmbeddings):
@@ -19,6 +61,7 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
             trained has row 0, which is zero: its embedding consists of its features only.
         num_categories: the number of categories of all features together.
         embedding_dim: D.
+        vectors: embeds the vectors of the items, a module for each feature of this kind.
     """
 
     categories: Tensor
@@ -27,9 +70,15 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
     rows: Tensor
 
     def __init__(
-        self, values: FeatureValues, rows: Tensor, num_categories: int, embedding_dim: int
+        self,
+        values: FeatureValues,
+        rows: Tensor,
+        num_categories: int,
+        embedding_dim: int,
+        vectors: Sequence[VectorEmbeddings] = (),
     ) -> None:
         super().__init__(num_categories, values[2].shape[-1], embedding_dim)
+        self.vectors = nn.ModuleList(vectors)
         known = zip(("categories", "shares", "numbers", "rows"), (*values, rows), strict=True)
         for name, tensor in known:
             self.register_buffer(name, tensor, persistent=False)  # bundles save its source
@@ -37,7 +86,20 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
     def of(self, tokens: Tensor) -> Tensor:
         """The feature embeddings [..., D] of item tokens [...]."""
         added: Tensor = self(self.categories[tokens], self.shares[tokens], self.numbers[tokens])
+        for vectors in self.vectors:
+            added = added + vectors(tokens)
         return added
+
+    def draw_weights(self) -> None:
+        """Draw the embeddings of features as those of items are drawn, where these have none.
+
+        If both were zero, no item would differ from another, and nothing could be learned of them.
+        """
+        for name, weight in self.named_parameters():
+            if not name.endswith("changes.weight"):
+                nn.init.normal_(weight, std=0.02)
+        with torch.no_grad():
+            self.category_weight[0] = 0
 
 
 class ItemEmbeddings(nn.Embedding):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from recsys.config import (
     FactorisationMachineConfig,
+    FeatureReaderConfig,
     HSTUConfig,
     MaskedItemConfig,
     MixtureOfLogits,
@@ -12,22 +15,39 @@ from recsys.config import (
     SequenceToSequenceConfig,
     TargetAttention,
     TransformerConfig,
+    VectorFeature,
 )
 
 
-def count_weights(config: ModelConfig, num_items: int) -> int:
-    """Count the matrices of a model: nearly all of its weights, without biases, norms and features.
+def count_weights(config: ModelConfig, num_items: int, vector_dims: Mapping[str, int]) -> int:
+    """Count the matrices of a model: nearly all of its weights, without biases and norms.
+
+    Of the features, only vectors count: their projection, and their changes if they are tuned.
 
     Args:
         config: the configuration of the model.
         num_items: the number of items, I.
+        vector_dims: the length of the vectors that it reads, by column.
     """
     dim = config.embedding_dim
     items = (num_items + 1) * dim
+    if isinstance(config, FeatureReaderConfig):
+        items = (items if config.item_ids else dim) + _vectors(config, num_items, vector_dims)
     if isinstance(config, FactorisationMachineConfig):
         return 3 * items  # as a candidate, as the last item, and as one of all
     positions = 0 if config.positions in ("rotary", "none") else config.max_sequence_length * dim
     return items + positions + _blocks(config) + _head(config)
+
+
+def _vectors(
+    config: NextItemConfig | HSTUConfig, num_items: int, vector_dims: Mapping[str, int]
+) -> int:
+    return sum(
+        vector_dims[feature.column]
+        * (config.embedding_dim + (num_items + 1 if feature.tuned else 0))
+        for feature in config.item_features
+        if isinstance(feature, VectorFeature)
+    )
 
 
 def _blocks(

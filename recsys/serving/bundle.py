@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, dump_experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
+from recsys.data.features.vectors import ItemVectors
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
@@ -54,12 +55,14 @@ class ModelBundle:
     trained: Model | None
     """The trained model, on the CPU, in evaluation mode; None if there is a baseline."""
     item_table: pl.DataFrame
-    """I rows: item_id, the features of the items, and count, the number of interactions of the item
-    in training; row i is item token i + 1."""
+    """I rows: item_id, the features of the items but for vectors, and count, the number of
+    interactions of the item in training; row i is item token i + 1."""
     count_ensemble: CountEnsemble | None = None
     """The count ensemble whose scores are added to the model's; None if there is none."""
     encoders: Encoders = NO_ENCODERS
     """The encoders of the features that the model reads."""
+    vectors: ItemVectors = field(default_factory=dict)
+    """The vectors of the items that the model reads, memory-mapped."""
     baseline: Scorer | None = None
     """The baseline, if there is no trained model."""
 
@@ -105,7 +108,8 @@ class ModelBundle:
                 count_ensemble.save(folder / _COUNT_ENSEMBLE)
             encoders.save(folder)
             (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
-            dataset.item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
+            item_table = encoders.save_vectors(folder, dataset.item_table)
+            item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
             BundleManifest(
                 dataset_fingerprint=dataset.fingerprint,
                 num_items=dataset.num_items,
@@ -152,14 +156,13 @@ class ModelBundle:
             baseline = load_baseline(path / _BASELINE, experiment.baseline, manifest.num_items)
             return cls(path, manifest, experiment, None, item_table, baseline=baseline)
         encoders = Encoders.load(path, experiment.model)
-        model = empty_model(experiment, item_table, manifest.num_items, encoders)
+        vectors = encoders.open_vectors(path, len(item_table))
+        model = empty_model(experiment, item_table, len(item_table), encoders, vectors)
         load_weights(model, path / _WEIGHTS)
-        count_ensemble = (
-            CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
-            if _COUNT_ENSEMBLE in manifest.files
-            else None
-        )
-        return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders)
+        count_ensemble = None
+        if _COUNT_ENSEMBLE in manifest.files:
+            count_ensemble = CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
+        return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders, vectors)
 
     @property
     def model(self) -> Model:

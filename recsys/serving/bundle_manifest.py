@@ -30,7 +30,8 @@ class BundleManifest(FolderManifest):
     remedy: ClassVar[str] = "train the model again"
     current_version: ClassVar[int] = 2
     own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(weights|baseline|count_ensemble|(\w+_)?features)\.safetensors|config\.yaml|items\.parquet"
+        r"(weights|baseline|count_ensemble|vectors|(\w+_)?features)\.safetensors"
+        r"|config\.yaml|items\.parquet"
     )
 
     format: Literal["recsys.bundle"] = "recsys.bundle"

@@ -6,8 +6,10 @@ import os
 from dataclasses import replace
 
 import polars as pl
+import torch
 
 from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.vectors import ItemVectors
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -35,22 +37,45 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
             "ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
-    item_table = _with_rows(bundle.item_table, items, bundle.encoders.items, origin)
-    trained = bundle.manifest.num_items
-    model = empty_model(bundle.experiment, item_table, trained, bundle.encoders)
+    encoder, trained = bundle.encoders.items, bundle.manifest.num_items
+    new = _new_rows(bundle.item_table, items, encoder, origin)
+    item_table = _appended(bundle.item_table, new, origin)
+    vectors = appended_vectors(bundle, new, origin)
+    model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
     return replace(
         bundle,
         trained=model.to(bundle.model.items.weight.device),
         item_table=item_table,
+        vectors=vectors,
         count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )
 
 
-def _with_rows(
+def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> ItemVectors:
+    """Return the vectors of the items of a bundle and, after them, those of further items.
+
+    Args:
+        bundle: a model that may read vectors.
+        rows: the further items, with the columns of the vectors.
+        origin: their name in messages.
+
+    Raises:
+        InputError: the rows have no such column, or other vectors than the model reads.
+    """
+    if bundle.encoders.items is None:
+        return {}
+    try:
+        found = bundle.encoders.items.vectors(rows)
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from error
+    return {name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in found.items()}
+
+
+def _new_rows(
     items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
 ) -> pl.DataFrame:
-    """Append the rows of the new items to the item table."""
+    """Read and check the rows of the new items."""
     new = read_table(source, origin=origin)
     needed = ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
@@ -66,7 +91,11 @@ def _with_rows(
     ):
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
-    rows = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+    return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+
+
+def _appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
+    """Append the rows of the new items to the item table, which has no vectors."""
     try:
         both = [items, rows.select(column for column in items.columns if column in rows.columns)]
         return pl.concat(both, how="diagonal_relaxed")

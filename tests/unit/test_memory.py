@@ -76,7 +76,7 @@ def test_the_count_is_nearly_that_of_the_model(model: dict[str, object]) -> None
     config = parse_experiment({"model": model}).model
     built = build_model(config, 500).state_dict()
     found = sum(weight.numel() for weight in built.values())
-    assert 0.85 * found <= count_weights(config, 500) <= found
+    assert 0.85 * found <= count_weights(config, 500, {}) <= found
 
 
 def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:

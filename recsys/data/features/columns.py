@@ -1,4 +1,4 @@
-"""The kinds of feature columns: categories, numbers and text."""
+"""The kinds of feature columns: categories, numbers and text; vectors are next door."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from recsys.config import (
     NumberFeature,
     Section,
     TextFeature,
+    VectorFeature,
 )
 from recsys.data.features.feature_column import (
     KEYS,
@@ -30,6 +31,7 @@ from recsys.data.features.feature_column import (
     column_type,
     single_values,
 )
+from recsys.data.features.vectors import VectorColumn
 from recsys.errors import InputError
 
 FeatureT = TypeVar("FeatureT", bound=Feature)
@@ -200,6 +202,7 @@ COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn[Any]]] = {
     CategoriesFeature: CategoriesColumn,
     NumberFeature: NumberColumn,
     TextFeature: TextColumn,
+    VectorFeature: VectorColumn,
 }
 """The class of each kind of feature in the config."""
 

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from recsys.config import Feature
+from recsys.config import Feature, VectorFeature
 from recsys.data.features.columns import COLUMN_CLASSES
 from recsys.data.features.feature_column import KEYS, Entity, FeatureColumn
 from recsys.data.features.table import Features, FeatureTable
+from recsys.data.features.vectors import ItemVectors, VectorColumn
 from recsys.errors import InputError
 
 
@@ -62,8 +63,27 @@ class FeatureEncoder:
 
     @property
     def num_numbers(self) -> int:
-        """Numbers per row of all columns together, K."""
-        return sum(column.width.numbers for column in self.fitted)
+        """Numbers per row of all columns together, K, without vectors."""
+        return sum(column.width.numbers for _, column in self._without_vectors)
+
+    @property
+    def vector_dims(self) -> dict[str, int]:
+        """The length of the vectors, by column."""
+        return {feature.column: column.dim for feature, column in self._vectors}
+
+    @property
+    def _vectors(self) -> list[tuple[VectorFeature, VectorColumn]]:
+        both = zip(self.features, self.fitted, strict=True)
+        return [
+            (feature, column)
+            for feature, column in both
+            if isinstance(feature, VectorFeature) and isinstance(column, VectorColumn)
+        ]
+
+    @property
+    def _without_vectors(self) -> list[tuple[Feature, FeatureColumn[Any]]]:
+        both = zip(self.features, self.fitted, strict=True)
+        return [pair for pair in both if not isinstance(pair[0], VectorFeature)]
 
     @property
     def columns(self) -> list[str]:
@@ -72,6 +92,8 @@ class FeatureEncoder:
 
     def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
         """Encode the rows of a table [R rows]; values that `fit` did not see count as missing.
+
+        Vectors are left out: see `vectors`.
 
         Args:
             table: as in `fit`.
@@ -84,12 +106,12 @@ class FeatureEncoder:
             [np.empty(0, dtype)] for dtype in (np.int64, np.int64, np.float32)
         )
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
-        for feature, column in zip(self.features, self.fitted, strict=True):
+        for feature, column in self._without_vectors:
             found = column.encode(column.read(feature, self.entity, table))
             rows.append(found.rows + 1)
             categories.append(first + found.categories)
             shares.append((1 / np.bincount(found.rows)[found.rows]).astype(np.float32))
-            numbers.append(found.numbers)
+            numbers.append(found.numbers.astype(np.float32, copy=False))
             first += column.width.categories
         bags = _padded(
             len(table) + 1,
@@ -98,6 +120,14 @@ class FeatureEncoder:
             np.concatenate(shares),
         )
         return FeatureTable(*bags, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+
+    def vectors(self, table: pl.DataFrame) -> ItemVectors:
+        """Return the vectors of a table [R rows]; none without features of this kind.
+
+        Raises:
+            InputError: a column is missing, or has other vectors than the fitted ones.
+        """
+        return {f.column: column.vectors(f, self.entity, table) for f, column in self._vectors}
 
     def read(self, table: pl.DataFrame, first: int = 1) -> Features:
         """Encode the rows of a table [N rows], equal rows once; for arguments see `encode`.

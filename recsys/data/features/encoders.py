@@ -12,6 +12,7 @@ from recsys.config import Feature, FeatureReaderConfig, ModelConfig
 from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.features.feature_column import Entity
 from recsys.data.features.table import Features
+from recsys.data.features.vectors import ItemVectors, open_vectors, save_vectors
 from recsys.data.prepared import PreparedDataset
 
 _FILES: dict[Entity, str] = {
@@ -19,6 +20,9 @@ _FILES: dict[Entity, str] = {
     "interaction": "interaction_features.safetensors",
     "user": "user_features.safetensors",
 }
+
+VECTORS = "vectors.safetensors"
+"""The file of a bundle with the vectors of its items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +109,26 @@ class Encoders:
             interaction_features=self.read_interactions(dataset.interaction_table),
             user_features=self.read_users(dataset.user_table),
         )
+
+    def save_vectors(self, folder: Path, items: pl.DataFrame) -> pl.DataFrame:
+        """Write the vectors that the model reads, if it reads any; return the other columns.
+
+        Raises:
+            InputError: the item table does not have them.
+        """
+        vectors = {} if self.items is None else self.items.vectors(items)
+        if vectors:
+            save_vectors(vectors, folder / VECTORS)
+        return items.drop(*vectors)
+
+    def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
+        """Map the vectors that `save_vectors` wrote of so many items.
+
+        Raises:
+            InputError: the file cannot be read, or does not fit.
+        """
+        dims = {} if self.items is None else self.items.vector_dims
+        return open_vectors(folder / VECTORS, dims, num_items) if dims else {}
 
     def save(self, folder: Path) -> None:
         """Write a safetensors file for each entity with features."""

@@ -47,8 +47,8 @@ class EncodedCells(NamedTuple):
     """Shape [N], ascending: the row of each category."""
     categories: NDArray[np.int64]
     """Shape [N]: categories, numbered from 0."""
-    numbers: NDArray[np.float32]
-    """Shape [R, Width.numbers]."""
+    numbers: NDArray[np.float32] | NDArray[np.float16]
+    """Shape [R, Width.numbers]; vectors are float16."""
 
 
 class FeatureColumn(Protocol[FeatureT_contra]):

@@ -1,0 +1,69 @@
+"""New items are found by vectors that tell what their ids cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.config import parse_experiment
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import Encoders, features_of
+from recsys.data.histories import Histories
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.training.loop import train
+
+CATEGORIES, ITEMS, USERS, LENGTH = 4, 80, 300, 8
+CATEGORY = np.arange(ITEMS) % CATEGORIES
+NEW = np.arange(ITEMS) >= 60
+"""The last 20 items, five of each category, have never been bought."""
+
+
+def directions(rng: np.random.Generator) -> np.ndarray:
+    """The centre of each item's category with noise, in 16 dimensions."""
+    centres = rng.normal(size=(CATEGORIES, 16))
+    return centres[CATEGORY] + 0.3 * rng.normal(size=(ITEMS, 16))
+
+
+def share_of_own_category(
+    vectors: np.ndarray, *, item_ids: bool = True, tuned: bool = False
+) -> float:
+    """Train on users who buy in one category; return its share of their five best new items."""
+    rng = np.random.default_rng(1)
+    liked = rng.integers(CATEGORIES, size=USERS)
+    bought = [rng.choice(np.flatnonzero((c == CATEGORY) & ~NEW), LENGTH) + 1 for c in liked]
+    feature = {"kind": "vector", "column": "text", "tuned": tuned}
+    model: dict[str, Any] = {
+        "embedding_dim": 16,
+        "num_blocks": 1,
+        "feed_forward_dim": 32,
+        "dropout": 0.0,
+    }
+    model |= {"max_sequence_length": LENGTH, "head": {"kind": "dot_product"}}
+    model |= {"item_features": [feature], "item_ids": item_ids}
+    training = {"learning_rate": 1e-2, "batch_tokens": 800, "precision": "float32"}
+    experiment = parse_experiment(
+        {"model": model, "training": training, "evaluation": {"seen": "allow"}}
+    )
+    items = pl.DataFrame({"item_id": np.arange(ITEMS), "text": vectors})
+    encoder = FeatureEncoder.fit("item", features_of(experiment.model, "item"), items)
+    catalogue = Catalogue.read(ITEMS, Encoders(encoder), items)
+    histories = Histories.from_lists(bought)
+    trained, _ = train(experiment, catalogue, histories, None, 6, lambda *_: None)
+    scores = ModelScorer(trained, LENGTH).score(histories).numpy()[:, 1:][:, NEW]
+    best = np.argsort(-scores, axis=1)[:, :5]
+    return float((CATEGORY[NEW][best] == liked[:, None]).mean())
+
+
+@pytest.mark.slow
+def test_vectors_tell_what_ids_cannot() -> None:
+    """A quarter is chance: shuffled vectors tell nothing of the new items."""
+    rng = np.random.default_rng(0)
+    vectors = directions(rng)
+    assert share_of_own_category(vectors) > 0.9
+    assert share_of_own_category(vectors, item_ids=False) > 0.9
+    assert share_of_own_category(vectors, tuned=True) > 0.9
+    assert share_of_own_category(rng.permutation(vectors)) < 0.5

@@ -1,0 +1,216 @@
+"""Columns and files of vectors: what is read, what is refused, and what is stored."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from recsys.cli import app
+from recsys.config import VectorFeature, parse_experiment
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+
+TEXT = VectorFeature(kind="vector", column="text")
+ROWS = [[3.0, 4.0], [0.0, -2.0], None, [0.0, 0.0]]
+UNIT = [[0, 0], [0.6, 0.8], [0, -1], [0, 0], [0, 0]]
+"""Their directions after the row of PAD; those of no vector and of zeros are zeros."""
+
+
+def items(rows: list[Any], dtype: pl.DataType | None = None) -> pl.DataFrame:
+    return pl.DataFrame({"item_id": [*"abcd"], "text": pl.Series(rows, dtype=dtype)})
+
+
+def encoded(table: pl.DataFrame) -> torch.Tensor:
+    return FeatureEncoder.fit("item", (TEXT,), table).vectors(table)["text"]
+
+
+@pytest.mark.parametrize("inner", [pl.Float16, pl.Float32, pl.Float64])
+@pytest.mark.parametrize("arrays", [False, True])
+def test_vectors_have_length_1_and_half_precision(inner: type[pl.DataType], arrays: bool) -> None:
+    found = encoded(items(ROWS, pl.Array(inner, 2) if arrays else pl.List(inner)))
+    assert found.dtype == torch.float16
+    assert found.tolist() == [pytest.approx(row, abs=1e-3) for row in UNIT]
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-8, 1e6, 1e300])
+def test_no_vector_is_too_large_or_too_small_for_half_precision(size: float) -> None:
+    rows = [None if row is None else [size * number for number in row] for row in ROWS]
+    assert encoded(items(rows)).tolist() == [pytest.approx(row, abs=1e-3) for row in UNIT]
+
+
+@given(st.lists(st.floats(-1e30, 1e30, allow_subnormal=False), min_size=3, max_size=3))
+def test_stored_vectors_point_where_the_given_ones_do(row: list[float]) -> None:
+    found = encoded(items([row, [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], None]))[1].double().numpy()
+    length = math.hypot(*row)
+    expected = np.array(row) / length if length else np.zeros(3)
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+def arrow() -> pa.Table:
+    rows = pa.array([3.0, 4.0, 0.0, -2.0], pa.float32())
+    return pa.table(
+        {"item_id": ["hat", "socks"], "text": pa.FixedSizeListArray.from_arrays(rows, 2)}
+    )
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pl.DataFrame({"item_id": ["hat", "socks"], "text": np.array(ROWS[:2])}),
+        pl.DataFrame({"item_id": ["hat", "socks"], "text": ROWS[:2]}),
+        pd.DataFrame({"item_id": ["hat", "socks"], "text": [np.array(row) for row in ROWS[:2]]}),
+        pd.DataFrame({"item_id": ["hat", "socks", "x"], "text": [*ROWS[:2], math.nan]}),
+        pd.DataFrame({"item_id": ["hat", "socks"], "text": [*np.array(ROWS[:2], np.float32)]}),
+        arrow(),
+    ],
+)
+def test_frames_of_all_libraries(table: Any, tiny_log: pl.DataFrame, tmp_path: Path) -> None:
+    dataset = prepare(tiny_log, out=tmp_path / "data", items=table)
+    found = encoded(dataset.item_table)
+    assert found[3].tolist() == pytest.approx([0.6, 0.8], abs=1e-3)
+    assert found[5].tolist() == [0, -1]
+    assert not found[[0, 1, 2, 4]].any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([*"abcd"], "must be a column of lists of floats, not of String"),
+        ([[1], [2], [3], [4]], "must be a column of lists of floats, not of List(Int64)"),
+        ([None] * 4, "no item has a vector"),
+        ([[1.0, 2.0]] * 4, "all items have the same vector"),
+        ([[1.0], None, [1.0, 2.0, 3.0], [1.0]], "item 'c' has 3 numbers, not 1 like item 'a'"),
+        ([None, [1.0], [2.0], []], "item 'd' has 0 numbers, not 1 like item 'b'"),
+        ([[], [], [], []], "item 'a' has 0 numbers"),
+        ([None, [1.0, 2.0], [3.0, math.nan], [5.0, 6.0]], "item 'c' has nan at place 1, which is"),
+        ([[1.0], [2.0], [3.0], [-math.inf]], "item 'd' has -inf at place 0, which is not a finite"),
+        ([[1.0], [None], [3.0], [4.0]], "item 'b' has None at place 0, which is not a finite"),
+    ],
+)
+def test_other_columns_are_refused_by_name(rows: list[Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        encoded(items(rows, pl.List(pl.Float64) if rows == [[]] * 4 else None))
+    assert f"model.item_features: vector 'text': {message}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_items_of_a_model_have_its_length() -> None:
+    encoder = FeatureEncoder.fit("item", (TEXT,), items(ROWS))
+    assert encoder.vector_dims == {"text": 2}
+    assert encoder.num_numbers == 0
+    with pytest.raises(InputError, match="item 'b' has 3 numbers, not 2 like the items of the mod"):
+        encoder.vectors(items([None, [1.0, 2.0, 3.0], None, None]))
+    nothing = encoder.vectors(items([None] * 4))
+    assert nothing["text"].tolist() == [[0, 0]] * 5
+
+
+def test_vectors_are_of_items_only() -> None:
+    for entity in ("user", "interaction"):
+        tree = {"model": {f"{entity}_features": [{"kind": "vector", "column": "text"}]}}
+        with pytest.raises(InputError, match="has no vectors, only an item has"):
+            parse_experiment(tree)
+
+
+def test_items_without_ids_need_features() -> None:
+    with pytest.raises(InputError, match=r"model\.item_ids: false needs item_features"):
+        parse_experiment({"model": {"item_ids": False}})
+
+
+TABLE = pl.DataFrame({"item_id": ["socks", "hat", "boots"]})
+MATRIX = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
+
+
+def prepared(log: pl.DataFrame, folder: Path, source: Any, **more: Any) -> PreparedDataset:
+    return prepare(
+        log, out=folder / "data", **({"items": TABLE} | more), item_vectors={"v": source}
+    )
+
+
+def test_files_have_a_row_for_each_row_of_the_table(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", MATRIX)
+    tensors = {"v": torch.from_numpy(MATRIX), "other": torch.zeros(1)}
+    save_file(tensors, tmp_path / "named.safetensors")
+    save_file({"embeddings": tensors["v"].bfloat16()}, tmp_path / "one.safetensors")
+    fingerprints = set()
+    for source in (MATRIX, tmp_path / "v.npy", str(tmp_path / "named.safetensors")):
+        found = prepared(tiny_log, tmp_path, source)
+        assert found.item_table["item_id"].to_list() == [
+            "boots",
+            "gloves",
+            "hat",
+            "jacket",
+            "socks",
+        ]
+        assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
+        fingerprints.add(found.fingerprint)
+    assert len(fingerprints) == 1
+    found = prepared(tiny_log, tmp_path, tmp_path / "one.safetensors")
+    assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
+    fingerprints.add(prepared(tiny_log, tmp_path, MATRIX**2).fingerprint)
+    fingerprints.add(prepared(tiny_log, tmp_path, MATRIX[:, :1]).fingerprint)
+    assert len(fingerprints) == 3
+
+
+def test_files_that_are_refused(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}, {}, {}]), allow_pickle=True)
+    np.save(tmp_path / "integers.npy", MATRIX.astype(int))
+    np.save(tmp_path / "flat.npy", MATRIX[:, 0])
+    np.save(tmp_path / "short.npy", MATRIX[:2])
+    np.save(tmp_path / "nan.npy", np.where(MATRIX == 4, np.nan, MATRIX))
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
+    (tmp_path / "broken.safetensors").write_bytes(b"{}")
+    (tmp_path / "vectors.txt").write_text("1 2")
+    save_file({"a": torch.zeros(3, 2), "b": torch.zeros(3, 2)}, tmp_path / "two.safetensors")
+    for name, message in {
+        "objects.npy": "cannot be read as an array: Array can't be memory-mapped: Python obj",
+        "integers.npy": "must be floats of the shape [rows, numbers], not (dtype('int64'), (3, 2))",
+        "flat.npy": "must be floats of the shape [rows, numbers], not (dtype('float32'), (3,))",
+        "short.npy": "has 2 rows, but the item table has 3",
+        "nan.npy": "row 1 (item 'hat') has nan, which is not a finite number",
+        "broken.npy": "cannot be read as an array",
+        "broken.safetensors": "cannot be read as safetensors",
+        "vectors.txt": "must be .npy or .safetensors, not '.txt'",
+        "two.safetensors": "must have one tensor, or one named 'v', not a, b",
+        "none.npy": "no such file",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            prepared(tiny_log, tmp_path, tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="'v': belong to the rows of an item table"):
+        prepared(tiny_log, tmp_path, MATRIX, items=None)
+    with pytest.raises(InputError, match="'v': the item table has this column"):
+        prepared(tiny_log, tmp_path, MATRIX, items=TABLE.with_columns(v=1))
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_command_takes_files(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
+    tiny_log.write_csv(tmp_path / "log.csv")
+    TABLE.write_csv(tmp_path / "items.csv")
+    np.save(tmp_path / "v.npy", MATRIX)
+    words = ["prepare", tmp_path / "log.csv", "--items", tmp_path / "items.csv"]
+    words += ["--out", tmp_path / "data", "--item-vectors"]
+    one = f"v={tmp_path / 'v.npy'}"
+    done = CliRunner().invoke(app, [*map(str, words), one])
+    assert done.exit_code == 0, done.exception
+    assert PreparedDataset.open(tmp_path / "data").item_table["v"][0].to_list() == [5, 6]
+    for wrong, message in (
+        (["v.npy"], "must be COLUMN=FILE, not 'v.npy'"),
+        ([one, "--item-vectors", one], "'v' is given twice"),
+    ):
+        failed = CliRunner().invoke(app, [*map(str, words), *wrong])
+        assert isinstance(failed.exception, InputError)
+        assert message in str(failed.exception)

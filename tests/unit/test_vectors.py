@@ -1,0 +1,294 @@
+"""Models that read vectors of items: their arithmetic, their bundles, and new items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from recsys.config import Experiment, SampledSoftmax, TrainingConfig, parse_experiment
+from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import Encoders, features_of
+from recsys.data.files import file_sha256
+from recsys.data.histories import Histories
+from recsys.data.manifest import manifest_digest
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.export.onnx import export_onnx
+from recsys.export.runtime import OnnxScorer
+from recsys.inference.catalogue import Catalogue
+from recsys.model.item_embeddings import VectorEmbeddings
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import Model
+from recsys.model.size import count_weights
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.embeddings import item_embeddings
+from recsys.serving.recommender import Recommender
+from recsys.training.loop import train
+from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
+
+IDS = ["boots", "gloves", "hat", "jacket", "socks"]
+ITEMS = pl.DataFrame(
+    {
+        "item_id": IDS,
+        "kind": ["shoe", "hand", "head", "coat", "shoe"],
+        "text": [[2.0, 0.0, 0.0], [0.0, 3.0, 4.0], [0.0, 0.0, -1.0], None, [1.0, 1.0, 0.0]],
+    }
+)
+NEW = pl.DataFrame(
+    {"item_id": ["scarf", "shoes", "coin"], "text": [[0.0, 5.0, 0.0], [7.0, 0.0, 0.0], None]}
+)
+HISTORY = ["hat", "gloves", "boots"]
+INTERACTIONS = np.array([0, 2, 0, 2, 1, 1])
+"""Gloves have not been in training."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(tiny_log, out=tmp_path_factory.mktemp("data") / "vectors", items=ITEMS)
+
+
+def experiment_of(*, tuned: bool = False, **model: Any) -> Experiment:
+    feature = {"kind": "vector", "column": "text", "tuned": tuned}
+    tree: dict[str, Any] = {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 16}
+    tree["max_sequence_length"] = 3
+    tree |= {"head": {"kind": "dot_product"}, "item_features": [feature], **model}
+    training = {"learning_rate": 1e-2, "batch_tokens": 60, "precision": "float32", "max_epochs": 2}
+    tracked = {"training": training, "evaluation": {"seen": "allow"}}
+    return parse_experiment({"model": tree, **tracked})
+
+
+def drawn_model(experiment: Experiment, dataset: PreparedDataset) -> tuple[Model, Encoders]:
+    """A model with random weights."""
+    catalogue = Catalogue.of(experiment.model, dataset)
+    torch.manual_seed(3)
+    model = catalogue.new_model(experiment.model, INTERACTIONS)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            nn.init.normal_(weight, std=0.5)
+            if name.endswith(("changes.weight", "items.weight", "category_weight")):
+                weight[0] = 0
+    return model, catalogue.encoders
+
+
+def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
+    model, encoders = drawn_model(experiment, dataset)
+    return ModelBundle.write(path, model, experiment, dataset, ("train",), encoders=encoders)
+
+
+def vectors_of(model: Model) -> VectorEmbeddings:
+    assert model.items.features is not None
+    (found,) = model.items.features.vectors
+    assert isinstance(found, VectorEmbeddings)
+    return found
+
+
+V = torch.tensor(
+    [[0, 0, 0], [1, 0, 0], [0, 0.6, 0.8], [0, 0, -1], [0, 0, 0], [0.5**0.5, 0.5**0.5, 0]]
+)
+
+
+@pytest.mark.parametrize("item_ids", [True, False])
+def test_projected_vectors_are_added(dataset: PreparedDataset, item_ids: bool) -> None:
+    """e_i = E[i] + v_i P; gloves, which were not in training, have only v_i P."""
+    model, _ = drawn_model(experiment_of(item_ids=item_ids), dataset)
+    own = torch.zeros(6, 8)
+    if item_ids:
+        own[[1, 3, 4, 5]] = model.items.weight[[1, 3, 4, 5]].detach()
+    assert len(model.items.weight) == (6 if item_ids else 1)
+    expected = own + V @ vectors_of(model).weight
+    assert torch.allclose(model.items.table(), expected, atol=1e-3)
+    tokens = torch.tensor([[2, 0], [5, 1]])
+    assert torch.equal(model.items(tokens), model.items.table()[tokens])
+    assert model.num_items == 5
+
+
+def test_tuned_vectors_add_changes_of_trained_items(dataset: PreparedDataset) -> None:
+    model, _ = drawn_model(experiment_of(tuned=True, item_ids=False), dataset)
+    found = vectors_of(model)
+    assert found.changes is not None
+    changes = found.changes.weight.detach().clone()
+    changes[2] = 0
+    assert torch.allclose(model.items.table(), (V + changes) @ found.weight, atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
+@pytest.mark.parametrize("item_ids", [True, False])
+def test_changes_of_trained_items_have_gradients(
+    dataset: PreparedDataset, loss: str, item_ids: bool
+) -> None:
+    """Those of gloves and of PAD have none, and with sampled losses all of them are sparse."""
+    model, _ = drawn_model(experiment_of(tuned=True, item_ids=item_ids), dataset)
+    objective: nn.Module = CatalogueObjective(0.0)
+    if loss == "sampled_softmax":
+        settings = SampledSoftmax(kind="sampled_softmax", num_negatives=64)
+        objective = build_objective(TrainingConfig(loss=settings), torch.from_numpy(INTERACTIONS))
+        use_sparse_gradients(model)
+    targets = torch.tensor([[4, 5]])
+    inputs = ModelInputs(torch.tensor([[1, 2]]), torch.tensor([2]))
+    history, _ = model.teacher_forced(inputs, targets)
+    objective(model, history, targets, None).backward()
+    found = vectors_of(model)
+    assert found.changes is not None
+    gradient = found.changes.weight.grad
+    assert gradient is not None
+    assert gradient.is_sparse == (loss == "sampled_softmax")
+    moved = (gradient.to_dense() != 0).any(dim=1).tolist()
+    assert moved == [False, True, False, True, True, True]
+    assert found.weight.grad is not None
+    assert (found.weight.grad != 0).any(dim=1).all()
+
+
+def trained(experiment: Experiment, dataset: PreparedDataset) -> Model:
+    catalogue = Catalogue.of(experiment.model, dataset)
+    return train(experiment, catalogue, dataset.histories("test"), None, 2, lambda *_: None)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("item_ids", [True, False])
+def test_training_changes_tuned_vectors_only(dataset: PreparedDataset, item_ids: bool) -> None:
+    frozen = trained(experiment_of(item_ids=item_ids), dataset)
+    tuned = trained(experiment_of(item_ids=item_ids, tuned=True), dataset)
+    for model in (frozen, tuned):
+        assert torch.allclose(vectors_of(model).vectors.float(), V, atol=1e-3)
+        assert vectors_of(model).weight.detach().any(dim=1).all()
+    assert not any("changes" in name for name in frozen.state_dict())
+    changes = vectors_of(tuned).changes
+    assert changes is not None
+    assert changes.weight.detach()[1:].any(dim=1).all()
+    assert not changes.weight[0].any()
+
+
+@pytest.mark.parametrize("item_ids", [True, False])
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_weights_are_counted_before_a_model_is_built(tuned: bool, item_ids: bool) -> None:
+    wide = pl.DataFrame({"item_id": range(500), "text": np.random.default_rng(0).random((500, 90))})
+    experiment = experiment_of(tuned=tuned, item_ids=item_ids)
+    encoder = FeatureEncoder.fit("item", features_of(experiment.model, "item"), wide)
+    catalogue = Catalogue.read(500, Encoders(encoder), wide)
+    model = catalogue.new_model(experiment.model, np.ones(501, np.int64))
+    found = sum(weight.numel() for weight in model.parameters())
+    assert 0.85 * found <= count_weights(experiment.model, 500, {"text": 90}) <= found
+
+
+@pytest.fixture(scope="module")
+def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    return write(tmp_path_factory.mktemp("bundle") / "b", experiment_of(), dataset)
+
+
+def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(
+    bundle: ModelBundle, dataset: PreparedDataset
+) -> None:
+    assert "text" not in bundle.item_table.columns
+    assert "kind" in bundle.item_table.columns
+    with safe_open(bundle.path / "vectors.safetensors", framework="pt") as file:
+        assert file.get_tensor("text").dtype == torch.float16
+    opened = ModelBundle.open(bundle.path)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(bundle.path / "vectors.safetensors") in maps.read_text()
+    assert torch.allclose(opened.vectors["text"].float(), V, atol=1e-3)
+    bought = np.bincount(dataset.histories("valid").items, minlength=6)
+    config = bundle.experiment.model
+    model = Catalogue.of(config, dataset).new_model(config, bought)
+    model.load_state_dict(opened.model.state_dict())
+    assert torch.equal(opened.model.items.table(), model.items.table())
+
+
+def test_a_bundle_can_be_copied(bundle: ModelBundle, tmp_path: Path) -> None:
+    bundle.copy_to(tmp_path / "copy")
+    copy = ModelBundle.open(tmp_path / "copy")
+    assert torch.equal(copy.model.items.table(), bundle.model.items.table())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "the vectors 'text' are missing, not (6, 3)"),
+        ({"text": torch.zeros(5, 3).half()}, "the vectors 'text' are (5, 3), not (6, 3)"),
+        ({"text": torch.zeros(6, 3)}, "the vectors 'text' are torch.float32, not torch.float16"),
+        (
+            {"text": torch.zeros(6, 3).half(), "x": torch.zeros(1)},
+            "the vectors 'x' are (1,), not unknown",
+        ),
+        ({"text": torch.full((6, 3), torch.nan).half()}, "the vectors 'text' are not finite"),
+    ],
+)
+def test_a_bundle_with_other_vectors_is_refused(
+    bundle: ModelBundle, tmp_path: Path, tensors: Mapping[str, Tensor], message: str
+) -> None:
+    bundle.copy_to(tmp_path / "copy")
+    save_file(dict(tensors), tmp_path / "copy" / "vectors.safetensors")
+    with pytest.raises(InputError, match=r"vectors\.safetensors: SHA-256"):
+        ModelBundle.open(tmp_path / "copy")
+    reseal(tmp_path / "copy")
+    with pytest.raises(InputError) as caught:
+        ModelBundle.open(tmp_path / "copy")
+    assert str(caught.value) == f"{tmp_path / 'copy' / 'vectors.safetensors'}: {message}"
+
+
+def reseal(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
+    manifest["digest"] = manifest_digest(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+@pytest.mark.parametrize("item_ids", [True, False])
+def test_new_items_are_scored_by_their_vectors(
+    dataset: PreparedDataset, tmp_path: Path, tuned: bool, item_ids: bool
+) -> None:
+    """Shoes point where boots do, without what training knows of boots; a coin has no vector."""
+    experiment = experiment_of(tuned=tuned, item_ids=item_ids)
+    recommender = Recommender(write(tmp_path / "b", experiment, dataset))
+    extended = recommender.with_new_items(NEW.head(1)).with_new_items(NEW.tail(2))
+    assert len(extended.bundle.vectors["text"]) == 9
+    model = extended.bundle.model
+    projection = vectors_of(model).weight
+    expected = torch.stack([projection[1], projection[0], torch.zeros(8)])
+    assert torch.allclose(model.items.table()[6:], expected, atol=1e-5)
+    assert torch.equal(model.items.table()[:6], recommender.bundle.model.items.table())
+    scores = extended.score([HISTORY], NEW["item_id"].to_list())["score"].to_list()
+    assert len(set(scores)) == 3
+    answer = extended.recommend([["shoes", "hat"]], k=8, seen="allow")
+    assert set(answer["item_id"]) == {*IDS, *NEW["item_id"]}
+    embeddings = item_embeddings(extended.bundle)
+    assert embeddings["embedding"].to_numpy() == pytest.approx(
+        model.items.table()[1:].detach().numpy(), abs=1e-6
+    )
+
+
+def test_new_items_that_are_refused(bundle: ModelBundle, tmp_path: Path) -> None:
+    recommender = Recommender(bundle)
+    new = tmp_path / "new.parquet"
+    for rows, message in (
+        ({"kind": ["shoe"]}, "no column 'text' among item_id, kind"),
+        ({"text": [[1.0, 2.0]]}, "vector 'text': item 'x' has 2 numbers, not 3 like the items of"),
+        ({"text": [[1.0, 2.0, np.inf]]}, "vector 'text': item 'x' has inf at place 2, which is"),
+        ({"text": ["[1, 2, 3]"]}, "vector 'text': must be a column of lists of floats, not of Str"),
+    ):
+        pl.DataFrame({"item_id": ["x"], **rows}).write_parquet(new)
+        with pytest.raises(InputError) as caught:
+            recommender.with_new_items(new)
+        assert str(caught.value).startswith(f"{new}: ")
+        assert message in str(caught.value)
+
+
+@pytest.mark.slow
+def test_an_export_has_the_projected_vectors(dataset: PreparedDataset, tmp_path: Path) -> None:
+    experiment = experiment_of(tuned=True, item_ids=False)
+    bundle = write(tmp_path / "b", experiment, dataset)
+    export_onnx(bundle, tmp_path / "onnx")
+    histories = Histories.from_lists([[1, 3], [5]])
+    found = OnnxScorer(tmp_path / "onnx", bundle.num_items, 3).score(histories)
+    assert torch.allclose(found, bundle.scorer.score(histories), atol=1e-5)
