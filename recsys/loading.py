@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recsys.config import TrackingConfig
 from recsys.data.prepared import PreparedDataset
-from recsys.serving.recommender import Recommender
+
+if TYPE_CHECKING:
+    from recsys.serving.recommender import Recommender
 
 
 def load(
@@ -28,6 +31,8 @@ def load(
         InputError: there is no such model, or one of the folders cannot be opened.
         ModuleNotFoundError: it is a model of a store, and MLflow is not installed.
     """
+    from recsys.serving.recommender import Recommender  # noqa: PLC0415 - torch takes seconds
+
     return Recommender.load(bundle_folder(path, tracking), dataset)
 
 
@@ -37,9 +42,24 @@ def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None 
     Raises:
         InputError: the store has no such model, or cannot be used.
     """
-    place = os.fspath(path)
-    if not place.startswith(("models:", "runs:")):
+    if not is_model_name(path):
         return Path(path)
     from recsys.tracking.registry import local_bundle  # noqa: PLC0415 - the base install has none
 
-    return local_bundle(place, tracking or TrackingConfig())
+    return local_bundle(os.fspath(path), tracking or TrackingConfig())
+
+
+def model_place(name: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
+    """Return where an MLflow store keeps a model of this name at the moment: see `load`.
+
+    Raises:
+        InputError: the store has no such model, or cannot be used.
+    """
+    from recsys.tracking.registry import bundle_place  # noqa: PLC0415 - the base install has none
+
+    return bundle_place(os.fspath(name), tracking or TrackingConfig())
+
+
+def is_model_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the name of a model of an MLflow store."""
+    return os.fspath(path).startswith(("models:", "runs:"))

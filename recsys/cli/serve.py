@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -23,9 +24,18 @@ def serve_bundle(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
     ] = 8000,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that answer at the port, each with a model of its own in memory."
+        ),
+    ] = 1,
     threads: Annotated[
         int | None,
-        typer.Option(help="Threads of the model. Default: all cores but one, which HTTP needs."),
+        typer.Option(
+            help="Threads of the model, of each worker. Default: all cores but one, which HTTP "
+            "needs; of several workers, the cores divided by them."
+        ),
     ] = None,
     gather_ms: Annotated[
         float,
@@ -47,6 +57,22 @@ def serve_bundle(
             "large catalogues. Default: all.",
         ),
     ] = None,
+    cache: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Bytes of encoded histories that are kept, of each worker: a request with a known "
+            "history skips the encoder. 0 keeps none.",
+        ),
+    ] = 256 << 20,
+    alias_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="For models:/NAME@ALIAS: seconds after which the registry is asked again whether "
+            "the alias names another model.",
+        ),
+    ] = 30.0,
     max_history: Annotated[
         int, typer.Option(min=1, help="Items of a history that one request may give (422).")
     ] = 10_000,
@@ -69,21 +95,35 @@ def serve_bundle(
     user_id of the dataset, and give only what is new as history.
 
     Replace the folder of the bundle (train again, or copy a new one into its place) and the server
-    loads it within seconds, or at once on SIGHUP; no request is lost. SIGTERM ends it after the
+    loads it within seconds, or at once on SIGHUP; no request is lost. A model named by
+    models:/NAME@ALIAS is replaced when the alias moves. SIGTERM ends it after the
     requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
     """
-    from recsys.loading import bundle_folder
-    from recsys.server.process import serve
-    from recsys.server.settings import Limits, ServerSettings, cores, threads_of
+    from recsys.loading import bundle_folder, is_model_name, model_place
+    from recsys.server.settings import Limits, NamedModel, ServerSettings, cores, threads_of
 
+    named = None
+    if is_model_name(bundle):
+        find, folder = partial(model_place, bundle), partial(bundle_folder, bundle)
+        named = NamedModel(find(), find, folder, alias_seconds)
     settings = ServerSettings(
         bundle_folder(bundle),
         data,
+        cache_bytes=cache,
+        named=named,
         gather_ms=gather_ms,
         batch=batch,
         retrieve=retrieve,
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )
-    serve(settings, host, port, threads_of(threads, cores()))
+    each = threads_of(threads, cores(), workers)
+    if workers == 1:
+        from recsys.server.process import serve
+
+        serve(settings, host, port, each)
+    else:
+        from recsys.server.workers import serve_with_workers
+
+        serve_with_workers(settings, host, port, each, workers)

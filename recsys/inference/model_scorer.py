@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureTensors
+from recsys.inference.model_inputs import model_inputs
 from recsys.inference.scorer import users_per_batch
-from recsys.model.model_inputs import ModelInputs
+from recsys.inference.state_cache import StateCache
 from recsys.model.protocols import (
     CandidateRepresentation,
     Head,
@@ -58,6 +58,7 @@ class ModelScorer:
         head: scores in place of the model's own head, from that head's representations.
         trained: the weights and the device of the model stay as they are while this scorer is used:
             the catalogue is represented once, not in each call.
+        states: keeps encoded histories of this model between calls; none are kept if None.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class ModelScorer:
         head: Head | None = None,
         *,
         trained: bool = False,
+        states: StateCache | None = None,
     ) -> None:
         self._model = model
         self._head = model.head if head is None else head
         self._max_sequence_length = max_sequence_length
         self._trained = trained
+        self._states = states
         self._kept: CandidateRepresentation | None = None
 
     @property
@@ -149,13 +152,21 @@ class ModelScorer:
         step = max(1, self._step.elements // per_candidate)
         scores = torch.empty(tokens.shape, device=tokens.device)
         for start in range(0, tokens.shape[1], step):
-            chunk = self._head.represent_candidates(
-                self._model.items(tokens[:, start : start + step])
-            )
+            chunk = self._represented(tokens[:, start : start + step])
             scores[:, start : start + step] = self._head.score_last(last, chunk)
         return scores.masked_fill_(tokens == PAD, -torch.inf)
 
+    def _represented(self, tokens: Tensor) -> CandidateRepresentation:
+        """The representation of candidates [B, C], of each history its own."""
+        if self._kept is None:
+            return self._head.represent_candidates(self._model.items(tokens))
+        rows = [part.index_select(-2, tokens.flatten()) for part in self._kept]
+        own = [part.unflatten(-2, tokens.shape) for part in rows]
+        return tuple(part.movedim(-3, 0) for part in own)
+
     def _encode_last(self, histories: Histories) -> LastRepresentation:
+        if self._states is not None:
+            return self._states.encode_last(self._model, histories)
         return self._model.encode_last(model_inputs(self._model, histories))
 
 
@@ -167,20 +178,6 @@ def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresent
     """
     inputs = model_inputs(model, histories)
     return model(inputs), inputs.lengths
-
-
-def model_inputs(model: Model, histories: Histories) -> ModelInputs:
-    """The inputs of a model for a batch of histories, on its device."""
-    device = model.items.weight.device
-    items = torch.from_numpy(histories.padded()).to(device)
-    lengths = torch.from_numpy(histories.lengths).to(device)
-    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
-    return ModelInputs(
-        items,
-        lengths,
-        None if times is None else torch.from_numpy(times).to(device),
-        None if features is None else features.to(device),
-    )
 
 
 @contextmanager

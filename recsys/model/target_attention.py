@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -135,8 +134,7 @@ class TargetAttentionHead(nn.Module):
         Older purchases than these change no score by more than its rounding, even taken together.
         """
         states, keys, values = history
-        exported = torch.compiler.is_exporting()  # a graph has no lengths to decide by
-        skipped = 0 if exported else max(0, int(lengths.min()) - self._reach(states.dtype))
+        skipped = min(self._skipped(lengths, states.dtype))
         last = last_position(states, lengths)
         return last, keys[..., skipped:, :], values[..., skipped:, :], lengths - skipped
 
@@ -144,8 +142,12 @@ class TargetAttentionHead(nn.Module):
         """See `Head.score_last`."""
         _, keys, values, lengths = last
         scores = dot_products(last, candidates)
-        for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths):
-            attended = decay @ (weights * value_scores) / self._denominator(decay, weights)
+        skipped = self._skipped(lengths, keys.dtype)
+        for decay, weights, value_scores in self._per_head(
+            keys, values, candidates, lengths, skipped
+        ):
+            # In place: there are as many as pairs of a purchase and a candidate.
+            attended = decay @ value_scores.mul_(weights) / self._denominator(decay, weights)
             scores = scores + attended.squeeze(1)
         return scores
 
@@ -155,7 +157,10 @@ class TargetAttentionHead(nn.Module):
         """See `Head.attention`; weights of heads that sum are shares of what they sum."""
         _, keys, values = history
         weights, contributions = [], []
-        for decay, unweighted, value_scores in self._per_head(keys, values, candidates, lengths):
+        everything = [0] * self.num_heads
+        for decay, unweighted, value_scores in self._per_head(
+            keys, values, candidates, lengths, everything
+        ):
             denominator = self._denominator(decay, unweighted)
             weights.append(decay.mT * unweighted / (decay @ unweighted))
             contributions.append(decay.mT * unweighted * value_scores / denominator)
@@ -175,35 +180,49 @@ class TargetAttentionHead(nn.Module):
         return keys.shape[0] * keys.shape[2]
 
     def _per_head(
-        self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
+        self,
+        keys: Tensor,
+        values: Tensor,
+        candidates: CandidateRepresentation,
+        lengths: Tensor,
+        skipped: list[int],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield three tensors for each attention head, as seen from the last item.
 
         The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
-        nor normalised, and its value scores [B, L, C].
+        nor normalised, and its value scores [B, L, C]. The first purchases of each history are
+        skipped, a number for each head [H], and L is what is left.
         """
         _, queries, value_queries = candidates
         width = keys.shape[2]
         age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
         present = padding_mask(lengths, width)
-        for head, rate in enumerate(self.decays):
-            decay = torch.exp(-rate * age.clamp(min=0)) * present
+        for head, (rate, first) in enumerate(zip(self.decays, skipped, strict=True)):
+            decay = torch.exp(-rate * age[:, first:].clamp(min=0)) * present[:, first:]
             query, value_query = queries[..., head, :, :], value_queries[..., head, :, :]
-            weights = (keys[:, head] @ query.mT).exp()
-            yield decay[:, None].to(weights.dtype), weights, values[:, head] @ value_query.mT
+            weights = (keys[:, head, first:] @ query.mT).exp_()
+            value_scores = values[:, head, first:] @ value_query.mT
+            yield decay[:, None].to(weights.dtype), weights, value_scores
 
-    def _reach(self, dtype: torch.dtype) -> int:
-        """The number of latest purchases that decide a score, to the rounding of the dtype.
+    def _skipped(self, lengths: Tensor, dtype: torch.dtype) -> list[int]:
+        """The number of first purchases that change no score of any history, for each head [H].
 
-        Older ones have a share below ε: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, since the weight of
-        a purchase that supports the candidate is up to exp(2 τ) times that of one that does not.
+        They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, since the
+        weight of a purchase that supports the candidate is up to exp(2 τ) times that of one that
+        does not.
         """
-        slowest = float(self.decays.min())
-        if slowest == 0:
-            return sys.maxsize
+        if torch.compiler.is_exporting():  # a graph has no lengths to decide by
+            return [0] * self.num_heads
+        shortest = int(lengths.min())
         temperature = min(self.max_temperature, float(self.log_temperature.detach().max().exp()))
-        share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-slowest))
-        return math.ceil((2 * temperature - share) / slowest)
+        skipped = []
+        for rate in self.decays.tolist():
+            if rate == 0:
+                skipped.append(0)
+                continue
+            share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
+            skipped.append(max(0, shortest - math.ceil((2 * temperature - share) / rate)))
+        return skipped
 
     def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:
         """The divisor of the sum over a history, [B, 1, C] or [B, 1, 1]; see `_per_head`."""

@@ -33,7 +33,11 @@ class ItemIds:
     def tokens(self, ids: Sequence[Id]) -> NDArray[np.int32]:
         """Return item tokens [N]; PAD for an unknown id."""
         known, typed = self._tokens, self._typed
-        return np.fromiter((known.get(typed(one), PAD) for one in ids), np.int32, len(ids))
+        found = [known.get(one, PAD) for one in ids]
+        if PAD in found:  # unknown, or an integer given as text, or the other way round
+            pairs = zip(found, ids, strict=True)
+            found = [token or known.get(typed(one), PAD) for token, one in pairs]
+        return np.array(found, dtype=np.int32)
 
     def id(self, token: int) -> Id:
         """Return the id of an item token from 1 to I."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from recsys.inference.state_cache import StateCache
 from recsys.server.model_thread import Batch
 from recsys.server.served_model import ServedModel
 
@@ -52,7 +56,10 @@ class Metrics:
             registry=self.registry,
         )
         self.waiting = Gauge(
-            "recsys_queue_length", "Requests that wait for the model.", registry=self.registry
+            "recsys_queue_length",
+            "Requests that wait for the model.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.reloads = Counter(
             "recsys_reloads_total",
@@ -60,7 +67,26 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
-        self.model = Info("recsys_model", "The model that answers.", registry=self.registry)
+        self.known = Counter(
+            "recsys_state_cache_histories_total",
+            "Histories by whether their encoded state was kept (hit) or had to be made (miss).",
+            ["result"],
+            registry=self.registry,
+        )
+        self.kept = Gauge(
+            "recsys_state_cache_bytes",
+            "Size of the kept states.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.model = Gauge(
+            "recsys_model_info",
+            "1 for the model that answers.",
+            ["name", "dataset", "weights", "recsys"],
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self._served: tuple[str, ...] | None = None
 
     def observe(self, batch: Batch) -> None:
         """Take in a batch; of any thread."""
@@ -68,6 +94,13 @@ class Metrics:
         self.batches.labels(question).observe(batch.size)
         self.model_seconds.labels(question).observe(batch.seconds)
         self.waits.observe(batch.waited)
+
+    def looked_up(self, states: StateCache) -> None:
+        """Take in the use of a cache since the last time; of the thread that uses it."""
+        self.known.labels("hit").inc(states.hits)
+        self.known.labels("miss").inc(states.misses)
+        states.hits = states.misses = 0
+        self.kept.set(states.bytes)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Take in an answered request."""
@@ -77,15 +110,16 @@ class Metrics:
     def serves(self, model: ServedModel) -> None:
         """Take in the model that answers from now on."""
         manifest = model.bundle.manifest
-        self.model.info(
-            {
-                "name": model.bundle.experiment.name,
-                "dataset": manifest.dataset_fingerprint,
-                "weights": manifest.digest,
-                "recsys": manifest.recsys,
-            }
-        )
+        name, dataset = model.bundle.experiment.name, manifest.dataset_fingerprint
+        if self._served is not None:
+            self.model.labels(*self._served).set(0)
+        self._served = (name, dataset, manifest.digest, manifest.recsys)
+        self.model.labels(*self._served).set(1)
 
     def page(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
+        """Return all metrics in the text format of Prometheus; with workers, those of all."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

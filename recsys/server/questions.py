@@ -22,10 +22,9 @@ from recsys.server.answers import (
 from recsys.server.requests import Id
 from recsys.server.served_model import ServedModel
 from recsys.serving.explain import explain
-from recsys.serving.fallback import scorer_of
 from recsys.serving.inputs import UserHistories
 from recsys.serving.pairs import UserItemPairs
-from recsys.serving.similar import similar_items
+from recsys.serving.similar import most_similar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,13 +58,10 @@ def recommend(
     """
     if model.retrieve is not None and k > model.retrieve:
         raise InputError(f"k={k}: must be at most {model.retrieve}, the items that are ranked")
-    scorer = model.scorer(seen)
-    if allowed is not None:
-        scorer = scorer_of(model.bundle, seen, model.retrieve, allowed)
-    tokens, scores = top_k(scorer, join(users), k, seen)
+    tokens, scores = top_k(model.scorer(seen, allowed), join(users), k, seen)
     return [
         [
-            RecommendedItem.model_construct(item_id=model.items.id(token), score=score, rank=rank)
+            RecommendedItem(model.items.id(token), score, rank)
             for rank, (token, score) in enumerate(zip(row, values, strict=True), 1)
             if token != PAD
         ]
@@ -76,6 +72,8 @@ def recommend(
 def score(model: ServedModel, asked: Sequence[Candidates]) -> list[list[float]]:
     """Return the scores [C] of the candidates of each user [B]; the users have one kind."""
     histories = join([one.user for one in asked])
+    if len(asked) == 1:
+        return [model.exact.score(histories, asked[0].tokens[None])[0].tolist()]
     counts = [len(one.tokens) for one in asked]
     pairs = UserItemPairs(
         np.repeat(np.arange(len(asked)), counts), np.concatenate([one.tokens for one in asked])
@@ -93,9 +91,15 @@ def similar(model: ServedModel, item: Id, k: int) -> SimilarItems:
     Raises:
         InputError: the item is not in the catalogue; the model has no embeddings.
     """
-    model.items.token(item)
-    found = similar_items(model.bundle, item, k).select("item_id", "similarity", "rank")
-    return SimilarItems(items=[SimilarItem.model_construct(**row) for row in found.to_dicts()])
+    found, cosines = most_similar(model.directions, model.items.token(item), k)
+    return SimilarItems.model_construct(
+        items=[
+            SimilarItem(model.items.id(token), cosine, rank)
+            for rank, (token, cosine) in enumerate(
+                zip(found.tolist(), cosines.tolist(), strict=True), 1
+            )
+        ]
+    )
 
 
 def explanation(model: ServedModel, user: UserHistories, item: Id) -> Explanation:
@@ -113,7 +117,7 @@ def explanation(model: ServedModel, user: UserHistories, item: Id) -> Explanatio
         item_id=item,
         score=float(parts["contribution"].sum()) + rest,
         rest=rest,
-        purchases=[Contribution.model_construct(**row) for row in wanted],
+        purchases=[Contribution(**row) for row in wanted],
         skipped=int(user.skipped[0]),
     )
 

@@ -1,9 +1,13 @@
-"""Loads a model again once its folder was replaced, while the old one goes on answering."""
+"""Loads a model again once its folder was replaced, or its name in a registry moved on to another.
+
+The old one goes on answering meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +23,7 @@ _State = list[tuple[int, int, int] | None]
 
 
 class Replacement:
-    """Watches the folders of a bundle and of a dataset.
+    """Watches the folders of a bundle and of a dataset, and the registry if the model has a name.
 
     A folder that cannot be loaded is reported once; the model before it goes on answering, and
     loading is tried again until it works.
@@ -31,7 +35,11 @@ class Replacement:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._settings = service.settings
-        self._loaded = self._state()
+        self._bundle = service.settings.bundle
+        named = service.settings.named
+        self._place = None if named is None else named.at_first
+        self._ask_registry_at = 0.0 if named is None else time.monotonic() + named.seconds
+        self._loaded = self._state(self._bundle)
         self._failure: str | None = None
         self._asked = asyncio.Event()
 
@@ -40,38 +48,57 @@ class Replacement:
         self._asked.set()
 
     async def watch(self) -> None:
-        """Look at the folders from time to time, until cancelled."""
+        """Look for a new model from time to time, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), self._settings.reload_seconds)
             asked = self._asked.is_set()
             self._asked.clear()
-            state = await asyncio.to_thread(self._state)
-            if asked or state != self._loaded:
-                await self._load(state, asked)
+            try:
+                await self._look(asked)
+            except (InputError, OSError) as error:
+                self._report(error, asked)
 
-    async def _load(self, state: _State, asked: bool) -> None:
-        settings = self._settings
-        try:
-            model = await asyncio.to_thread(
-                ServedModel.load, settings.bundle, settings.data, settings.retrieve
-            )
-        except (InputError, OSError) as error:
-            if asked or str(error) != self._failure:
-                self._service.metrics.reloads.labels("failed").inc()
-                facts = {FACTS: {"reason": str(error)}}
-                logger.error("the new model cannot be loaded; the old one answers", extra=facts)
-            self._failure = str(error)
-            return
-        self._service.serve(model)
-        self._loaded, self._failure = state, None
-        self._service.metrics.reloads.labels("loaded").inc()
-        facts = {FACTS: {"weights": model.bundle.manifest.digest}}
-        logger.info("a new model answers", extra=facts)
+    async def _look(self, asked: bool) -> None:
+        """Load what is new, or anything if asked.
 
-    def _state(self) -> _State:
+        Raises:
+            InputError, OSError: it cannot be loaded, or the registry cannot be asked.
+        """
+        bundle, place = await asyncio.to_thread(self._find, asked)
+        state = await asyncio.to_thread(self._state, bundle)
+        if asked or bundle != self._bundle or state != self._loaded:
+            model = await asyncio.to_thread(ServedModel.load, bundle, self._settings)
+            self._service.serve(model)
+            self._service.metrics.reloads.labels("loaded").inc()
+            facts = {FACTS: {"weights": model.bundle.manifest.digest}}
+            logger.info("a new model answers", extra=facts)
+            self._failure = None
+        self._bundle, self._place, self._loaded = bundle, place, state
+
+    def _find(self, asked: bool) -> tuple[Path, str | None]:
+        """Return the folder of the model, and its place in the registry if its name is there."""
+        named = self._settings.named
+        if named is None or not (asked or time.monotonic() >= self._ask_registry_at):
+            return self._bundle, self._place
+        self._ask_registry_at = time.monotonic() + named.seconds
+        place = named.place()
+        if place != self._place:
+            return named.folder(), place
+        self._failure = None  # the registry can be asked again, if it could not
+        return self._bundle, place
+
+    def _report(self, error: Exception, asked: bool) -> None:
+        """Report a failure, but one that lasts only once."""
+        if asked or str(error) != self._failure:
+            self._service.metrics.reloads.labels("failed").inc()
+            facts = {FACTS: {"reason": str(error)}}
+            logger.error("the new model cannot be loaded; the old one answers", extra=facts)
+        self._failure = str(error)
+
+    def _state(self, bundle: Path) -> _State:
         """What changes when a folder is replaced: inode, size and time of its manifest."""
-        bundle, data = self._settings.bundle, self._settings.data
+        data = self._settings.data
         folders = [bundle, bundle / "bundle", *([] if data is None else [data])]
         return [_stamp(folder / MANIFEST) for folder in folders]
 

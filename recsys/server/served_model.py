@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from recsys.config import Columns
 from recsys.data.features.table import Features
@@ -17,12 +18,16 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
+from recsys.inference.state_cache import StateCache
+from recsys.model.heads import DotProductHead
 from recsys.server.ids import ItemIds, UserRows, shown
 from recsys.server.requests import Cell, Id, Time, User
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.fallback import scorer_of
+from recsys.server.settings import ServerSettings
+from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.fallback import Stages
 from recsys.serving.ids import request_time_value
 from recsys.serving.inputs import UserHistories
+from recsys.serving.similar import item_directions
 
 _SOMEONE = pl.Series("user_id", ["user"])
 _INT64 = np.iinfo(np.int64)
@@ -40,22 +45,31 @@ class ServedModel:
     """The dataset, with the features that the model reads."""
     retrieve: int | None = None
     """How many items per user target attention ranks; all if None."""
+    states: StateCache | None = None
+    """Keeps encoded histories between requests; none are kept if None."""
 
     @classmethod
-    def load(cls, bundle: Path, data: Path | None, retrieve: int | None = None) -> ServedModel:
+    def load(cls, bundle: Path, settings: ServerSettings) -> ServedModel:
         """Open the folders, and answer once, so that the first request is no slower than others.
+
+        Args:
+            bundle: the folder of the model.
+            settings: what else the server serves, and how.
 
         Raises:
             InputError: a folder cannot be opened, or the model cannot retrieve.
         """
-        opened = ModelBundle.open(bundle)
+        opened, data = ModelBundle.open(bundle), settings.data
         dataset = None if data is None else opened.encoders.read(PreparedDataset.open(data))
-        model = cls(opened, dataset, retrieve)
+        states = StateCache(settings.cache_bytes) if settings.cache_bytes else None
+        model = cls(opened, dataset, settings.retrieve, states)
         if opened.times == "none" and not opened.encoders.reads_inputs:
             someone = _known(np.array([1], dtype=np.int32), None).histories
             top_k(model.scorer("allow"), someone, 1, "allow")
             model.exact.score(someone, np.array([[1]], dtype=np.int32))
         _ = model.items
+        if states is not None:
+            states.hits = states.misses = 0  # nobody asked yet
         return model
 
     @cached_property
@@ -64,18 +78,36 @@ class ServedModel:
         return ItemIds(self.bundle.vocabulary)
 
     @cached_property
-    def _scorers(self) -> dict[Seen, Scorer]:
-        kinds: tuple[Seen, Seen] = ("filter", "allow")
-        return {seen: scorer_of(self.bundle, seen, self.retrieve) for seen in kinds}
+    def _stages(self) -> Stages:
+        """The scorers of the bundle, which represent its catalogue once for all requests."""
+        bundle = self.bundle
+        retriever = None if self.retrieve is None else bundle.retriever  # raises without attention
+        if bundle.trained is None:
+            return Stages.of(bundle, bundle.scorer, retriever)
+        model, settings, counts = bundle.trained, bundle.experiment, bundle.count_ensemble
+        ranker = model_scorer(model, settings, counts, states=self.states)
+        if retriever is not None:
+            retriever = model_scorer(model, settings, counts, DotProductHead(), self.states)
+        return Stages.of(bundle, ranker, retriever)
 
-    def scorer(self, seen: Seen) -> Scorer:
-        """The scorer that recommends, with popularity for empty histories."""
-        return self._scorers[seen]
+    def scorer(self, seen: Seen, allowed: NDArray[np.bool_] | None = None) -> Scorer:
+        """The scorer that recommends, with popularity for empty histories.
+
+        Args:
+            seen: for two stages: with "filter", no item of the history is retrieved.
+            allowed: whether each item token may be recommended [I + 1]; if None, all may.
+        """
+        return self._stages.scorer(seen, self.retrieve, allowed)
 
     @cached_property
     def exact(self) -> Scorer:
         """The scorer of given candidates."""
-        return scorer_of(self.bundle)
+        return self._stages.scorer("allow", None)
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """The directions of the embeddings of items [I, D]: see `item_directions`."""
+        return item_directions(self.bundle)
 
     def history(self, user: User) -> UserHistories:
         """Read the history of the user of a request: of one user, B = 1.

@@ -22,7 +22,7 @@ from recsys.server.answers import (
     Source,
 )
 from recsys.server.metrics import Metrics
-from recsys.server.model_thread import Job, ModelThread
+from recsys.server.model_thread import Batch, Job, ModelThread
 from recsys.server.questions import (
     Candidates,
     explanation,
@@ -66,15 +66,21 @@ class Service:
             largest=settings.batch,
             most_waiting=settings.limits.queue,
             threads=threads,
-            observe=self.metrics.observe,
+            observe=self._observe,
         )
-        self.metrics.waiting.set_function(lambda: self.thread.waiting)
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
         """Answer with this model from now on; requests that wait keep theirs."""
         self.model = model
         self.metrics.serves(model)
+
+    def _observe(self, batch: Batch) -> None:
+        """Take in a batch, in the thread of the model."""
+        self.metrics.observe(batch)
+        self.metrics.waiting.set(self.thread.waiting)
+        if (states := self.model.states) is not None:
+            self.metrics.looked_up(states)
 
     async def recommend(self, asked: RecommendRequest) -> Recommendations:
         """See `Recommender.recommend`."""
@@ -101,7 +107,7 @@ class Service:
         known = [item for item, token in zip(asked.candidates, tokens, strict=True) if token]
         return Scores.model_construct(
             items=[
-                ScoredItem.model_construct(item_id=item, score=None if math.isinf(one) else one)
+                ScoredItem(item, None if math.isinf(one) else one)
                 for item, one in zip(known, scores, strict=True)
             ],
             source=source_of(user),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model by its name in a registry; the name may move on to another model."""
+
+    at_first: str
+    """Where the model that the server began with is stored."""
+    place: Callable[[], str]
+    """Returns where the model of the moment is stored."""
+    folder: Callable[[], Path]
+    """Returns its folder, downloaded if it is stored elsewhere."""
+    seconds: float = 30.0
+    """How often the registry is asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What a server serves, and how."""
 
@@ -39,6 +54,10 @@ class ServerSettings:
     """The largest number of requests that are answered together."""
     retrieve: int | None = None
     """How many items per user target attention ranks (see `Recommender.recommend`); all if None."""
+    cache_bytes: int = 256 << 20
+    """The memory of encoded histories that are kept for requests with the same one; 0 for none."""
+    named: NamedModel | None = None
+    """The name by which a registry knows the model of the bundle, to follow it; None if none."""
     reload_seconds: float = 2.0
     """How often the folders are looked at, to load them again once they were replaced."""
     api_key: str | None = field(default=None, repr=False)
@@ -53,18 +72,29 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads_of(threads: int | None, available: int) -> int:
-    """Return the threads of torch; by default one core is left to HTTP, if there are several.
+def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
+    """Return the threads of torch of each worker.
+
+    By default a single process leaves one core to HTTP, if there are several; workers divide all.
 
     Raises:
         InputError: more threads than cores: they would wait for each other.
 
     >>> threads_of(None, available=8), threads_of(None, 1), threads_of(4, 8)
     (7, 1, 4)
+    >>> threads_of(None, 8, workers=3)
+    2
     """
-    threads = max(1, available - 1) if threads is None else threads
-    if not 1 <= threads <= available:
+    if not 1 <= workers <= available:
         raise InputError(
-            f"--threads {threads}: must be from 1 to {available}, the cores that there are"
+            f"--workers {workers}: must be from 1 to {available}, the cores that there are"
+        )
+    if threads is None:
+        return max(1, available - 1) if workers == 1 else available // workers
+    if not 1 <= threads <= available // workers:
+        each = "" if workers == 1 else f" divided by {workers} workers"
+        raise InputError(
+            f"--threads {threads}: must be from 1 to {available // workers}, the cores that there "
+            f"are{each}"
         )
     return threads

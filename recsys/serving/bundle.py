@@ -30,6 +30,7 @@ from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
+from recsys.inference.state_cache import StateCache
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Head, Model
@@ -293,7 +294,9 @@ def model_scorer(
     experiment: Experiment,
     count_ensemble: CountEnsemble | None = None,
     head: Head | None = None,
+    states: StateCache | None = None,
 ) -> Scorer:
     """Return the scorer of a trained model, with another head or a count ensemble if given."""
-    scorer = ModelScorer(model, experiment.model.max_sequence_length, head, trained=True)
+    longest = experiment.model.max_sequence_length
+    scorer = ModelScorer(model, longest, head, trained=True, states=states)
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)

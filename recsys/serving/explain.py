@@ -104,7 +104,7 @@ def _parts(
     contributions = np.zeros(len(history.items), dtype=np.float32)
     parts = _attention_parts(bundle.model, recent, candidate)
     if parts is None:
-        rest = float(ModelScorer(bundle.model, read).score(recent)[0, candidate])
+        rest = float(ModelScorer(bundle.model, read).score(recent, candidate[None])[0, 0])
     else:
         contributions[-len(recent.items) :], rest = parts
     if bundle.count_ensemble is not None:

@@ -28,11 +28,6 @@ class PopularityFallback:
     popularity: Tensor
     """Shape [I + 1]: the score of each item token; -inf for PAD."""
 
-    @classmethod
-    def of(cls, scorer: Scorer, counts: NDArray[np.float32]) -> PopularityFallback:
-        """Add the popularity of a bundle's items [I] to its scorer."""
-        return cls(scorer, torch.cat([torch.tensor([-torch.inf]), torch.from_numpy(counts)]))
-
     @property
     def num_items(self) -> int:
         """Size of the catalogue, I."""
@@ -41,6 +36,8 @@ class PopularityFallback:
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
         """See `Scorer.score`; the scores are on the CPU."""
         rows = np.flatnonzero(histories.lengths)
+        if len(rows) == len(histories):
+            return self.model.score(histories, candidates).cpu()
         if candidates is None:
             scores = self.popularity.repeat(len(histories), 1)
         else:
@@ -68,13 +65,36 @@ def scorer_of(
     Raises:
         InputError: ``retrieve`` is given, and the model has no target attention.
     """
-    scorer = bundle.scorer
-    if retrieve is not None:
-        first = bundle.retriever
-        first = first if allowed is None else AllowedItems(first, allowed)
-        scorer = TwoStages(first, scorer, retrieve, seen)
-    scorer = PopularityFallback.of(scorer, bundle.popularity)
-    return scorer if allowed is None else AllowedItems(scorer, allowed)
+    stages = Stages.of(bundle, bundle.scorer, None if retrieve is None else bundle.retriever)
+    return stages.scorer(seen, retrieve, allowed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """What the scorers of one bundle share: see `scorer_of`."""
+
+    ranker: Scorer
+    retriever: Scorer | None
+    """Finds the items that the ranker ranks; None where it ranks all."""
+    popularity: Tensor
+    """Shape [I + 1]: the score of each item token for an empty history; -inf for PAD."""
+
+    @classmethod
+    def of(cls, bundle: ModelBundle, ranker: Scorer, retriever: Scorer | None) -> Stages:
+        """Add the popularity of the items of a bundle."""
+        counts = torch.from_numpy(bundle.popularity)
+        return cls(ranker, retriever, torch.cat([torch.tensor([-torch.inf]), counts]))
+
+    def scorer(
+        self, seen: Seen, retrieve: int | None, allowed: NDArray[np.bool_] | None = None
+    ) -> Scorer:
+        """Put a scorer together, which costs nothing; for the arguments see `scorer_of`."""
+        scorer = self.ranker
+        if retrieve is not None and self.retriever is not None:
+            first = self.retriever if allowed is None else AllowedItems(self.retriever, allowed)
+            scorer = TwoStages(first, scorer, retrieve, seen)
+        scorer = PopularityFallback(scorer, self.popularity)
+        return scorer if allowed is None else AllowedItems(scorer, allowed)
 
 
 def answer_table(

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from recsys.errors import InputError
@@ -33,13 +35,37 @@ def similar_items(bundle: ModelBundle, item: Any, k: int) -> pl.DataFrame:
     """
     if whole_number("k", k) < 1:
         raise InputError(f"k={k}: must be at least 1")
-    k = min(k, bundle.num_items - 1)
     token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
-    directions = normalize(bundle.model.items.table()[1:].float(), dim=1)
+    found, cosines = most_similar(item_directions(bundle), token, k)
+    return bundle.item_table.select("item_id", *bundle.name_columns)[found - 1].with_columns(
+        pl.Series("similarity", cosines),
+        pl.Series("rank", np.arange(1, len(found) + 1), dtype=pl.Int32),
+    )
+
+
+@torch.inference_mode()
+def item_directions(bundle: ModelBundle) -> Tensor:
+    """Return the embeddings of all items, scaled to length 1, [I, D].
+
+    Raises:
+        InputError: the bundle holds a baseline, which has no embeddings.
+    """
+    return normalize(bundle.model.items.table()[1:].float(), dim=1)
+
+
+@torch.inference_mode()
+def most_similar(
+    directions: Tensor, token: int, k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the k items most similar to one, and their cosines, the most similar first.
+
+    Args:
+        directions: see `item_directions`.
+        token: the item token; it is not among the found ones.
+        k: the number of items; fewer if there are no more. Equal ones are in the order of tokens.
+    """
+    k = min(k, len(directions) - 1)
     cosines = (directions @ directions[token - 1]).cpu().numpy()
     cosines[token - 1] = -np.inf
     best = np.argsort(-cosines, kind="stable")[:k]
-    return bundle.item_table.select("item_id", *bundle.name_columns)[best].with_columns(
-        pl.Series("similarity", cosines[best]),
-        pl.Series("rank", np.arange(1, k + 1), dtype=pl.Int32),
-    )
+    return best + 1, cosines[best]

@@ -81,6 +81,19 @@ def register_bundle(
 def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
     """Return the folder of a logged bundle, downloaded unless the store is on this machine.
 
+    For the arguments and errors see `bundle_place`.
+    """
+    place = bundle_place(uri, tracking)
+    folder = local_folder(place)
+    if folder is not None:
+        return folder
+    with existing_store(tracking), no_progress_bar():
+        return Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
+
+
+def bundle_place(uri: str, tracking: TrackingConfig) -> str:
+    """Return where the store keeps a logged bundle; an alias may be moved on to another place.
+
     Args:
         uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION``, ``models:/MODEL_ID`` or
             ``runs:/RUN_ID/bundle``.
@@ -96,17 +109,11 @@ def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
         )
     with existing_store(tracking) as client:
         if registered:
-            place = _registered_place(client, uri, **registered.groupdict())
-        elif logged:
-            place = client.get_logged_model(logged["model"]).artifact_location
-        else:
-            assert of_run is not None  # noqa: S101 - one of the three is there
-            place = _model_of(client, of_run["run"]).artifact_location
-        folder = local_folder(place)
-        if folder is not None:
-            return folder
-        with no_progress_bar():
-            return Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
+            return _registered_place(client, uri, **registered.groupdict())
+        if logged:
+            return str(client.get_logged_model(logged["model"]).artifact_location)
+        assert of_run is not None  # noqa: S101 - one of the three is there
+        return str(_model_of(client, of_run["run"]).artifact_location)
 
 
 def _registered_place(

@@ -1,20 +1,31 @@
-"""Single requests on loopback: ours, and a plain FastAPI that answers one request after the other.
+"""Single requests on loopback: ours beside `mlflow models serve` and a plain FastAPI.
 
-BENCH_SECONDS (10) for each number of clients; BENCH_CLIENTS, such as 1,8; BENCH_ITEMS (3416), the
-size of the catalogue; BENCH_LONGEST (200), the length of histories; BENCH_CANDIDATES (500);
-BENCH_THREADS, those of torch in our server.
+    python -m pytest -m benchmark tests/benchmarks/test_serving.py -s
+
+prints a line for each question, side and number of clients; it takes under ten minutes. Each side
+is alone on the machine, beside the clients, which are one more process. The sides of ours keep no
+states, so that each request costs a pass of the encoder, except "known users".
+
+BENCH_SECONDS (4) for each number of clients; BENCH_CLIENTS (1,8,32,128); BENCH_ITEMS (3416) and
+BENCH_LARGE (1000000), the sizes of the catalogues, 0 for none; BENCH_LONGEST (200), the length of
+histories; BENCH_CANDIDATES (500); BENCH_SIDES, names of sides, separated by commas (all).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import polars as pl
@@ -23,30 +34,57 @@ import torch
 from contest import from_environment
 from http_load import Load, measure
 
-from recsys.config import Experiment, NextItemConfig, TargetAttention
+from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention, TrackingConfig
 from recsys.data.prepared import prepare
+from recsys.experiments.registration import register
+from recsys.loading import bundle_folder
 from recsys.model.build import build_model
+from recsys.server.settings import cores
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
-SIDES = Path(__file__).parent / "sides"
-PLAIN = [sys.executable, str(SIDES / "plain_fastapi.py")]
+ROOT = Path(__file__).parents[2]
 OURS = [sys.executable, "-m", "recsys", "serve"]
-# A third side, `mlflow models serve` of the same model, belongs here once there is a pyfunc.
+NO_STATES = ["--cache", "0"]
+SIDES: dict[str, list[str]] = {
+    "ours": OURS + NO_STATES,
+    "all cores": [*OURS, *NO_STATES, "--threads", str(cores())],
+    "workers": [*OURS, *NO_STATES, "--workers", str(cores())],
+    "known users": OURS,
+    "plain FastAPI": [sys.executable, str(Path(__file__).parent / "sides" / "plain_fastapi.py")],
+    "mlflow": [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-m"],
+}
+READY = 240
+"""Seconds that a side has to start."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A path, and bodies that are asked in turn."""
+    """What is asked of one model, in turn."""
 
-    path: str
-    bodies: list[bytes]
+    name: str
+    bodies: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def path(self) -> str:
+        return "/v1/score" if "candidates" in self.bodies[0] else "/v1/recommend"
+
+    def requests(self, side: str) -> tuple[str, list[bytes]]:
+        """The path and the bodies, in the form that a side reads."""
+        if side != "mlflow":
+            return self.path, [json.dumps(body).encode() for body in self.bodies]
+        return "/invocations", [json.dumps(for_mlflow(body)).encode() for body in self.bodies]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
-    """Target attention with random weights: speed does not depend on them."""
-    folder, items = tmp_path_factory.mktemp("serving"), round(from_environment("ITEMS", 3_416))
+def for_mlflow(body: dict[str, Any]) -> dict[str, Any]:
+    row = {"items": body["history"]}
+    if "candidates" in body:
+        return {"dataframe_records": [row | {"candidates": body["candidates"]}]}
+    return {"dataframe_records": [row], "params": {"k": body["k"], "seen": body["seen"]}}
+
+
+def make_bundle(folder: Path, items: int, head: TargetAttention | DotProduct) -> ModelBundle:
+    """Random weights: speed does not depend on them."""
     rng = np.random.default_rng(0)
     everyone = rng.permutation(items)
     users = np.arange(items) // 20
@@ -55,14 +93,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
     dataset = prepare(pl.concat([log, more.reverse()]), out=folder / "data")
     torch.manual_seed(0)
     longest = round(from_environment("LONGEST", 200))
-    config = NextItemConfig(max_sequence_length=longest, head=TargetAttention())
-    experiment = Experiment(model=config)
+    config = NextItemConfig(max_sequence_length=longest, embedding_dim=128, head=head)
     model = build_model(config, dataset.num_items)
-    return ModelBundle.write(folder / "bundle", model, experiment, dataset, ("train",))
+    return ModelBundle.write(
+        folder / "bundle", model, Experiment(model=config), dataset, ("train",)
+    )
 
 
-def questions(bundle: ModelBundle) -> Iterator[tuple[str, Question]]:
-    """The ten best of the catalogue, and the scores of 500 candidates, for histories of 200."""
+def questions(bundle: ModelBundle, *, scores: bool) -> Iterator[Question]:
+    """The ten best of the catalogue; and the scores of some candidates."""
     rng = np.random.default_rng(1)
     ids = bundle.vocabulary.ids.to_numpy()
     longest = bundle.experiment.model.max_sequence_length
@@ -72,63 +111,127 @@ def questions(bundle: ModelBundle) -> Iterator[tuple[str, Question]]:
         return [int(one) for one in rng.choice(ids, number)]
 
     top = [{"history": some(longest), "k": 10, "seen": "allow"} for _ in range(200)]
-    scored = [{"history": some(longest), "candidates": some(count)} for _ in range(200)]
-    for name, path, bodies in (
-        (f"top ten of {len(ids):,}", "/v1/recommend", top),
-        (f"{count} candidates", "/v1/score", scored),
-    ):
-        yield name, Question(path, [json.dumps(body).encode() for body in bodies])
+    yield Question(f"top ten of {len(ids):,}", top)
+    if scores:
+        scored = [{"history": some(longest), "candidates": some(count)} for _ in range(200)]
+        yield Question(f"{count} candidates", scored)
 
 
 @contextmanager
-def started(command: list[str], bundle: ModelBundle) -> Iterator[int]:
-    """Start a server, and yield its port, which its first line names."""
-    words = [*command, str(bundle.path), "--port", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as server:
-        assert server.stderr is not None
-        try:
-            yield json.loads(server.stderr.readline())["port"]
-        finally:
-            server.kill()
-            server.stderr.read()
+def started(side: str, folder: Path) -> Iterator[int]:
+    """Start a server in a session of its own, and yield its port once it answers."""
+    port = free_port()
+    words = [*SIDES[side], str(folder), "--port", str(port)]
+    search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": search}
+    server = subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + READY
+        while not answers(port, "/ping" if side == "mlflow" else "/openapi.json"):
+            assert server.poll() is None, f"{side} ended with status {server.returncode}"
+            assert time.monotonic() < until, f"{side} did not start in {READY} s"
+            time.sleep(0.2)
+        yield port
+    finally:
+        if server.poll() is None:
+            server.terminate()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def answers(port: int, path: str) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def folder_for(side: str, bundle: ModelBundle, store: Path) -> Path:
+    """The folder that a side opens: MLflow needs a logged model."""
+    if side != "mlflow":
+        return bundle.path
+    tracking = TrackingConfig(uri=f"sqlite:///{store / 'mlflow.db'}")
+    name = f"speed-{bundle.num_items}"
+    return bundle_folder(register(bundle.path, name, tracking=tracking).uri, tracking)
+
+
+def chosen_sides() -> list[str]:
+    named = os.environ.get("BENCH_SIDES")
+    return list(SIDES) if named is None else named.split(",")
 
 
 @pytest.mark.benchmark
-def test_single_requests(bundle: ModelBundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each side alone on the machine, in turn; half of a second is not counted."""
-    seconds = from_environment("SECONDS", 10)
-    threads = os.environ.get("BENCH_THREADS")
-    clients = [int(one) for one in os.environ.get("BENCH_CLIENTS", "1,8,32,128").split(",")]
-    for name, question in questions(bundle):
-        for number in clients:
-            ours = OURS + (["--threads", threads] if threads else [])
-            for side, command in (("ours", ours), ("plain FastAPI", PLAIN)):
-                with started(command, bundle) as port:
-                    load = measure(port, question.path, question.bodies, number, seconds)
-                with capsys.disabled():
-                    show(name, side, number, load)
-                assert load.failed == 0
-                check(bundle, question, load)
-
-
-def show(name: str, side: str, clients: int, load: Load) -> None:
-    p50, p95, p99 = np.percentile(np.array(load.milliseconds), [50, 95, 99])
-    print(
-        f"\n{name}, {clients} clients, {side}: {len(load.milliseconds) / load.seconds:,.0f} "
-        f"requests/s, p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms",
-        end="",
+    small, large = (
+        round(from_environment(*one)) for one in (("ITEMS", 3_416), ("LARGE", 1_000_000))
     )
+    asked: list[tuple[ModelBundle, list[Question]]] = []
+    if small:
+        bundle = make_bundle(tmp_path / "small", small, TargetAttention())
+        asked.append((bundle, list(questions(bundle, scores=True))))
+    if large:
+        bundle = make_bundle(tmp_path / "large", large, DotProduct())
+        asked.append((bundle, list(questions(bundle, scores=False))))
+    with capsys.disabled():
+        print(f"\n{'question':<22}{'side':<15}{'clients':>8}{'requests/s':>12}", end="")
+        print(f"{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}", flush=True)
+    for bundle, about in asked:
+        for side in chosen_sides():
+            with started(side, folder_for(side, bundle, tmp_path)) as port:
+                for question in about:
+                    loads = list(measured(question, side, port))
+                    with capsys.disabled():
+                        for clients, load in loads:
+                            show(question.name, side, clients, load)
+                    check(bundle, question, side, [load for _, load in loads])
 
 
-def check(bundle: ModelBundle, question: Question, load: Load) -> None:
-    """The first answer is that of Python."""
-    body, answer = json.loads(question.bodies[0]), json.loads(load.first)
+def measured(question: Question, side: str, port: int) -> Iterator[tuple[int, Load]]:
+    seconds = from_environment("SECONDS", 4)
+    path, bodies = question.requests(side)
+    for clients in os.environ.get("BENCH_CLIENTS", "1,8,32,128").split(","):
+        yield int(clients), measure(port, path, bodies, int(clients), seconds)
+
+
+def show(question: str, side: str, clients: int, load: Load) -> None:
+    times = np.percentile(np.array(load.milliseconds), [50, 95, 99])
+    rate = len(load.milliseconds) / load.seconds
+    print(f"{question:<22}{side:<15}{clients:>8}{rate:>12,.1f}", end="")
+    print("".join(f"{one:>9.1f}" for one in times), flush=True)
+
+
+def check(bundle: ModelBundle, question: Question, side: str, loads: Sequence[Load]) -> None:
+    """Every request was answered; the first answer is that of Python."""
+    assert sum(load.failed for load in loads) == 0
+    body = question.bodies[0]
     model = Recommender(bundle)
-    if question.path == "/v1/recommend":
-        expected = model.recommend([body["history"]], k=10, seen="allow")
-    else:
+    if "candidates" in body:
         expected = model.score([body["history"]], body["candidates"])
-    assert [row["item_id"] for row in answer["items"]] == expected["item_id"].to_list()
-    scores = [row["score"] for row in answer["items"]]
+    else:
+        expected = model.recommend([body["history"]], k=10, seen="allow")
+    answer = json.loads(loads[0].first)
+    if side == "mlflow":
+        (found,) = answer["predictions"]
+        items, scores = found["item_id"], found["score"]
+    else:
+        items = [row["item_id"] for row in answer["items"]]
+        scores = [row["score"] for row in answer["items"]]
+    assert items == expected["item_id"].to_list()
     assert scores == pytest.approx(expected["score"].to_list(), abs=1e-4)

@@ -14,10 +14,10 @@ from typing import Any
 import uvicorn
 
 from recsys.server.app import make_app
-from recsys.server.process import listen
 from recsys.server.served_model import ServedModel
 from recsys.server.service import Service
 from recsys.server.settings import ServerSettings
+from recsys.server.sockets import listen
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Running:
 
 @contextmanager
 def running(options: ServerSettings) -> Iterator[Running]:
-    service = Service(options, ServedModel.load(options.bundle, options.data, options.retrieve))
+    service = Service(options, ServedModel.load(options.bundle, options))
     place = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(make_app(service), log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})

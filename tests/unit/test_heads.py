@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys.model import decayed_attention
 from recsys.model.attention import last_states
@@ -179,6 +179,24 @@ def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: to
     scores = last_states(head.logits(history, candidates), lengths)
     scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
     assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
+
+
+@pytest.mark.parametrize("pooling", ["average", "sum"])
+def test_each_head_reads_no_further_than_it_reaches(pooling: Literal["average", "sum"]) -> None:
+    """A head that forgets in one purchase, beside one that forgets nothing, and padded rows."""
+    torch.manual_seed(0)
+    half_lives = [1.0, 1e9, 20.0]
+    head = TargetAttentionHead(DIM, 4, half_lives, kv_source="items", pooling=pooling, dropout=0.0)
+    nn.init.normal_(head.value_query.weight)
+    states, embedded = torch.randn(3, 200, DIM), torch.randn(3, 200, DIM)
+    history = head.represent_history(states, embedded)
+    candidates = head.represent_candidates(torch.randn(7, DIM))
+    lengths = torch.tensor([200, 150, 199])
+    assert head._skipped(lengths, torch.float32)[0] > 100
+    last = head.select_last(history, lengths)
+    assert last[1].shape[2] == 200
+    expected = last_states(head.logits(history, candidates), lengths)
+    assert torch.allclose(head.score_last(last, candidates), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_training_starts_from_the_dot_product() -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -29,8 +30,9 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.registration import register
-from recsys.loading import bundle_folder
+from recsys.loading import bundle_folder, model_place
 from recsys.model.build import build_model
+from recsys.server.settings import NamedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
@@ -38,6 +40,8 @@ from recsys.tracking.mlflow_model import NEEDED
 from recsys.tracking.registry import Registered
 from recsys.tracking.wheel import library_wheel
 from tests.unit.conftest import tiny_experiment
+from tests.unit.running_server import running
+from tests.unit.server_process import wait_for
 
 HISTORIES = {"ann": ["hat", "boots"], "bob": ["gloves"], "cat": []}
 
@@ -258,6 +262,32 @@ def http(port: int, path: str, content: object = None) -> bytes:
         return answer
     finally:
         connection.close()
+
+
+def test_the_server_follows_an_alias(
+    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle, store: TrackingConfig
+) -> None:
+    uri = register(tiny_bundle.path, "followed", alias="champion", tracking=store).uri
+    place, folder = partial(model_place, uri, store), partial(bundle_folder, uri, store)
+    named = NamedModel(place(), place, folder, seconds=0.05)
+    options = ServerSettings(folder(), named=named, reload_seconds=0.02)
+    with running(options) as server:
+        first = server.service.model
+        time.sleep(0.3)
+        assert server.service.model is first  # asked again, the alias names the same model
+        register(tiny_dot_bundle.path, "followed", alias="champion", tracking=store)
+        wait_for(lambda: server.service.model is not first)
+        digest = server.service.model.bundle.manifest.digest
+        assert digest == tiny_dot_bundle.manifest.digest
+        # A registry that cannot be asked is reported; the model goes on answering.
+        second = server.service.model
+        MlflowClient(store.uri).delete_registered_model_alias("followed", "champion")
+        failed = server.service.metrics.reloads.labels("failed")
+        wait_for(lambda: failed._value.get() > 0)
+        time.sleep(0.2)
+        assert failed._value.get() == 1
+        assert server.get("/v1/recommend", {"history": ["hat"], "k": 2})["items"]
+        assert server.service.model is second
 
 
 @pytest.mark.slow

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
-import torch
 import typer.main
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
@@ -34,17 +28,9 @@ from recsys.errors import InputError
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from tests.unit.running_server import Running, running
+from tests.unit.server_process import ASKED, process, wait_for, write_other
 
 ROOT = Path(__file__).parents[2]
-ASKED = {"history": ["hat", "boots"], "k": 3}
-
-
-def write_other(path: Path, like: ModelBundle, dataset: PreparedDataset, shift: float) -> None:
-    """Replace a bundle by one whose scores are others."""
-    model = ModelBundle.open(like.path).model
-    with torch.no_grad():
-        model.items.weight[1:] += shift
-    ModelBundle.write(path, model, like.experiment, dataset, ("train",))
 
 
 def test_a_replaced_bundle_answers_without_a_lost_request(
@@ -100,56 +86,7 @@ def test_a_damaged_bundle_does_not_replace_the_model(
         assert server.get("/v1/recommend", ASKED) != expected
 
 
-def wait_for(happened: Any, seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
-
-
 # --- A process of its own ------------------------------------------------------------------------
-
-
-@dataclass
-class Process:
-    """`recsys serve` in a process of its own."""
-
-    process: subprocess.Popen[str]
-    port: int
-    log: list[str]
-
-    def ask(self, path: str, body: object) -> int:
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
-        response = client.getresponse()
-        response.read()
-        client.close()
-        return response.status
-
-
-@contextmanager
-def process(*words: object, key: str = "") -> Iterator[Process]:
-    """Start the command, wait until it serves, and kill it if the test did not end it."""
-    environment = {**os.environ, "RECSYS_API_KEY": key, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "recsys", "serve", *map(str, words), "--port", "0"],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as started:
-        assert started.stderr is not None
-        first = started.stderr.readline()
-        log = [first]
-        reader = threading.Thread(target=log.extend, args=[started.stderr])
-        try:
-            serving = json.loads(first)
-            reader.start()
-            yield Process(started, serving["port"], log)
-        finally:
-            started.kill()
-            if reader.ident is not None:
-                reader.join()
 
 
 def test_signals_reload_and_end_it_in_good_order(
@@ -205,6 +142,7 @@ def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_pa
 
     assert "not a model bundle" in refused(tmp_path)
     assert "--threads 999: must be from 1 to" in refused(tiny_bundle.path, "--threads", 999)
+    assert "--workers 999: must be from 1 to" in refused(tiny_bundle.path, "--workers", 999)
     assert "not a prepared dataset" in refused(tiny_bundle.path, "--data", tmp_path)
     assert "cannot listen" in refused(tiny_bundle.path, "--host", "256.1.1.1")
 
@@ -212,6 +150,7 @@ def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_pa
 def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
     with running(ServerSettings(tiny_bundle.path)) as server:
         server.get("/v1/recommend", ASKED)
+        server.get("/v1/score", {"history": ASKED["history"], "candidates": ["hat"]})
         server.ask("/v1/recommend", {})
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         client.request("GET", "/metrics")
@@ -222,6 +161,7 @@ def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
         'recsys_requests_total{path="/v1/recommend",status="422"} 1.0',
         'recsys_batch_size_count{question="recommend"} 1.0',
         "recsys_queue_length 0.0",
+        'recsys_state_cache_histories_total{result="hit"} 1.0',
         f'weights="{tiny_bundle.manifest.digest}"',
     ):
         assert line in text

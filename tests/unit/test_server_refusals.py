@@ -98,7 +98,7 @@ def test_a_full_queue_refuses(tiny_bundle: ModelBundle) -> None:
         busy, free = threading.Event(), threading.Event()
         model = server.service.model
 
-        def held(_: object) -> Any:
+        def held(*_: object) -> Any:
             busy.set()
             free.wait(10)
             return model.exact

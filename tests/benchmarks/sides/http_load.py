@@ -21,7 +21,7 @@ class Load:
     milliseconds: list[float]
     """The time of each request."""
     seconds: float
-    """The time that was counted."""
+    """The time that was counted, until the last answer."""
     failed: int
     """Answers other than 200."""
     first: str
@@ -71,6 +71,7 @@ async def _load(port: int, path: str, bodies: list[bytes], clients: int, seconds
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
+    load.seconds = time.monotonic() - begin
     return load
 
 

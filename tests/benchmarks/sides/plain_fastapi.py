@@ -38,7 +38,8 @@ def score(asked: Asked) -> dict[str, Any]:
 
 if __name__ == "__main__":
     place = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    place.bind(("127.0.0.1", 0))
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", int(sys.argv[3])))  # plain_fastapi.py BUNDLE --port PORT
     place.listen(2048)
     print(json.dumps({"port": place.getsockname()[1]}), file=sys.stderr, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[place])

@@ -1,0 +1,24 @@
+"""Histories as the inputs of a model."""
+
+from __future__ import annotations
+
+import torch
+
+from recsys.data.histories import Histories
+from recsys.data.sequence_batch import FeatureTensors
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import Model
+
+
+def model_inputs(model: Model, histories: Histories) -> ModelInputs:
+    """The inputs of a model for a batch of histories, on its device."""
+    device = model.items.weight.device
+    items = torch.from_numpy(histories.padded()).to(device)
+    lengths = torch.from_numpy(histories.lengths).to(device)
+    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
+    return ModelInputs(
+        items,
+        lengths,
+        None if times is None else torch.from_numpy(times).to(device),
+        None if features is None else features.to(device),
+    )
