@@ -14,7 +14,6 @@ from recsys.config.experiment import (
     CountEnsembleConfig,
     Experiment,
     TrackingConfig,
-    TrainingConfig,
 )
 from recsys.config.features import (
     CategoriesFeature,
@@ -66,7 +65,9 @@ from recsys.config.split import (
     UserHoldout,
     time_value,
 )
+from recsys.config.start import StartConfig
 from recsys.config.suite import Suite, SuiteEntry, load_suite
+from recsys.config.training import TrainingConfig
 
 __all__ = [
     "WITH_COUNTS",
@@ -113,6 +114,7 @@ __all__ = [
     "Section",
     "SequenceToSequenceConfig",
     "Split",
+    "StartConfig",
     "Suite",
     "SuiteEntry",
     "TargetAttention",

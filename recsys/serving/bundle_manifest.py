@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -21,6 +22,20 @@ class ServingProtocol(Section):
     """Whether items of a user's history are filtered from recommendations."""
     trained_on: TrainedOn
     """The parts of the split that the weights were trained on."""
+
+
+class EarlierBundle(Section):
+    """A bundle that another one was made of."""
+
+    path: str
+    """Its folder."""
+    digest: str
+    """The SHA-256 of its manifest."""
+
+    @classmethod
+    def of(cls, path: Path, manifest: BundleManifest) -> EarlierBundle:
+        """Name the bundle in a folder."""
+        return cls(path=str(path), digest=manifest.digest)
 
 
 class BundleManifest(FolderManifest):
@@ -48,5 +63,9 @@ class BundleManifest(FolderManifest):
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log; None
     if unknown."""
+    started_from: EarlierBundle | None = None
+    """The bundle whose weights the training started from; None if they were random."""
+    extended_from: EarlierBundle | None = None
+    """The bundle to whose catalogue items were added without training; None if there is none."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""

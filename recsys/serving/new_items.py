@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
 
-from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.inference.catalogue import empty_model
@@ -35,7 +35,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
             "ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
-    item_table = _with_rows(bundle.item_table, items, bundle.encoders.items, origin)
+    item_table = with_rows(bundle.item_table, items, bundle.encoders.items.columns, origin)
     trained = bundle.manifest.num_items
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders)
     model.load_state_dict(bundle.model.state_dict())
@@ -47,12 +47,22 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     )
 
 
-def _with_rows(
-    items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
+def with_rows(
+    items: pl.DataFrame, source: TableSource, columns: Sequence[str], origin: str
 ) -> pl.DataFrame:
-    """Append the rows of the new items to the item table."""
+    """Append the rows of new items to the item table of a bundle.
+
+    Args:
+        items: the item table.
+        source: item_id and at least the columns, one row for each new item.
+        columns: the columns of the features that the model reads.
+        origin: the name of the source in messages.
+
+    Raises:
+        InputError: see `with_new_items`.
+    """
     new = read_table(source, origin=origin)
-    needed = ["item_id", *encoder.columns]
+    needed = ["item_id", *columns]
     if not len(read_table(new, needed, origin)):
         raise InputError(f"{origin}: the table has no rows")
     ids, known = id_series(new["item_id"], origin), items["item_id"]

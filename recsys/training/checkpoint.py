@@ -131,6 +131,7 @@ def _dismantle(curve: Curve | None) -> tuple[dict[str, Any] | None, dict[str, Te
         "epochs": curve.epochs,
         "early_decay": curve.early_decay,
         "best_epoch": curve.best_epoch,
+        "start": curve.start,
         "protocol": None,
     }
     tensors = _prefixed("best", curve.best_weights)
@@ -150,7 +151,10 @@ def _assemble(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curve:
         frame = pl.DataFrame({name: columns[name] for name in order})
         ranks = RankTable(frame, RankProtocol(**tree["protocol"]))
     early = None if tree["early_decay"] is None else EarlyDecay(*tree["early_decay"])
-    return Curve(tree["epochs"], early, tree["best_epoch"], _without("best/", tensors), ranks)
+    best = _without("best/", tensors)
+    curve = Curve(tree["epochs"], early, tree["best_epoch"], best, ranks)
+    curve.start = tree.get("start", {})  # older checkpoints have none
+    return curve
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.replay import PlainBatches
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
@@ -31,7 +33,8 @@ from recsys.inference.ranking import Seen
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.model.protocols import Model
 from recsys.training import processes
-from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
+from recsys.training.callbacks import EpochRecorder, Report
+from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.divergence import warn_of_harm
 from recsys.training.module import TrainingModule
 from recsys.training.precision import choose_precision
@@ -39,6 +42,7 @@ from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
+from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ def train(
     progress: Progress | None = None,
     start: TrainingState | None = None,
     save: Callable[[TrainingState], None] | None = None,
+    warm: WarmStart | None = None,
 ) -> tuple[Model, Curve]:
     """Train a new model on the histories, or resume a training.
 
@@ -71,6 +76,8 @@ def train(
         progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments. If None, start from the beginning.
         save: called with the state from time to time and after each epoch, in the first process.
+        warm: the trained model to start from, whose validation counts as epoch 0. If None, the
+            weights are random.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -85,7 +92,7 @@ def train(
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
-    batches = build_batches(experiment, histories)
+    batches = build_batches(experiment, histories, warm)
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
         raise InputError(
@@ -95,7 +102,7 @@ def train(
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, catalogue, histories, schedule, start)
+        module = new_module(experiment, catalogue, histories, schedule, start, warm)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step
@@ -104,7 +111,9 @@ def train(
         validate = _validate(experiment, module.model, validation, line)
         tokens = batches.num_tokens
         shared = _share(batches, start)
-        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
+        recorder = EpochRecorder(
+            module, validate, config, epochs, shared, tokens, report, start, warm
+        )
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start))
@@ -128,15 +137,19 @@ def new_module(
     histories: Histories,
     schedule: Schedule,
     start: TrainingState | None = None,
+    warm: WarmStart | None = None,
 ) -> TrainingModule:
-    """Return the module that trains a new model, or the model of ``start``, on the histories.
+    """Return the module that trains a new model, or the model of a start, on the histories.
 
     Seed torch before the call.
     """
     catalogue.check_memory(experiment.model, _COPIES)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
+    model = catalogue.new_model(experiment.model, interactions)
+    if warm is not None and start is None:
+        warm.initialise(model, histories)
     return TrainingModule(
-        catalogue.new_model(experiment.model, interactions),
+        model,
         experiment.training,
         schedule,
         torch.from_numpy(interactions),
@@ -168,13 +181,24 @@ def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable
     return rank_table(total, validation, "valid", scorer.num_items, seen)
 
 
-def build_batches(experiment: Experiment, histories: Histories) -> Batches:
+def build_batches(
+    experiment: Experiment, histories: Histories, warm: WarmStart | None = None
+) -> Batches:
     """Return the training batches of the experiment's model, reshuffled in each epoch.
+
+    Those of a warm start are a mixture of new and old histories.
 
     Raises:
         InputError: no history has two items.
     """
-    batches = _batches_of(experiment, histories)
+    build = partial(_batches_of, experiment)
+    batches: Batches
+    if warm is None:
+        batches = build(histories)
+    else:
+        batches = warm.mixed(
+            build, histories, experiment.seed, experiment.training.epochs_per_pass
+        )
     if batches.num_sequences == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
@@ -182,7 +206,7 @@ def build_batches(experiment: Experiment, histories: Histories) -> Batches:
     return batches
 
 
-def _batches_of(experiment: Experiment, histories: Histories) -> Batches:
+def _batches_of(experiment: Experiment, histories: Histories) -> PlainBatches:
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):

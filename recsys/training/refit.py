@@ -19,6 +19,7 @@ from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
 from recsys.training.loop import build_batches, train
 from recsys.training.state import Curve, TrainingState
+from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,12 @@ def train_and_refit(
     report: Report,
     save: Save,
     progress: Progress | None,
+    warm: WarmStart | None = None,
 ) -> Fitted:
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
+
+    Both trainings of a warm start begin with its weights. If no epoch is better than these, there
+    is nothing to repeat, and no refit.
 
     Args:
         experiment: all settings.
@@ -65,17 +70,19 @@ def train_and_refit(
         report: called with each epoch of the first training, including those in the checkpoint.
         save: called with the state from time to time, in the first process.
         progress: the progress display. If None, a new one is shown.
+        warm: the trained model to start from. If None, the weights are random.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; see `train`.
         Terminated: SIGTERM.
     """
+    planned = experiment.planned
     start, refit_start = _starts(found, report)
-    histories, epochs = dataset.histories("valid"), experiment.training.max_epochs
-    if found is None:
+    histories, epochs = dataset.histories("valid"), planned.training.max_epochs
+    if found is None and warm is None:
         _log_short_plan(epochs, len(build_batches(experiment, histories)))
     model, curve = train(
-        experiment,
+        planned,
         catalogue,
         histories,
         valid,
@@ -84,20 +91,24 @@ def train_and_refit(
         progress,
         start,
         lambda state: save(state, None),
+        warm,
     )
     if still_rising(curve, epochs):
         logger.info(
             "still rising: the best epoch, %d, was the last: train longer with "
             "--set training.max_epochs=%d",
-            *(epochs, 2 * epochs),
+            *(epochs, 2 * experiment.training.max_epochs),
         )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
+    if epochs == 0:
+        logger.warning("no epoch was better than the start: its weights are used, without a refit")
+        return Fitted(model, ("train",), curve, False, catalogue)
     logger.info("refitting on all but the test targets for %d epochs", epochs)
     try:
         model, _ = train(
-            experiment.model_copy(update={"name": f"{experiment.name} refit"}),
+            planned.model_copy(update={"name": f"{experiment.name} refit"}),
             catalogue,
             dataset.histories("test"),
             None,
@@ -106,6 +117,7 @@ def train_and_refit(
             progress,
             refit_start,
             lambda state: save(state, curve),
+            warm,
         )
     except KeyboardInterrupt:
         if processes.count() > 1:
@@ -137,6 +149,8 @@ def _starts(
     if found is None:
         return None, None
     curve = found.chosen or found.state.curve
+    if curve.start:
+        report(0, curve.start)
     for epoch, metrics in enumerate(curve.epochs, 1):
         report(epoch, metrics)  # the store may have lost them
     phase = "the training" if found.chosen is None else "the refit"

@@ -1,0 +1,57 @@
+"""A warm start: a training that begins with the weights of a trained model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recsys.data.histories import Histories
+from recsys.data.replay import PlainBatches, ReplayBatches, histories_after
+from recsys.data.sharded_batches import Batches
+from recsys.inference.grown_items import EarlierModel
+from recsys.model.protocols import Model
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmStart:
+    """The model that a training starts from, and the mixture of histories that it reads."""
+
+    earlier: EarlierModel
+    until: int | None
+    """The time of the newest interaction that the model was trained on. If None, every history is
+    read in each epoch."""
+    replay: float
+    """The share of the histories of an epoch that have no later interaction."""
+    may_win: bool
+    """Whether the start may be the best epoch: not if it was trained on validation targets, which
+    flatters it."""
+
+    def initialise(self, model: Model, histories: Histories) -> None:
+        """Give a new model the weights; new items get theirs from neighbours in the histories.
+
+        Raises:
+            InputError: a weight has another shape.
+        """
+        model.load_state_dict(self.earlier.grown(model, histories))
+
+    def mixed(
+        self,
+        build: Callable[[Histories], PlainBatches],
+        histories: Histories,
+        seed: int,
+        epochs_per_pass: int,
+    ) -> Batches:
+        """Return the batches of the mixture; of all histories if none or all of them are new."""
+        is_new = histories_after(histories, self.until)
+        count = int(is_new.sum())
+        if count in (0, len(histories)):
+            return build(histories)
+        batches = ReplayBatches(build, histories, is_new, self.replay, seed, epochs_per_pass)
+        logger.info(
+            "%d of %d histories have new interactions: an epoch reads them and %d others",
+            *(count, len(histories), batches.replayed),
+        )
+        return batches
