@@ -73,14 +73,10 @@ class CountEnsemble:
         pairs = counted.log_counts.tocoo()
         added = (pairs.row > known) | (pairs.col > known)
         places = pairs.row[added], pairs.col[added]
-        matrix = extended.log_counts + csr_array(
-            (pairs.data[added], places), shape=pairs.shape
-        )
+        matrix = extended.log_counts + csr_array((pairs.data[added], places), shape=pairs.shape)
         popularity = extended.log_popularity.copy()
         popularity[known + 1 :] = counted.log_popularity[known + 1 :]
-        return replace(
-            self, counts=replace(extended, log_counts=matrix, log_popularity=popularity)
-        )
+        return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """Return what each item of a history [L] adds to the score of a candidate [L]."""

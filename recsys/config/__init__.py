@@ -23,6 +23,7 @@ from recsys.config.features import (
     TextFeature,
 )
 from recsys.config.files import (
+    continued,
     dump_experiment,
     flatten,
     load_experiment,
@@ -123,6 +124,7 @@ __all__ = [
     "TrainingConfig",
     "TransformerConfig",
     "UserHoldout",
+    "continued",
     "dump_experiment",
     "find_config",
     "flatten",

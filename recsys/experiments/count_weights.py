@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from rich.progress import Progress
 from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
@@ -15,10 +16,13 @@ from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import RankTable, rank_table
+from recsys.data.prepared import Part, PreparedDataset
+from recsys.evaluation.candidates import Candidates
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.ranking import Seen, rank_targets
 from recsys.inference.scorer import Scored, Scorer, user_batches
+from recsys.progress import stage
 from recsys.serving.bundle import model_scorer
 from recsys.training.refit import Fitted
 
@@ -42,6 +46,49 @@ class Choice(NamedTuple):
     """Weight of the repeat counts; 0 if the model ranks better without them."""
     ranks: RankTable
     """Ranks of the validation targets by the sum of the model and the counts."""
+
+
+class FinalScores(NamedTuple):
+    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
+
+    scorer: Scorer
+    count_ensemble: CountEnsemble | None
+    valid: RankTable
+    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
+    alone: dict[Part, RankTable]
+    """Ranks without the count ensemble, by part; empty if there is none."""
+
+
+def score_with_counts(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    held_out: HeldOutParts,
+    fitted: Fitted,
+    candidates: Candidates | None,
+    progress: Progress | None,
+) -> FinalScores:
+    """Weigh the counts of an experiment, if it has any, and add them to the trained model.
+
+    Args:
+        experiment: all settings.
+        dataset: the dataset with the features that the model reads.
+        held_out: the targets of both parts.
+        fitted: the trained model.
+        candidates: the items that test targets are ranked among; all if None.
+        progress: the view to show it in. If None, a new one.
+    """
+    _, valid = fitted.curve.validated()
+    scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
+    if experiment.count_ensemble is None:
+        return FinalScores(scorer, None, valid, {})
+    with stage(f"weighing counts of {experiment.name}", None, progress):
+        test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
+        count_ensemble, weighed = fit_count_ensemble(
+            experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
+        )
+    return FinalScores(
+        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
+    )
 
 
 def fit_count_ensemble(

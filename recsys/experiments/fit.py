@@ -8,33 +8,27 @@ import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.config import (
-    Experiment,
-    SequenceToSequenceConfig,
-    flatten,
-)
+from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.files import new_folder
 from recsys.data.locks import sole_use
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.baseline import fit_baseline_bundle
-from recsys.experiments.count_weights import fit_count_ensemble
+from recsys.experiments.count_weights import score_with_counts
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.results import Results, Run, check_out, keep_results
-from recsys.inference.catalogue import Catalogue
-from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.experiments.start import plan_start
+from recsys.inference.scorer import ReportingScorer
 from recsys.progress import shown, stage
-from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
@@ -101,15 +95,23 @@ def _fit(
     *,
     fresh: bool,
 ) -> Run:
-    experiment = experiment.with_data(dataset.config)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    dataset = catalogue.encoders.read(dataset)
+    start = plan_start(experiment.with_data(dataset.config), dataset, out)
+    experiment = start.experiment
+    dataset = start.catalogue.encoders.read(dataset)
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
     _check_generated(experiment, dataset)
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
-    train = partial(train_and_refit, experiment, dataset, catalogue, held_out.valid, found)
+    train = partial(
+        train_and_refit,
+        experiment,
+        dataset,
+        start.catalogue,
+        held_out.valid,
+        found,
+        warm=start.warm,
+    )
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
@@ -167,7 +169,7 @@ def evaluate_and_write(
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    scorer, count_ensemble, valid_ranks, alone = _with_counts(
+    scorer, count_ensemble, valid_ranks, alone = score_with_counts(
         experiment, dataset, held_out, fitted, candidates, progress
     )
     testing = f"testing {experiment.name}"
@@ -213,39 +215,6 @@ def evaluate_and_write(
         test=results.test_metrics,
         seconds=seconds,
         headline=results.headline,
-    )
-
-
-class _Final(NamedTuple):
-    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
-
-    scorer: Scorer
-    count_ensemble: CountEnsemble | None
-    valid: RankTable
-    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
-    alone: dict[Part, RankTable]
-    """Ranks without the count ensemble, by part; empty if there is none."""
-
-
-def _with_counts(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    fitted: Fitted,
-    candidates: Candidates | None,
-    progress: Progress | None,
-) -> _Final:
-    _, valid = fitted.curve.validated()
-    scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
-    if experiment.count_ensemble is None:
-        return _Final(scorer, None, valid, {})
-    with stage(f"weighing counts of {experiment.name}", None, progress):
-        test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-        count_ensemble, weighed = fit_count_ensemble(
-            experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
-        )
-    return _Final(
-        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
     )
 
 

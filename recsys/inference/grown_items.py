@@ -1,7 +1,8 @@
-"""The weights of a model for a catalogue that has grown: items by their ids, new ones by neighbours.
+"""The weights of a model for a catalogue that has grown.
 
-A new item that the model knows nothing of starts as the mean of its first neighbours: the nearest
-known items before and after it in the histories. Random rows would first have to be trained away.
+Items are matched by their ids. A new one that the model knows nothing of starts as the mean of its
+first neighbours: the nearest known items before and after it in the histories. Random rows would
+first have to be trained away.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ def item_tables(model: Model) -> set[str]:
     return {name for name, weight in model.named_parameters() if id(weight) in tables}
 
 
-def first_neighbours(
-    histories: Histories, tokens: NDArray[np.int32], num_known: int
-) -> csr_array:
+def first_neighbours(histories: Histories, tokens: NDArray[np.int32], num_known: int) -> csr_array:
     """Count the first known neighbours of each new item, by new and by earlier token.
 
     Those of an occurrence are the nearest known items before and after it in the same history.
@@ -112,9 +111,7 @@ def first_neighbours(
     )
 
 
-def _fill(
-    rows: Tensor, known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array
-) -> None:
+def _fill(rows: Tensor, known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array) -> None:
     """Give the new items the mean rows of their neighbours; [I + 1, D], in place."""
     new = np.flatnonzero(tokens == PAD)[1:]  # not PAD itself
     if not len(new):

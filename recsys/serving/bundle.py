@@ -78,7 +78,6 @@ class ModelBundle:
         git_commit: str | None = None,
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
-        started_from: EarlierBundle | None = None,
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it.
 
@@ -93,7 +92,6 @@ class ModelBundle:
             git_commit: the commit of the code that trained it.
             count_ensemble: counts of the same parts, whose scores are added.
             encoders: the encoders of the features that the model reads.
-            started_from: the bundle that the training started from.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
@@ -116,7 +114,7 @@ class ModelBundle:
                 git_commit=git_commit,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                started_from=started_from,
+                started_from=EarlierBundle.of_start(experiment.start),
                 files=files,
             ).write(folder)
         return cls.open(path)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from recsys.config import Section
+from recsys.config import Section, StartConfig
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import TrainedOn
 
@@ -29,8 +29,13 @@ class EarlierBundle(Section):
 
     path: str
     """Its folder."""
-    digest: str
+    digest: str | None
     """The SHA-256 of its manifest."""
+
+    @classmethod
+    def of_start(cls, start: StartConfig | None) -> EarlierBundle | None:
+        """Name the bundle that a training started from, if any."""
+        return None if start is None else cls(path=start.bundle, digest=start.digest)
 
     @classmethod
     def of(cls, path: Path, manifest: BundleManifest) -> EarlierBundle:

@@ -8,8 +8,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from functools import partial
+from types import FrameType
 from typing import Literal
 
 import numpy as np
@@ -58,9 +58,8 @@ def train(
     epochs: int,
     report: Report,
     progress: Progress | None = None,
-    start: TrainingState | None = None,
+    start: TrainingState | WarmStart | None = None,
     save: Callable[[TrainingState], None] | None = None,
-    warm: WarmStart | None = None,
 ) -> tuple[Model, Curve]:
     """Train a new model on the histories, or resume a training.
 
@@ -74,10 +73,9 @@ def train(
         report: called after each epoch with its number and metrics. If it returns true, training
             ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
-        start: the state of a training with the same arguments. If None, start from the beginning.
+        start: the state of a training with the same arguments, or the trained model to start from,
+            whose validation counts as epoch 0. If None, start from random weights.
         save: called with the state from time to time and after each epoch, in the first process.
-        warm: the trained model to start from, whose validation counts as epoch 0. If None, the
-            weights are random.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation). With
@@ -92,6 +90,8 @@ def train(
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
+    warm = start if isinstance(start, WarmStart) else None
+    start = start.state if isinstance(start, WarmStart) else start
     batches = build_batches(experiment, histories, warm)
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
@@ -196,9 +196,7 @@ def build_batches(
     if warm is None:
         batches = build(histories)
     else:
-        batches = warm.mixed(
-            build, histories, experiment.seed, experiment.training.epochs_per_pass
-        )
+        batches = warm.mixed(build, histories, experiment.seed, experiment.training.epochs_per_pass)
     if batches.num_sequences == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"

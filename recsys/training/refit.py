@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
@@ -89,9 +89,8 @@ def train_and_refit(
         epochs,
         report,
         progress,
-        start,
+        _resumed(warm, start),
         lambda state: save(state, None),
-        warm,
     )
     if still_rising(curve, epochs):
         logger.info(
@@ -115,9 +114,8 @@ def train_and_refit(
             epochs,
             lambda *_: None,
             progress,
-            refit_start,
+            _resumed(warm, refit_start),
             lambda state: save(state, curve),
-            warm,
         )
     except KeyboardInterrupt:
         if processes.count() > 1:
@@ -140,6 +138,12 @@ def _log_short_plan(epochs: int, steps: int) -> None:
             "--set training.max_epochs=%d",
             *(total, steps, epochs, FEW_STEPS, math.ceil(FEW_STEPS / steps)),
         )
+
+
+def _resumed(
+    warm: WarmStart | None, state: TrainingState | None
+) -> WarmStart | TrainingState | None:
+    return state if warm is None else replace(warm, state=state)
 
 
 def _starts(
