@@ -19,8 +19,8 @@ When the log has grown, start from the model that is there, or only add the new 
     run = recsys.train(None, data, start=run.bundle)
     model = recsys.extend(run.bundle, data, "extended")
 
-``load``, ``extend`` and all that a loaded model does need only the core dependencies; ``fit``, ``train`` and
-``compare`` need the extra ``train``.
+``load``, ``extend`` and all that a loaded model does need only the core dependencies; ``fit``,
+``train`` and ``compare`` need the extra ``train``.
 """
 
 from __future__ import annotations

@@ -164,10 +164,10 @@ def _merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(tree)
     for name, value in changes.items():
         old = tree.get(name)
-        sections = isinstance(old, dict) and isinstance(value, dict)
-        if sections and value.get("kind", old.get("kind")) == old.get("kind"):
-            value = _merged(old, value)  # noqa: PLW2901
         merged[name] = value
+        if isinstance(old, dict) and isinstance(value, dict):
+            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
+            merged[name] = _merged(old, value) if same_kind else value
     return merged
 
 

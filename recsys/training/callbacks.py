@@ -18,7 +18,6 @@ from recsys.training.divergence import DivergedError, check_finite
 from recsys.training.module import TrainingModule
 from recsys.training.precision import working_dtype
 from recsys.training.state import MONITOR, Curve, EarlyDecay, TrainingState
-from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ class EpochRecorder(pl.Callback):
         tokens_per_epoch: number of tokens without padding, for the throughput.
         report: called with the number of an epoch (from 1) and its metrics.
         start: the state to resume from. If None, training starts from the beginning.
-        warm: the trained model that the training starts from, which is validated as epoch 0.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class EpochRecorder(pl.Callback):
         tokens_per_epoch: int,
         report: Report,
         start: TrainingState | None,
-        warm: WarmStart | None = None,
     ) -> None:
         self.curve = Curve() if start is None else start.curve
         self._module = module
@@ -66,7 +63,6 @@ class EpochRecorder(pl.Callback):
         self._batches = batches
         self._tokens = tokens_per_epoch
         self._report = report
-        self._warm = warm if start is None else None
         self._steps_before = 0 if start is None else start.step
         self._seconds_before = 0.0 if start is None else start.epoch.seconds
         self._started = 0.0
@@ -154,14 +150,15 @@ class EpochRecorder(pl.Callback):
             self._validate_epoch(len(self.curve.epochs), self.curve.epochs[-1])
         return True
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Validate a warm start, which is the best so far unless it knows validation targets."""
-        if self._warm is None or self._validate is None:
-            return
+    def validate_start(self, *, may_win: bool) -> None:
+        """Validate the weights before the first epoch, and report them as epoch 0.
+
+        Args:
+            may_win: whether they may be the best.
+        """
         metrics: dict[str, float] = {}
-        best = self._warm.may_win
-        self._validate_epoch(0, metrics, may_win=best)
-        if best:
+        self._validate_epoch(0, metrics, may_win=may_win)
+        if may_win:
             self.curve.start = metrics
         logger.info("the start: validation NDCG@10 %.4f", metrics[MONITOR])
         self._report(0, metrics)

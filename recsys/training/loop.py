@@ -69,7 +69,7 @@ def train(
         histories: the histories to train on.
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
-        epochs: the maximum number of passes over the histories.
+        epochs: the maximum number of passes over the histories; 0 only validates a trained model.
         report: called after each epoch with its number and metrics. If it returns true, training
             ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
@@ -111,9 +111,10 @@ def train(
         validate = _validate(experiment, module.model, validation, line)
         tokens = batches.num_tokens
         shared = _share(batches, start)
-        recorder = EpochRecorder(
-            module, validate, config, epochs, shared, tokens, report, start, warm
-        )
+        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
+        if warm is not None and start is None and validate is not None:
+            module.to(_device())
+            recorder.validate_start(may_win=warm.may_win or epochs == 0)
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start))

@@ -59,7 +59,8 @@ def train_and_refit(
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
 
     Both trainings of a warm start begin with its weights. If no epoch is better than these, there
-    is nothing to repeat, and no refit.
+    is nothing to repeat, and no refit. If only the validation part has new interactions, no epoch
+    can be chosen, and the refit takes all that are planned.
 
     Args:
         experiment: all settings.
@@ -79,6 +80,9 @@ def train_and_refit(
     planned = experiment.planned
     start, refit_start = _starts(found, report)
     histories, epochs = dataset.histories("valid"), planned.training.max_epochs
+    only_refit = _only_refit(experiment, dataset, warm)
+    if only_refit:
+        epochs = 0
     if found is None and warm is None:
         _log_short_plan(epochs, len(build_batches(experiment, histories)))
     model, curve = train(
@@ -92,7 +96,7 @@ def train_and_refit(
         _resumed(warm, start),
         lambda state: save(state, None),
     )
-    if still_rising(curve, epochs):
+    if epochs and still_rising(curve, epochs):
         logger.info(
             "still rising: the best epoch, %d, was the last: train longer with "
             "--set training.max_epochs=%d",
@@ -101,7 +105,9 @@ def train_and_refit(
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
-    if epochs == 0:
+    if only_refit:
+        epochs = planned.training.max_epochs
+    elif epochs == 0:
         logger.warning("no epoch was better than the start: its weights are used, without a refit")
         return Fitted(model, ("train",), curve, False, catalogue)
     logger.info("refitting on all but the test targets for %d epochs", epochs)
@@ -123,6 +129,13 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
+
+
+def _only_refit(experiment: Experiment, dataset: PreparedDataset, warm: WarmStart | None) -> bool:
+    """Return whether only the validation part has something new for a warm start to learn."""
+    if warm is None or not experiment.training.refit:
+        return False
+    return warm.has_new(dataset.histories("test")) and not warm.has_new(dataset.histories("valid"))
 
 
 def still_rising(curve: Curve, epochs: int) -> bool:

@@ -54,6 +54,10 @@ class WarmStart:
         tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
         model.load_state_dict(EarlierModel(self.weights, tokens).grown(model, histories))
 
+    def has_new(self, histories: Histories) -> bool:
+        """Return whether the histories have an interaction that the model was not trained on."""
+        return bool(histories_after(histories, self.until).any())
+
     def mixed(
         self,
         build: Callable[[Histories], PlainBatches],
