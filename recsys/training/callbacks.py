@@ -119,7 +119,7 @@ class EpochRecorder(pl.Callback):
         During the decay, patience counts from its start at the earliest.
         """
         done, since = len(self.curve.epochs), self.curve.best_epoch
-        if since is None or MONITOR not in self.curve.epochs[-1]:
+        if since is None or not done or MONITOR not in self.curve.epochs[-1]:
             return False
         if self._decay_epochs and done >= self._hold_epochs:
             since = max(since, self._hold_epochs)

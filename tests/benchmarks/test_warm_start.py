@@ -66,7 +66,9 @@ def test_day_after_day(
     work.mkdir(parents=True, exist_ok=True)
     changes = [f"tracking.uri=sqlite:///{work}/mlflow.db", "evaluation.cutoffs=[10]"]
     base = load_experiment(LOGS[name], changes + os.environ.get("BENCH_SET", "").split())
-    whole = recsys.prepare(name, base.data.model_copy(update={"split": DataConfig().split}), work / "log")
+    whole = recsys.prepare(
+        name, base.data.model_copy(update={"split": DataConfig().split}), work / "log"
+    )
     log = whole.interaction_table.with_columns(timestamp=np.array(whole.timestamps))
     log = log.select("user_id", "item_id", "timestamp").drop_nulls().sort("timestamp")
     log = log.tail(round(from_environment("ROWS", len(log))))

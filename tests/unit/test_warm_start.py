@@ -126,7 +126,7 @@ def start_model(start: Start, dataset: PreparedDataset) -> Model:
         start.catalogue,
         dataset.histories("valid"),
         Schedule.plan(start.experiment.training, 1, 1),
-        start.warm,
+        warm=start.warm,
     )
     return module.model
 
@@ -345,7 +345,7 @@ def test_each_pass_replays_other_histories() -> None:
         seed=0,
         epochs_per_pass=2,
     )
-    epochs = [[int(item) for batch in batches for item in batch.items[:, 0]] for _ in range(40)]
+    epochs = [[int(item) for batch in batches for item in batch.items[:, 0]] for _ in range(200)]
     passes = [sorted(a + b) for a, b in zip(epochs[::2], epochs[1::2], strict=True)]
     assert all(items[:5] == [1, 2, 3, 4, 5] and len(set(items)) == 10 for items in passes)
     assert len({tuple(items) for items in passes}) > 10
