@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from recsys.config import DataConfig, Experiment, GlobalTime, load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.results import Run
 
-LOGS = {"uci-online-retail-ii": "online-retail-ii", "ml-1m": "ml-1m-sasrec"}
-"""The wholesaler's log and MovieLens-1M, with the preset that trains them."""
+LOGS = {"online-retail-ii": ("online-retail-ii", None), "ml-1m": ("ml-1m-sasrec", "2000-12-31")}
+"""The wholesaler's log and MovieLens-1M: the preset that trains it, and the day that ends the days;
+in the later years of MovieLens few users rate anything."""
 DAY = 86_400
 
 
@@ -28,9 +30,11 @@ def days_of(times: np.ndarray, count: int) -> list[int]:
     return [int(day) * DAY for day in np.unique(times // DAY)[-count:]]
 
 
-def until(log: pl.DataFrame, day: int, base: Experiment, folder: Path) -> PreparedDataset:
-    """Prepare what was known at the end of a day: it is the test part, the day before validation."""
-    split = GlobalTime(kind="global_time", valid_from=day - DAY, test_from=day)
+def known_after(
+    log: pl.DataFrame, before: int, day: int, base: Experiment, folder: Path
+) -> PreparedDataset:
+    """Prepare what was known at the end of a day, which is tested; the day before is validation."""
+    split = GlobalTime(kind="global_time", valid_from=before, test_from=day)
     config = DataConfig(split=split, duplicates=base.data.duplicates)
     return recsys.prepare(log.filter(pl.col("timestamp") < day + DAY), config, folder)
 
@@ -57,9 +61,9 @@ def test_day_after_day(
 ) -> None:
     """The model of the first day is trained anew; each later day both ways, side by side.
 
-    BENCH_DAYS (30) days; BENCH_SET holds changes of the settings, separated by blanks; BENCH_ROWS
-    takes the newest rows of the log only. The days that are done are in BENCH_OUT, if it names a
-    folder, and are not repeated.
+    BENCH_DAYS (30) days up to BENCH_UNTIL (a date); BENCH_SET holds changes of the settings,
+    separated by blanks; BENCH_ROWS takes the newest rows of the log only. The days that are done
+    are in BENCH_OUT, if it names a folder, and are not repeated.
     """
     monkeypatch.setenv("RECSYS_MIRROR", str(mirror))
     work = Path(os.environ.get("BENCH_OUT", tmp_path)).absolute() / name
@@ -71,15 +75,17 @@ def test_day_after_day(
     )
     log = whole.interaction_table.with_columns(timestamp=np.array(whole.timestamps))
     log = log.select("user_id", "item_id", "timestamp").drop_nulls().sort("timestamp")
+    if end := os.environ.get("BENCH_UNTIL", last):
+        log = log.filter(pl.from_epoch("timestamp") < pl.lit(end).str.to_datetime("%Y-%m-%d"))
     log = log.tail(round(from_environment("ROWS", len(log))))
-    days = days_of(log["timestamp"].to_numpy(), round(from_environment("DAYS", 30)) + 1)
+    days = days_of(log["timestamp"].to_numpy(), round(from_environment("DAYS", 30)) + 2)
     plain = base.model_copy(update={"data": DataConfig()})
     record = work / "days.json"
     done: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
     before = None
-    for number, day in enumerate(days):
+    for number, (previous, day) in enumerate(pairwise(days)):
         if str(day) not in done:
-            data = until(log, day, base, work / "data" / str(day))
+            data = known_after(log, previous, day, base, work / "data" / str(day))
             found = {"anew": train(plain, data, None, work / f"anew-{number}")}
             found["warm"] = found["anew"]
             if before is not None:
@@ -88,7 +94,7 @@ def test_day_after_day(
             record.write_text(json.dumps(done, indent=1))
         before = done[str(day)]["warm"]["bundle"]
     with capsys.disabled():
-        report(name, [done[str(day)] for day in days[1:]])
+        report(name, [done[str(day)] for day in days[2:]])
 
 
 def train(
