@@ -104,7 +104,7 @@ def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
         "explain", trained["bundle"], "--user", "C00007", "--item", best[0]["item_id"],
         "--data", "data/mine",
     )  # fmt: skip
-    total = sum(row["contribution"] for row in why) + why[0]["dot_product"]
+    total = sum(row["contribution"] for row in why) + why[0]["rest"]
     assert total == pytest.approx(best[0]["score"], abs=1e-4)
 
     log = pl.read_csv("purchases.csv").filter(pl.col("customer") == "C00007")
@@ -232,7 +232,7 @@ def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None
     assert [row["item_id"] for row in found] == [row["item_id"] for row in expected]
     best = expected[0]["item_id"]
     parts = terminal.json("explain", trained["bundle"], *query, "--item", best)
-    whole = sum(row["contribution"] for row in parts) + parts[0]["dot_product"]
+    whole = sum(row["contribution"] for row in parts) + parts[0]["rest"]
     assert whole == pytest.approx(expected[0]["score"], abs=1e-4)
     terminal.json("inspect", trained["bundle"], *query, "--out", "maps")
     for wrong, message in (

@@ -30,8 +30,11 @@ PATIENCE = 6
 DECAY_SHARE = 0.6
 """Epochs of the decay, as a share of the epochs before it."""
 LARGE_VALIDATION = 0.05
-"""From this share of the interactions on, a refit without the validation part from the first epoch
-on loses quality: it starts from the beginning."""
+"""From this share of the interactions on, a refit that only repeats the decay loses quality: the
+validation part is trained on at the constant rate too."""
+REFIT_SHARE = 0.25
+"""Epochs at the constant rate of a refit that starts from the best state, as a share of those
+before it. On Beauty they were worth as much as a refit from the beginning."""
 _FOREVER = 100_000
 """More epochs than any training has: the clock and patience end it."""
 
@@ -84,6 +87,13 @@ class Contender:
     def best_epoch(self) -> int:
         """Epochs before the best validation."""
         return 0 if self.best is None else len(self.best.curve.epochs)
+
+    @property
+    def best_state(self) -> TrainingState:
+        """The state after the best epoch; there must have been a validation."""
+        if self.best is None:
+            raise ValueError("no epoch was validated")
+        return self.best
 
     @property
     def seconds_per_epoch(self) -> float:
@@ -167,8 +177,8 @@ class Contender:
         self.seconds = before + time.monotonic() - started
 
     @cached_property
-    def refits_everything(self) -> bool:
-        """Whether the refit starts from the beginning, because the validation part is large."""
+    def validation_is_large(self) -> bool:
+        """Whether the validation part must be trained on at the constant rate too."""
         before, after = (len(self.dataset.histories(part).items) for part in ("valid", "test"))
         return after - before >= LARGE_VALIDATION * after
 
@@ -182,9 +192,17 @@ class Contender:
         return after / max(before, 1)
 
     def epochs_left(self, hold: int, decay: int) -> float:
-        """Return how many epochs of training a decay after so many, and the refit, will take."""
-        repeated = hold + decay if self.refits_everything else decay
+        """Return how many epochs of training a decay after so many, and a refit, take at least."""
+        repeated = decay + self.refit_epochs(hold)
         return decay + repeated * self.refit_cost
+
+    def refit_epochs(self, hold: int | None = None) -> int:
+        """Return the epochs at the constant rate of a refit from the state after so many.
+
+        By default, after the best one.
+        """
+        hold = self.best_epoch if hold is None else hold
+        return max(1, round(REFIT_SHARE * hold)) if self.validation_is_large else 0
 
     def decay_epochs(self, hold: int | None = None) -> int:
         """Return the epochs of a decay after so many epochs, by default after the best one."""
@@ -194,63 +212,37 @@ class Contender:
         """Let the learning rate decay from the best state; return the best model and the curve."""
         hold = self.best_epoch
         model, curve = train(
-            self._decaying(epochs),
+            self.decaying(hold, epochs),
             self.catalogue,
             self.dataset.histories("valid"),
             self.validation,
             hold + epochs,
             self._record,
             self.progress,
-            self._before_decay("valid", epochs),
+            self.before_decay(self.best_state, "valid", epochs),
         )
         self.interrupted = curve.interrupted
         return model, curve
 
-    def refit(self, epochs: int, stop_after: int) -> tuple[Model, Curve]:
-        """Repeat the training on the training and validation parts together.
-
-        It starts from the beginning, or, if the validation part is small, from the best state.
-
-        Args:
-            epochs: the epochs of the decay that was validated.
-            stop_after: its best epoch, at which it ends.
-        """
-        hold = self.best_epoch
-        start = None if self.refits_everything else self._before_decay("test", epochs)
-        return train(
-            self._decaying(epochs),
-            self.catalogue,
-            self.dataset.histories("test"),
-            None,
-            hold + epochs,
-            lambda epoch, _: epoch >= max(stop_after, hold + 1),
-            self.progress,
-            start,
-        )
-
-    def _decaying(self, epochs: int) -> Experiment:
-        """Return the settings of a decay over so many epochs after the best one."""
-        hold = self.best_epoch
+    def decaying(self, hold: int, epochs: int) -> Experiment:
+        """Return the settings of a decay over so many epochs after ``hold`` others."""
         decaying = self._with_training({"decay_fraction": epochs / (hold + epochs)})
         every = max(1, min(decaying.training.validate_every, epochs // 3))
         training = decaying.training.model_copy(update={"validate_every": every})
         return decaying.model_copy(update={"training": training})
 
-    def _before_decay(self, part: Part, epochs: int) -> TrainingState:
-        """Return the best state, at the step of the schedule at which the decay begins.
+    def before_decay(self, state: TrainingState, part: Part, epochs: int) -> TrainingState:
+        """Return a state at the step of the schedule at which its decay begins.
 
         Epochs have more steps when the validation part is trained on too.
         """
-        if self.best is None:
-            raise ValueError("no epoch was validated")
-        steps = len(build_batches(self._decaying(epochs), self.dataset.histories(part)))
-        return replace(self.best.copy(), step=self.best_epoch * steps)
+        hold = len(state.curve.epochs)
+        steps = len(build_batches(self.decaying(hold, epochs), self.dataset.histories(part)))
+        return replace(state.copy(), step=hold * steps)
 
     def best_model(self) -> tuple[Model, Curve]:
         """Return the model of the best epoch at the constant learning rate, and its curve."""
-        if self.best is None:
-            raise ValueError("no epoch was validated")
-        curve = self.best.copy().curve
+        curve = self.best_state.copy().curve
         histories = self.dataset.histories("valid")
         model = self.catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
         return model, curve

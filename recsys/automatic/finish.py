@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
 from recsys.training.refit import Fitted
@@ -32,9 +33,8 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     """Train a contender to the end of the time that is left for it.
 
     The learning rate stays constant while validation gains, as long as time is left for the decay
-    and for the refit on the training and validation parts together. The decay starts from the best
-    state at the constant rate. So does the refit where the validation part is small, as in long
-    histories, and then it costs as much as the decay; else it starts from the beginning.
+    and for the refit on the training and validation parts together. Both start from the best state
+    at the constant rate.
 
     Args:
         contender: with at least one validation.
@@ -63,18 +63,17 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
     model, curve = contender.decay(epochs)
-    best_epoch, _ = curve.validated()
+    best = max(curve.validated()[0] - contender.best_epoch, 1)
     validated = Finished(
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    known = 0 if contender.refits_everything else contender.best_epoch
-    needed = (best_epoch - known) * contender.refit_cost * per_epoch
+    needed = best * contender.refit_cost * per_epoch
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated
     try:
-        refitted, _ = contender.refit(epochs, best_epoch)
+        refitted = refit(contender, epochs, best, seconds_left)
     except KeyboardInterrupt:
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
         return validated

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.data.files import new_file
+from recsys.data.manifest import manifest_digest
 from recsys.errors import InputError
 from recsys.report.race import RacePoint
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
@@ -26,13 +27,9 @@ _INTERVAL = 60.0
 """Seconds between two saves of a contender at least."""
 
 
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
 @dataclass
 class Journal:
-    """A folder with the state of every contender and the time that was spent."""
+    """A folder with the tuned baselines, the state of every contender and the time spent."""
 
     folder: Path
     facts: Mapping[str, Any]
@@ -40,6 +37,10 @@ class Journal:
     targets: Sequence[int] | None = None
     """The numbers of histories of the validation and the test targets; None before they are
     chosen. A run that resumes must choose the same ones."""
+    baselines: Sequence[MeasuredBaseline] | None = None
+    """Those that were tuned; None before that."""
+    contenders: Sequence[Contender] = ()
+    """Those of the race; empty before it."""
     _last: dict[str, float] = field(default_factory=dict, repr=False)
     """When each contender was saved last."""
 
@@ -55,11 +56,16 @@ class Journal:
             logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
             self.remove()
             return 0.0
+        try:
+            self.baselines = [MeasuredBaseline.parse(one) for one in tree["baselines"]]
+        except LookupError:
+            logger.info("%s: of another version: its baselines are tuned again", self.folder)
         self.targets = tree["targets"]
         return float(tree["seconds"])
 
     def restore(self, contenders: Sequence[Contender]) -> None:
-        """Give the contenders the states that they had."""
+        """Give the contenders the states that they had, and keep those that come."""
+        self.contenders = contenders
         tree = self._tree()
         if tree is None:
             return
@@ -86,10 +92,13 @@ class Journal:
                 one.latest, one.best = latest, best
                 logger.info("resuming %s after %d epochs", one.candidate.name, len(epochs))
 
-    def save(
-        self, contender: Contender, contenders: Sequence[Contender], spent: Callable[[], float]
-    ) -> None:
-        """Save the state of a contender if its last save is long ago, and the journal."""
+    def save(self, contender: Contender, spent: float) -> None:
+        """Save the state of a contender if its last save is long ago, and the journal.
+
+        Args:
+            contender: one of the race.
+            spent: the seconds of the whole run so far.
+        """
         name, now = contender.candidate.name, time.monotonic()
         if now - self._last.get(name, -_INTERVAL) < _INTERVAL:
             return
@@ -99,22 +108,27 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file(contender, "latest").write(Checkpoint("", 0.0, contender.latest))
         self._file(contender, "best").write(Checkpoint("", 0.0, contender.best))
+        self.write(spent)
+
+    def write(self, spent: float) -> None:
+        """Write the journal itself, without the states of the contenders."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         tree = {
             "facts": self.facts,
-            "seconds": spent(),
+            "seconds": spent,
             "targets": self.targets,
+            "baselines": [one.plain() for one in self.baselines or ()],
             "contenders": {
                 one.candidate.name: {
                     "points": [point._asdict() for point in one.points],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                 }
-                for one in contenders
+                for one in self.contenders
             },
         }
         with new_file(self.folder / _FILE) as file:
-            content = json.dumps(tree)
-            file.write_text(f"{_digest(content)}\n{content}", encoding="utf-8")
+            file.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}), encoding="utf-8")
 
     def remove(self) -> None:
         """Delete the journal of a complete run."""
@@ -125,13 +139,12 @@ class Journal:
         """Read the journal; None if there is none, or a damaged one."""
         file = self.folder / _FILE
         try:
-            digest, _, content = file.read_text(encoding="utf-8").partition("\n")
-            if digest != _digest(content):
+            tree: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            if tree["digest"] != manifest_digest(tree):
                 raise ValueError
-            tree: dict[str, Any] = json.loads(content)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, LookupError):
             logger.warning("%s: damaged: the race starts anew", file)
             return None
         return tree

@@ -106,7 +106,7 @@ def run_automatically(
     targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
     journal.targets = list(targets.sizes)
     trials = _Trials(dataset, targets.held_out, budget, progress, announce)
-    trials.tune_baselines(protocol)
+    trials.tune_baselines(protocol, journal)
     trials.race(candidates, journal, targets.seconds)
     run, chosen, answer = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
@@ -154,10 +154,14 @@ class _Trials:
         quality, name = max(found, default=(0.0, ""))
         self.announce(f"{what}; best {quality:.4f}, {name}" if found else what)
 
-    def tune_baselines(self, protocol: Experiment) -> None:
-        """Tune the baselines within their share of the time."""
+    def tune_baselines(self, protocol: Experiment, journal: Journal) -> None:
+        """Tune the baselines within their share of the time, or take them from the journal."""
         valid = self.held_out.valid
-        self.baselines = tune_baselines(protocol, self.dataset, valid, self.budget, self.say)
+        if journal.baselines is None:
+            tuned = tune_baselines(protocol, self.dataset, valid, self.budget, self.say)
+            journal.baselines = tuned
+            journal.write(self.budget.spent)
+        self.baselines = list(journal.baselines)
 
     def race(self, candidates: Sequence[Candidate], journal: Journal, testing: float) -> None:
         """Race the candidates, and train the winner to the end of its time.
@@ -188,7 +192,7 @@ class _Trials:
         journal.restore(contenders)
         self.contenders = contenders
         for one in contenders:
-            one.saved = lambda each: journal.save(each, contenders, lambda: self.budget.spent)
+            one.saved = lambda each: journal.save(each, self.budget.spent)
         seconds = (self.budget.left - reserve) * _RACE_SHARE
         resumed = [one for one in contenders if one.dropped_in is None and one.points]
         if not resumed:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from recsys.automatic.budget import Budget
 from recsys.baselines.tuned import BASELINES
@@ -30,6 +31,27 @@ class MeasuredBaseline:
     tuned: Tuned
     ndcg_at_10: float
     """On the validation targets of the race."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as a journal writes it; see `parse`."""
+        return {
+            "name": self.name,
+            "settings": repr(self.tuned.settings),
+            "seconds": self.tuned.seconds,
+            "ndcg_at_10": self.ndcg_at_10,
+        }
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> MeasuredBaseline:
+        """Return what `plain` wrote.
+
+        Raises:
+            LookupError: that baseline has no such settings.
+        """
+        baseline = BASELINES[fields["name"]]
+        known = {repr(one): one for one in (*baseline.grid, *baseline.published.values())}
+        tuned = Tuned(known[fields["settings"]], fields["seconds"])
+        return cls(fields["name"], tuned, fields["ndcg_at_10"])
 
 
 def tune_baselines(

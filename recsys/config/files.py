@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from recsys.config.experiment import Experiment
 from recsys.config.presets import find_config, no_config
-from recsys.config.section import Section
+from recsys.config.section import Section, complaints_of
 from recsys.config.yaml_text import MAX_CHARACTERS, DocumentError, parse_yaml
-from recsys.errors import InputError, did_you_mean, one_line
+from recsys.errors import InputError, one_line
 
-_MAX_COMPLAINTS, _MAX_LENGTH = 10, 300
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
+_MAX_LENGTH = 300
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -111,15 +108,10 @@ def _check(
         return kind.model_validate(tree)
     except ValidationError as error:
         complaints: dict[str, list[str]] = {}
-        for number, (path, complaint) in enumerate(found := [*_complaints(error, kind)]):
+        for path, complaint in complaints_of(error, kind):
             cause = next((o for o in overrides[::-1] if _concerns(o, path)), None)
             source = origin if cause is None else f"--set {one_line(cause, _MAX_LENGTH)}"
-            line = one_line(f"{path or 'config'}: {complaint}", _MAX_LENGTH)
-            if number == _MAX_COMPLAINTS:
-                line = f"and {len(found) - number} more"
-            complaints.setdefault(source, []).append(line)
-            if number == _MAX_COMPLAINTS:
-                break
+            complaints.setdefault(source, []).append(complaint)
         raise InputError(
             "; ".join(f"{source}: {'; '.join(found)}" for source, found in complaints.items())
         ) from error
@@ -187,74 +179,3 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
                 yield f"{prefix}{key}", value
 
     return dict(walk("", experiment.model_dump(mode="json")))
-
-
-def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield the full path of each wrong field; and the rule, the value, and the nearest name."""
-    for problem in error.errors():
-        path, section = _locate([str(part) for part in problem["loc"]], root)
-        if problem["type"] == "extra_forbidden":
-            known = list(section.model_fields) if section else []
-            wrong = path.rpartition(".")[2]
-            hint = did_you_mean(wrong, known) or f"; known here: {', '.join(known)}"
-            yield path, f"unknown key{hint}"
-        elif problem["type"] == "union_tag_invalid":
-            context = problem["ctx"]
-            yield path, f"the kind must be {context['expected_tags']}, not {_shown(context['tag'])}"
-        elif problem["type"] == "union_tag_not_found":
-            kinds = ", ".join(map(repr, _kinds_of(path, section)))
-            yield path, f"needs a kind, one of {kinds}; not {_shown(problem['input'])}"
-        else:
-            rule = problem["msg"].lower().removeprefix("value error, ")
-            yield path, f"{rule}, not {_shown(problem['input'])}"
-
-
-def _shown(value: object) -> str:
-    """Return a value as a message shows it: a long one is cut."""
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # Python shows no integer of many thousand digits
-        return f"a value of type {type(value).__name__}"
-
-
-def _kinds_of(path: str, section: type[Section] | None) -> Iterator[str]:
-    """Yield the kinds of section that a field of a section may contain."""
-    field = section.model_fields.get(path.rpartition(".")[2]) if section else None
-    for option in _sections(field.annotation) if field else ():
-        yield from _kinds(option)
-
-
-def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:
-    """Return the dotted path of a field as a config has it, and the section that contains it.
-
-    pydantic puts the chosen kind of a union into its path, which selects a section but is no key.
-    """
-    path: list[str] = []
-    section: type[Section] | None = root
-    below: list[type[Section]] = [root]
-    for part in location:
-        if part.isdecimal():  # index in a list
-            path.append(part)
-            continue
-        if chosen := [option for option in below if part in _kinds(option)]:
-            below = chosen
-            continue
-        path.append(part)
-        section = below[0] if below else None
-        field = section.model_fields.get(part) if section else None
-        below = list(_sections(field.annotation)) if field else []
-    return ".".join(path), section
-
-
-def _kinds(section: type[Section]) -> tuple[str, ...]:
-    """Return the kinds of a section of a union; none for another section."""
-    kind = section.model_fields.get("kind")
-    return get_args(kind.annotation) if kind else ()
-
-
-def _sections(annotation: object) -> Iterator[type[Section]]:
-    """Yield the sections that a field may contain."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _sections(part)

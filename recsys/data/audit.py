@@ -7,6 +7,7 @@ leakage in recommender system offline evaluation" (arXiv:2010.11060).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -45,6 +46,7 @@ class Finding:
     """What is counted, among what, and what it means."""
 
 
+@lru_cache(maxsize=1)  # a run asks for each of its baselines, and for its page
 def audit(
     dataset: PreparedDataset, seen: Literal["filter", "allow"] = "filter"
 ) -> tuple[Finding, ...]:

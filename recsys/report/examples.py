@@ -151,10 +151,10 @@ def _reasons(
     at: int | None,
     names: Mapping[Any, NamedItem],
 ) -> tuple[Reason, ...]:
-    """Return the largest reasons; none where the scores of the model have no parts."""
+    """Return the largest reasons; none of a history without any known item."""
     try:
         parts = recommender.explain(history, item, at=at)
-    except InputError:  # neither target attention nor counts
+    except InputError:
         return ()
     of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
     best = of_items.filter(pl.col("share") > 0).sort("share", descending=True).head(_REASONS)

@@ -89,9 +89,9 @@ class Explanation(Answer):
 
     item_id: Id
     score: float
-    """The sum of all contributions and the dot product."""
-    dot_product: float
-    """The part of the score that belongs to no single purchase."""
+    """The sum of all contributions and the rest."""
+    rest: float
+    """The part of the score that belongs to no single purchase, such as the dot product."""
     purchases: list[Contribution]
     skipped: int
     """How many items of the history are not in the catalogue."""

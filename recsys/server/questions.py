@@ -102,17 +102,17 @@ def explanation(model: ServedModel, user: UserHistories, item: Id) -> Explanatio
     """Return the parts of the score of an item, the largest contribution first.
 
     Raises:
-        InputError: the item is not in the catalogue; the score has no parts; see `explain`.
+        InputError: the item is not in the catalogue; see `explain`.
     """
     model.items.token(item)
     parts = explain(model.bundle, user, item)
     best = parts.sort("contribution", descending=True, maintain_order=True)
-    rest = float(parts["dot_product"][0])
+    rest = float(parts["rest"][0])
     wanted = best.select("position", "item_id", "contribution", "share").to_dicts()
     return Explanation(
         item_id=item,
         score=float(parts["contribution"].sum()) + rest,
-        dot_product=rest,
+        rest=rest,
         purchases=[Contribution.model_construct(**row) for row in wanted],
         skipped=int(user.skipped[0]),
     )

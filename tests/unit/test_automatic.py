@@ -19,6 +19,7 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
+from recsys.automatic.refit import refit
 from recsys.automatic.run import run_automatically
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import tune_baselines
@@ -224,11 +225,30 @@ def test_a_decay_improves_and_is_repeated_by_the_refit(
     epochs, hold = one.decay_epochs(), one.best_epoch
     _, curve = one.decay(epochs)
     assert len(curve.epochs) == hold + epochs
-    best, _ = curve.validated()
-    model, refitted = one.refit(epochs, best)
-    assert len(refitted.epochs) == max(best, hold + 1)
+    best = max(curve.validated()[0] - hold, 1)
+    model = refit(one, epochs, best, lambda: math.inf)
     before = one.best_model()[0].state_dict()
     assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_a_refit_that_is_short_of_time_keeps_its_decay(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    assert one.validation_is_large
+    one._advance(after(3))  # type: ignore[arg-type]
+    one.decay(2)
+    planned = one.refit_epochs()
+    assert planned > 1
+    capsys.readouterr()
+    with caplog.at_level("INFO"):
+        refit(one, 2, 1, lambda: 0.0)
+    assert capsys.readouterr().err.count(": epoch ") == 2  # one at the constant rate, one after
+    assert f"the refit has 1 epochs at the constant rate, {planned} were planned" in caplog.text
 
 
 @pytest.mark.slow
@@ -345,7 +365,7 @@ def test_ctrl_c_in_the_refit_keeps_what_was_validated(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(one, "refit", interrupt)
+    monkeypatch.setattr("recsys.automatic.finish.refit", interrupt)
     ends = time.monotonic() + 8
     finished = finish(one, lambda: ends - time.monotonic())
     assert finished.fitted.trained_on == ("train",)
@@ -369,9 +389,9 @@ def test_a_contender_that_diverges_drops_out(
 def test_a_large_validation_part_is_trained_on_from_the_beginning(
     dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
-    assert contenders(dataset, tracking)[0].refits_everything  # one purchase of eleven
+    assert contenders(dataset, tracking)[0].validation_is_large  # one purchase of eleven
     long = prepare(chains(40, 60), out=tmp_path / "long")
-    assert not contenders(long, tracking)[0].refits_everything
+    assert not contenders(long, tracking)[0].validation_is_large
 
 
 # --- The targets ---------------------------------------------------------------------------------
@@ -400,10 +420,14 @@ def test_a_killed_race_resumes_where_it_was(
 ) -> None:
     journal = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
     field = contenders(dataset, tracking)
-    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    protocol, valid = field[0].candidate.experiment, dataset.holdout("valid")
+    journal.baselines = tune_baselines(protocol, dataset, valid, Budget(1e6), lambda _: None)
+    journal.restore(field)
+    field[0].saved = lambda one: journal.save(one, 12.5)
     field[0]._advance(after(1))  # type: ignore[arg-type]
     again = Journal(tmp_path / "race", {"dataset": dataset.fingerprint})
     assert again.seconds_spent() == 12.5
+    assert again.baselines == journal.baselines
     restored = contenders(dataset, tracking)
     again.restore(restored)
     assert restored[0].latest is not None
@@ -420,7 +444,8 @@ def test_a_journal_of_other_settings_is_not_resumed(
 ) -> None:
     journal = Journal(tmp_path / "race", {"seed": 1})
     field = contenders(dataset, tracking)
-    field[0].saved = lambda one: journal.save(one, field, lambda: 12.5)
+    journal.restore(field)
+    field[0].saved = lambda one: journal.save(one, 12.5)
     field[0]._advance(after(1))  # type: ignore[arg-type]
     assert Journal(tmp_path / "race", {"seed": 2}).seconds_spent() == 0
     assert not (tmp_path / "race").exists()
@@ -491,8 +516,7 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     model = Recommender.load(here / "runs" / "random" / "bundle", dataset)
     recommended = model.recommend(users=[0], k=3)
     assert recommended["source"].unique().to_list() == ["model"]
-    with pytest.raises(InputError, match="holds the baseline"):
-        model.explain([1, 2], 3)
+    assert len(model.explain([1, 2], 3)) == 2
     settings = load_experiment(here / "runs" / "random" / "experiment.yaml")
     assert settings.baseline == run.baselines[0].name
     again = fit(settings, dataset, here / "again")

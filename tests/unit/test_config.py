@@ -11,6 +11,7 @@ from recsys.config import (
     Experiment,
     NextItemConfig,
     TargetAttention,
+    TrainingConfig,
     dump_experiment,
     flatten,
     load_experiment,
@@ -197,3 +198,12 @@ def test_an_experiment_is_made_of_plain_keyword_arguments() -> None:
         "training": {"max_epochs": 5, "loss": "bce"},
     }
     assert Experiment(**fields) == parse_experiment(fields)
+
+
+def test_wrong_keyword_arguments_are_one_line() -> None:
+    with pytest.raises(InputError, match=r"^Experiment: sed: unknown key; did you mean 'seed'\?$"):
+        Experiment(name="x", sed=1)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=r"^Experiment: model\.dropuot: unknown key; did you mean"):
+        Experiment(name="x", model={"dropuot": 0.1})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^TrainingConfig: batch_tokens: .*, not 0$"):
+        TrainingConfig(batch_tokens=0)

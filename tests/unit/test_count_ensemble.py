@@ -265,7 +265,7 @@ def test_the_count_ensemble_of_any_ranking_model_is_explained(
     parts = explain(bundle, history, "gloves")
     score = Recommender(bundle).score([history], ["gloves"])["score"].item()
     assert parts["contribution"].abs().sum() > 0
-    whole = parts["contribution"].sum() + parts["dot_product"][0]
+    whole = parts["contribution"].sum() + parts["rest"][0]
     assert whole == pytest.approx(score, abs=1e-5)
 
 
@@ -291,7 +291,7 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
         assert score == pytest.approx(without + counted[token].item(), abs=1e-5)
         parts = explain(bundle, history, item)
         assert len(parts) == 5
-        whole = parts["contribution"].sum() + parts["dot_product"][0]
+        whole = parts["contribution"].sum() + parts["rest"][0]
         assert whole == pytest.approx(score, abs=1e-5)
 
 

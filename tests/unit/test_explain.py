@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.baselines.tuned import BASELINES
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain
+from recsys.serving.explain import explain, has_parts
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -29,7 +33,7 @@ def test_contributions_and_dot_product_add_up_to_the_score(
         return
     parts = explain(tiny_bundle, history, item)
     score = Recommender(tiny_bundle).score([history], [item])["score"].item()
-    assert parts["contribution"].sum() + parts["dot_product"][0] == pytest.approx(score, abs=1e-5)
+    assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert parts["share"].abs().sum() == pytest.approx(1, abs=1e-5)
     assert parts["position"].to_list() == known[-3:]
     assert parts["item_id"].to_list() == [history[position] for position in known[-3:]]
@@ -50,7 +54,7 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
 
 def test_items_have_their_names(tiny_bundle: ModelBundle) -> None:
     parts = explain(tiny_bundle, ["hat", "socks"], "boots")
-    assert parts.columns == ["position", "item_id", "name", "contribution", "share", "dot_product"]
+    assert parts.columns == ["position", "item_id", "name", "contribution", "share", "rest"]
     assert parts["name"].to_list() == ["Top hat", None]
     assert parts.schema["contribution"] == pl.Float32
 
@@ -63,13 +67,35 @@ def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
     assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
 
 
-def test_impossible_explanations_are_refused(
-    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
+@given(history=st.lists(st.sampled_from(ITEMS), min_size=1, max_size=3))
+def test_a_dot_product_is_explained_by_removal(
+    tiny_dot_bundle: ModelBundle, history: list[str]
 ) -> None:
-    with pytest.raises(
-        InputError, match="only the scores of target attention and of a count ensemble have"
-    ):
-        explain(tiny_dot_bundle, ["boots"], "hat")
+    parts = explain(tiny_dot_bundle, history, "hat")
+    assert not has_parts(tiny_dot_bundle)
+    assert parts["item_id"].to_list() == history
+    recommender = Recommender(tiny_dot_bundle)
+    score = recommender.score([history], ["hat"])["score"].item()
+    assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
+    for place, lost in enumerate(parts["contribution"]):
+        shorter = history[:place] + history[place + 1 :]
+        if shorter:
+            without = recommender.score([shorter], ["hat"])["score"].item()
+            assert lost == pytest.approx(score - without, abs=1e-5)
+
+
+def test_a_baseline_is_explained_by_removal(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    chain = BASELINES["markov"].fit(tiny_dataset, "test", None)
+    bundle = replace(tiny_bundle, trained=None, baseline=chain)
+    parts = explain(bundle, ["boots", "gloves"], "hat")
+    with_last = Recommender(bundle).score([["boots", "gloves"]], ["hat"])["score"].item()
+    without = Recommender(bundle).score([["boots"]], ["hat"])["score"].item()
+    assert parts["contribution"].to_list() == pytest.approx([0, with_last - without])
+
+
+def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
         explain(tiny_bundle, ["boots"], "boot")
     with pytest.raises(InputError, match="none of its items is in the catalogue"):

@@ -71,9 +71,9 @@ def test_the_command_reports_all_measures_and_repeats_them(
 
 
 def test_a_model_without_parts_is_refused(
-    tiny_dot_bundle: ModelBundle, tiny_dataset: PreparedDataset
+    tiny_dot_bundle: ModelBundle, tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
 ) -> None:
-    with pytest.raises(InputError, match="only the scores of target attention"):
+    with pytest.raises(InputError, match="explained by taking purchases away"):
         measure_faithfulness(Recommender(tiny_dot_bundle, tiny_dataset))
     with pytest.raises(InputError, match="give either histories or users"):
-        measure_faithfulness(Recommender(tiny_dot_bundle))
+        measure_faithfulness(Recommender(tiny_bundle))

@@ -128,8 +128,6 @@ def test_what_cannot_be_generated_is_refused(
         generating.generate([["hat"]], candidates=[])
     with pytest.raises(InputError, match="kind next_item generates nothing"):
         Recommender(tiny_bundle).generate([["hat"]])
-    with pytest.raises(InputError, match="only the scores of target attention"):
-        generating.explain(["hat"], "boots")
     model = generating.bundle.model
     assert isinstance(model, SequenceToSequence)
     with pytest.raises(ValueError, match="history 1 is empty"):

@@ -361,7 +361,7 @@ def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDat
     stored = recommender.read_histories(users=["ann"])
     parts = recommender.explain(ann, "coat")
     assert sorted(parts["position"]) == [2, 3, 4]
-    total = parts["contribution"].sum() + parts["dot_product"][0]
+    total = parts["contribution"].sum() + parts["rest"][0]
     assert total == pytest.approx(recommender.score(ann, ["coat"])["score"][0], abs=1e-5)
     assert_frame_equal(parts, recommender.explain(stored, "coat"))
 

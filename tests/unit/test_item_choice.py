@@ -212,7 +212,7 @@ def test_embeddings_of_histories_are_the_part_without_attention(recommender: Rec
     (vector,) = recommender.embeddings([HISTORIES["ann"]])["embedding"].to_numpy()
     boots = recommender.embeddings()["embedding"].to_numpy()[0]
     why = recommender.explain(HISTORIES["ann"], "boots")
-    assert vector @ boots == pytest.approx(why["dot_product"][0], abs=1e-5)
+    assert vector @ boots == pytest.approx(why["rest"][0], abs=1e-5)
 
 
 def test_the_command_writes_embeddings_in_three_formats(

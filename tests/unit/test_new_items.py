@@ -145,7 +145,7 @@ def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
     assert one != other
     history = ["hat", "shoes"]
     parts = extended.explain(history, "scarf")
-    total = parts["contribution"].sum() + parts["dot_product"][0]
+    total = parts["contribution"].sum() + parts["rest"][0]
     assert total == pytest.approx(
         extended.score([["hat", "shoes"]], ["scarf"])["score"][0], abs=1e-5
     )

@@ -335,7 +335,7 @@ def test_explanations_sum_to_the_score_at_the_request_time(
     maps = []
     for at in (901, 86_400):
         parts = recommender.explain(HISTORIES, 5, at=at)
-        total = parts["contribution"].sum() + parts["dot_product"][0]
+        total = parts["contribution"].sum() + parts["rest"][0]
         score = recommender.score(HISTORIES, [5], at=at)["score"].item()
         assert total == pytest.approx(score, abs=1e-5)
         (target,) = recommender.inspect(HISTORIES, items=[3, 5], at=at)

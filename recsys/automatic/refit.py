@@ -1,0 +1,83 @@
+"""The refit at the end of a race: the winner's training is repeated on all but the test targets."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from recsys.automatic.contender import Contender
+from recsys.data.histories import Histories
+from recsys.model.protocols import Model
+from recsys.training.loop import train
+from recsys.training.state import TrainingState
+
+logger = logging.getLogger(__name__)
+
+_FOREVER = 100_000
+"""More epochs than any training has."""
+
+
+def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[], float]) -> Model:
+    """Train on the training and validation parts together; return the model.
+
+    The refit starts from the state from which the rate decayed. Where the validation part is small,
+    only the decay is repeated. Else the rate stays constant for some epochs more before, as long as
+    time is left for the decay.
+
+    Args:
+        contender: after its decay.
+        epochs: of the decay.
+        best: those of them after which validation was best.
+        seconds_left: returns how many seconds the refit may still take.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    histories = contender.dataset.histories("test")
+    state = contender.best_state
+    if contender.validation_is_large:
+        state = _hold(contender, histories, best, seconds_left)
+    hold = len(state.curve.epochs)
+    model, _ = train(
+        contender.decaying(hold, epochs),
+        contender.catalogue,
+        histories,
+        None,
+        hold + epochs,
+        lambda epoch, _: epoch >= hold + best,
+        contender.progress,
+        contender.before_decay(state, "test", epochs),
+    )
+    return model
+
+
+def _hold(
+    contender: Contender, histories: Histories, decay: int, seconds_left: Callable[[], float]
+) -> TrainingState:
+    """Train on from the best state at a constant learning rate; return the state after that."""
+    best = contender.best_state
+    before, planned = len(best.curve.epochs), contender.refit_epochs()
+    started = time.monotonic()
+    saved = [best]
+
+    def is_over(epoch: int, _: dict[str, float]) -> bool:
+        done = epoch - before
+        per_epoch = (time.monotonic() - started) / done
+        if done < planned and seconds_left() >= (decay + 1) * per_epoch:
+            return False
+        logger.info("the refit has %d epochs at the constant rate, %d were planned", done, planned)
+        return True
+
+    train(
+        contender.experiment,
+        contender.catalogue,
+        histories,
+        None,
+        _FOREVER,
+        is_over,
+        contender.progress,
+        contender.before_decay(best, "test", decay),
+        lambda state: saved.__setitem__(0, state),
+    )
+    return saved[0]
