@@ -69,10 +69,10 @@ def test_day_after_day(
     work = Path(os.environ.get("BENCH_OUT", tmp_path)).absolute() / name
     work.mkdir(parents=True, exist_ok=True)
     changes = [f"tracking.uri=sqlite:///{work}/mlflow.db", "evaluation.cutoffs=[10]"]
-    base = load_experiment(LOGS[name], changes + os.environ.get("BENCH_SET", "").split())
-    whole = recsys.prepare(
-        name, base.data.model_copy(update={"split": DataConfig().split}), work / "log"
-    )
+    preset, last = LOGS[name]
+    base = load_experiment(preset, changes + os.environ.get("BENCH_SET", "").split())
+    undivided = base.data.model_copy(update={"split": DataConfig().split})
+    whole = recsys.prepare(name, undivided, work / "log")
     log = whole.interaction_table.with_columns(timestamp=np.array(whole.timestamps))
     log = log.select("user_id", "item_id", "timestamp").drop_nulls().sort("timestamp")
     if end := os.environ.get("BENCH_UNTIL", last):
