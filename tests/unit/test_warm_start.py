@@ -16,13 +16,21 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app
-from recsys.config import DataConfig, Experiment, continued, load_experiment, parse_experiment
+from recsys.config import (
+    DataConfig,
+    Experiment,
+    GlobalTime,
+    continued,
+    load_experiment,
+    parse_experiment,
+)
 from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.replay import ReplayBatches
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
+from recsys.experiments.results import Run
 from recsys.experiments.start import Start, continue_bundle, plan_start
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.grown_items import item_tables
@@ -395,7 +403,7 @@ def test_a_baseline_has_no_weights_to_start_from(
 
 def by_time(rows: list[tuple[str, str, int]], until: int, path: Path) -> PreparedDataset:
     """Hold out the last two days."""
-    split = {"kind": "global_time", "valid_from": until - 1, "test_from": until}
+    split = GlobalTime(kind="global_time", valid_from=until - 1, test_from=until)
     return prepare(as_log([row for row in rows if row[2] <= until]), DataConfig(split=split), path)
 
 
@@ -446,7 +454,7 @@ def test_a_killed_warm_start_resumes_with_the_same_result(
 ) -> None:
     changes = ["training.batch_tokens=60", "training.checkpoint_minutes=0", "training.refit=true"]
 
-    def warm(name: str) -> recsys.api.Run:  # type: ignore[name-defined]
+    def warm(name: str) -> Run:
         return recsys.train(None, grown, start=run, out=tmp_path / name, overrides=changes)
 
     expected = warm("full")
