@@ -94,8 +94,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def make_experiment(store: str, model: str = "dot product", *overrides: str) -> Experiment:
     tree = {
         "name": "run",
-        "model": {"embedding_dim": 16, "max_sequence_length": 6, **MODELS[model]},
-        "training": {"max_epochs": 12, "learning_rate": 0.01, "precision": "float32"},
+        "model": {
+            "embedding_dim": 16,
+            "max_sequence_length": 6,
+            "dropout": 0.0,
+            **MODELS[model],
+        },
+        "training": {
+            "max_epochs": 12,
+            "learning_rate": 0.02,
+            "precision": "float32",
+            "batch_tokens": 50,
+        },
         "evaluation": {"seen": "allow", "cutoffs": [10]},
         "tracking": {"uri": store},
     }
@@ -267,24 +277,25 @@ def test_a_start_on_the_same_log_begins_at_the_quality_of_the_model(
 
 
 def test_the_start_wins_over_a_training_that_harms(
-    run: Path, old: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run: Path, grown: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its weights are then the result, and there is no refit."""
     harm = ["start.learning_rate=10", "training.learning_rate=0.5", "training.refit=true"]
-    result = recsys.train(None, old, start=run, out=tmp_path / "out", overrides=harm)
+    result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=harm)
     assert result.best_epoch == 0
     assert "no epoch was better than the start" in caplog.text
     weights, before = (
         ModelBundle.open(path).model.state_dict() for path in (result.bundle, run / "bundle")
     )
-    assert all(torch.equal(weights[name], before[name]) for name in before)
+    same = [torch.equal(weights[name], before[name]) for name in before if name != "items.weight"]
+    assert all(same)
 
 
 def test_new_items_are_recommended_after_a_warm_start(
     run: Path, grown: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     """In fewer epochs than the model took; the run and the bundle say what it started from."""
-    more = ["start.learning_rate=1", "training.refit=true", "start.epochs=0.5"]
+    more = ["start.learning_rate=1", "start.epochs=0.5", "start.replay=0"]
     result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=more)
     model = Recommender.load(result.bundle)
     best = model.recommend([["i7", "i0", "i1"]], k=3, seen="allow")["item_id"].to_list()
@@ -297,7 +308,7 @@ def test_new_items_are_recommended_after_a_warm_start(
     assert model.bundle.experiment.name == "run-2"
     params = MlflowClient(store).get_run(result.run_id).data.params
     assert params["start.digest"] == digest == model.bundle.experiment.start.digest
-    assert (params["start.replay"], params["training.max_epochs"]) == ("0.5", "12")
+    assert (params["start.replay"], params["training.max_epochs"]) == ("0.0", "12")
 
 
 def test_the_next_start_keeps_the_settings_of_the_last(old: PreparedDataset, store: str) -> None:
