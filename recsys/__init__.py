@@ -14,8 +14,13 @@ From an experiment of one's own::
     model = recsys.load(run.bundle)
     recsys.compare([run.run_id, other.run_id])
 
-``load`` and all that a loaded model does need only the core dependencies; ``fit``, ``train`` and
-``compare`` need the extra ``train``.
+When the log has grown, start from the model that is there, or only add the new items::
+
+    run = recsys.train(None, data, start=run.bundle)
+    model = recsys.extend(run.bundle, data, "extended")
+
+``load``, ``extend`` and all that a loaded model does need only the core dependencies; ``fit``,
+``train`` and ``compare`` need the extra ``train``.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.experiments.registration import register
-    from recsys.loading import load
+    from recsys.loading import extend, load
     from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.serving.recommender import Recommender
 
@@ -53,6 +58,7 @@ _HOMES = {
     "append": "recsys.data.appending:append",
     "audit": "recsys.data.audit:audit",
     "compare": "recsys.api:compare",
+    "extend": "recsys.loading:extend",
     "fit": "recsys.api:fit",
     "load": "recsys.loading:load",
     "load_experiment": "recsys.config:load_experiment",
@@ -73,6 +79,7 @@ __all__ = [
     "append",
     "audit",
     "compare",
+    "extend",
     "fit",
     "load",
     "load_experiment",

@@ -17,8 +17,11 @@ from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.settings import LogWords
 from recsys.data.tables import TableSource, empty_like
+from recsys.errors import InputError
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run
+from recsys.experiments.start import continue_bundle
+from recsys.loading import bundle_folder
 from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import audit_of, learning_curves, log_report
 
@@ -74,9 +77,10 @@ def fit(
 
 
 def train(
-    experiment: Experiment | PathLike,
+    experiment: Experiment | PathLike | None,
     dataset: PreparedDataset | PathLike,
     *,
+    start: PathLike | None = None,
     overrides: Sequence[str] = (),
     out: PathLike | None = None,
     fresh: bool = False,
@@ -84,13 +88,23 @@ def train(
     """Train, evaluate and log, or resume; see `recsys.experiments.fit.fit`.
 
     Args:
-        experiment: an `Experiment`, or the path of its YAML.
+        experiment: an `Experiment`, or the path of its YAML; with ``start`` also None.
         dataset: a `PreparedDataset`, or its folder.
+        start: the model to start from: the folder of a bundle or of a run, or
+            ``models:/NAME@ALIAS``. The settings are those of the model unless the experiment or
+            the overrides change them; see `StartConfig`. If None, the weights are random.
         overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
         out: folder of the results, ``runs/NAME`` if None.
         fresh: start from the first epoch, even if there is a checkpoint to resume from.
     """
-    if not isinstance(experiment, Experiment):
+    if start is not None:
+        changes = experiment
+        if not isinstance(changes, Experiment | None):
+            changes = load_experiment(changes)
+        experiment = continue_bundle(bundle_folder(start), changes, overrides)
+    elif experiment is None:
+        raise InputError("train: needs an experiment, or the model to start from")
+    elif not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment, overrides)
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)

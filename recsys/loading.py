@@ -36,6 +36,40 @@ def load(
     return Recommender.load(bundle_folder(path, tracking), dataset)
 
 
+def extend(
+    path: str | os.PathLike[str],
+    dataset: PreparedDataset | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    tracking: TrackingConfig | None = None,
+) -> Recommender:
+    """Add the new items of a dataset to a trained model, without training, and write the result.
+
+    The items that the model knows keep their scores. New ones are represented by their features
+    where the model reads any, else by the items that occur next to them.
+
+    Args:
+        path: the folder of a bundle or of a run, or a model of an MLflow store; see `load`.
+        dataset: the dataset with the new items, or its folder.
+        out: the folder of the new bundle.
+        tracking: the store; the default one if None.
+
+    Returns:
+        The extended model, with the dataset to look users up in.
+
+    Raises:
+        InputError: see `recsys.serving.extend.extend`.
+    """
+    from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
+    from recsys.serving.extend import extend as extend_bundle  # noqa: PLC0415
+    from recsys.serving.recommender import Recommender  # noqa: PLC0415
+
+    if not isinstance(dataset, PreparedDataset):
+        dataset = PreparedDataset.open(dataset)
+    bundle = ModelBundle.open(bundle_folder(path, tracking))
+    return Recommender(extend_bundle(bundle, dataset, out), dataset)
+
+
 def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> Path:
     """Return the folder of a model, downloaded if an MLflow store elsewhere holds it; see `load`.
 

@@ -58,6 +58,26 @@ class CountEnsemble:
             self, counts=replace(self.counts, log_counts=matrix, log_popularity=popularity)
         )
 
+    def with_new_items(self, histories: Histories, num_items: int) -> CountEnsemble:
+        """Return the ensemble for a larger catalogue, whose new items are counted.
+
+        Pairs of known items keep their counts, and so their scores.
+
+        Args:
+            histories: where pairs with a new item are counted.
+            num_items: the size of the larger catalogue; its first items are the known ones.
+        """
+        known = self.counts.num_items
+        extended = self.extended_to(num_items).counts
+        counted = PCTM.fit(histories, num_items, self.counts.settings)
+        pairs = counted.log_counts.tocoo()
+        added = (pairs.row > known) | (pairs.col > known)
+        places = pairs.row[added], pairs.col[added]
+        matrix = extended.log_counts + csr_array((pairs.data[added], places), shape=pairs.shape)
+        popularity = extended.log_popularity.copy()
+        popularity[known + 1 :] = counted.log_popularity[known + 1 :]
+        return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
+
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """Return what each item of a history [L] adds to the score of a candidate [L]."""
         same = items == candidate

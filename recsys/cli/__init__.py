@@ -17,6 +17,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     evaluation,
     experiments,
     exporting,
+    extending,
     logs,
     profiling,
     recommending,

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from recsys.cli.options import (
-    Config,
     Data,
     Fresh,
     Json,
@@ -20,7 +19,7 @@ from recsys.cli.options import (
     read_experiment,
 )
 from recsys.comparison.formats import title
-from recsys.config import TrackingConfig
+from recsys.config import Experiment, TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.errors import InputError
 
@@ -29,8 +28,22 @@ logger = logging.getLogger(__name__)
 
 @app.command("train")
 def train_model(
-    config: Config,
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="An experiment: a YAML file, or a preset's name (recsys configs). With --from it "
+            "is not needed, and what it sets wins over the settings of the model."
+        ),
+    ] = None,
     data: Data = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start from the weights of this trained model, on the dataset of --data: "
+            "runs/NAME, or models:/NAME@ALIAS. Its settings stay, unless --set changes them.",
+        ),
+    ] = None,
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
@@ -40,6 +53,11 @@ def train_model(
 
     If training is interrupted, the same command resumes it. On several devices:
     torchrun --nproc-per-node 2 -m recsys train ...
+
+    When the log has grown: recsys train --from runs/NAME --data DATA. It matches items by their
+    ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new
+    and old histories: --set start.epochs=0.25, start.learning_rate=0.3, start.replay=0.5. The run
+    is called NAME-2, then NAME-3, unless --set name=... says otherwise.
     """
     from recsys.experiments.fit import fit
     from recsys.experiments.headline import simplest_baselines
@@ -47,7 +65,7 @@ def train_model(
     from recsys.tracking.links import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
-    experiment = read_experiment(config, overrides, uri)
+    experiment = _experiment(config, overrides, uri, start, data)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
@@ -77,6 +95,28 @@ def train_model(
         as_json,
     )
     print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
+
+
+def _experiment(
+    config: str | None,
+    overrides: list[str] | None,
+    uri: str | None,
+    start: str | None,
+    data: Path | None,
+) -> Experiment:
+    """Read the experiment to train, or that of the model to start from."""
+    if start is None:
+        if config is None:
+            raise InputError("train: needs an experiment, or --from and the model to start from")
+        return read_experiment(config, overrides, uri)
+    from recsys.experiments.start import continue_bundle
+    from recsys.loading import bundle_folder
+
+    if data is None:
+        raise InputError("--from: needs --data and the folder of the dataset to train on")
+    changes = None if config is None else read_experiment(config, None)
+    more = [] if uri is None else [f"tracking.uri={uri}"]
+    return continue_bundle(bundle_folder(start), changes, [*(overrides or []), *more])
 
 
 @app.command("compare")

@@ -7,7 +7,7 @@ import typer
 PANELS = {
     "Start here": ("run", "demo"),  # and configs, which is a group
     "Logs": ("prepare", "audit", "data"),
-    "Train": ("train", "tune", "suite", "backtest", "profile"),
+    "Train": ("train", "extend", "tune", "suite", "backtest", "profile"),
     "Evaluate and compare": ("evaluate", "compare", "retrieval", "calibrate", "faithfulness"),
     "Recommend and explain": (
         "recommend",

@@ -14,7 +14,6 @@ from recsys.config.experiment import (
     CountEnsembleConfig,
     Experiment,
     TrackingConfig,
-    TrainingConfig,
 )
 from recsys.config.features import (
     CategoriesFeature,
@@ -25,6 +24,7 @@ from recsys.config.features import (
     VectorFeature,
 )
 from recsys.config.files import (
+    continued,
     dump_experiment,
     flatten,
     load_experiment,
@@ -67,7 +67,9 @@ from recsys.config.split import (
     UserHoldout,
     time_value,
 )
+from recsys.config.start import StartConfig
 from recsys.config.suite import Suite, SuiteEntry, load_suite
+from recsys.config.training import TrainingConfig
 
 __all__ = [
     "WITH_COUNTS",
@@ -114,6 +116,7 @@ __all__ = [
     "Section",
     "SequenceToSequenceConfig",
     "Split",
+    "StartConfig",
     "Suite",
     "SuiteEntry",
     "TargetAttention",
@@ -123,6 +126,7 @@ __all__ = [
     "TransformerConfig",
     "UserHoldout",
     "VectorFeature",
+    "continued",
     "dump_experiment",
     "find_config",
     "flatten",

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.loss import CrossEntropy, LossConfig
 from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
-from recsys.config.section import MAX_COUNT, MAX_SEED, Section
+from recsys.config.section import MAX_SEED, Section
+from recsys.config.start import StartConfig
+from recsys.config.training import TrainingConfig
 from recsys.errors import InputError
 
 BaselineName = Literal[
@@ -37,69 +31,6 @@ BaselineName = Literal[
 
 WITH_COUNTS = " + counts"
 """Suffix of the family of a model with a count ensemble."""
-
-
-class TrainingConfig(Section):
-    """How the model is trained."""
-
-    max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
-    """Maximum number of epochs: passes over the training part, unless epochs_per_pass divides
-    them."""
-    epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
-    """Number of epochs that a pass over the training part is divided into. Above 1, an epoch reads
-    a random share of the histories, another one each time: a large log is validated more often. A
-    sequence_to_sequence model always reads all of them."""
-    validate_every: int = Field(1, ge=1, le=MAX_COUNT)
-    """Number of epochs between validations; the last epoch is always validated."""
-    patience: int = Field(10, ge=1, le=MAX_COUNT)
-    """Number of epochs without a better validation NDCG@10 before the learning rate starts to decay
-    (with schedule hold_decay), and, during the decay, before training stops."""
-    learning_rate: float = Field(1e-3, gt=0)
-    """Peak learning rate of AdamW."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of AdamW."""
-    schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
-    """The learning rate after the warm-up. hold_decay: constant, then a linear decay to a
-    hundredth; inverse_square_root: proportional to the inverse square root of the step, as in the
-    2017 Transformer."""
-    warmup_steps: int = Field(100, ge=0, le=10**9)
-    """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
-    decay_fraction: float = Field(0.3, ge=0, le=1)
-    """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
-    loss: LossConfig = CrossEntropy()
-    """cross_entropy compares each target with the full catalogue; the other losses compare it with
-    sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of the target probability that cross_entropy spreads evenly over all items."""
-    gradient_clip: float = Field(5.0, gt=0)
-    """Maximum norm of the gradient; larger gradients are scaled down to it."""
-    batch_tokens: int = Field(12_800, ge=1, le=10**9)
-    """Number of tokens in a batch, including padding, over all processes."""
-    windows: Literal["newest", "all"] = "newest"
-    """Training windows of a history longer than model.max_sequence_length. newest: its newest
-    items; all: consecutive windows over the entire history, so that every item but the first is a
-    target once. A sequence_to_sequence model always trains on random cuts of the entire history."""
-    checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
-    """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
-    precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Precision of matrix products. auto: on a GPU bf16 if it has it; on a CPU whichever is faster,
-    measured when a training begins and kept for its refit and where it resumes."""
-    refit: bool = False
-    """Whether to train again from scratch on all but the test targets, for the number of epochs
-    that validation found best; the learning rate decays at the end of those."""
-
-    @field_validator("label_smoothing")
-    @classmethod
-    def _has_all_items(cls, label_smoothing: float, info: ValidationInfo) -> float:
-        loss = info.data.get("loss")
-        if label_smoothing and loss is not None and loss.kind != "cross_entropy":
-            raise ValueError(f"must be 0 with loss {loss.kind}, which does not see all items")
-        return label_smoothing
-
-    @field_serializer("loss")
-    def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
-        """Abbreviate the default loss to its kind."""
-        return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
 
 
 class CountEnsembleConfig(Section):
@@ -150,6 +81,8 @@ class Experiment(Section):
     None, the model is trained."""
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
+    start: StartConfig | None = Field(None, exclude_if=lambda start: start is None)
+    """The trained model that the training starts from. If None, it starts from random weights."""
     count_ensemble: CountEnsembleConfig | None = None
     """Settings of the count ensemble. If None, the model is used alone."""
     evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
@@ -174,6 +107,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _has_one_answer(self) -> Experiment:
+        if self.baseline is not None and self.start is not None:
+            raise ValueError("baseline: has no weights to start from: leave start out")
         has_model = self.model != NextItemConfig() or self.count_ensemble is not None
         if self.baseline is not None and has_model:
             raise ValueError("baseline: has no model and no count_ensemble: leave them out")
@@ -198,6 +133,13 @@ class Experiment(Section):
                     f"{given}: prepare it again, or leave data.{name} out of the experiment"
                 )
         return self.model_copy(update={"data": prepared})
+
+    @property
+    def planned(self) -> Experiment:
+        """The experiment as it is trained: the training of a warm start is shorter and gentler."""
+        if self.start is None:
+            return self
+        return self.model_copy(update={"training": self.start.applied_to(self.training)})
 
     @property
     def family(self) -> str:

@@ -123,6 +123,46 @@ def _concerns(override: str, path: str) -> bool:
     return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")
 
 
+def continued(
+    earlier: Experiment, bundle: str, changes: Experiment | None, overrides: Sequence[str]
+) -> Experiment:
+    """Return the experiment of a training that starts from a trained model.
+
+    Its settings are those of the model, except those of the data, unless they are changed. So are
+    those of the start, if the model started from another one itself.
+
+    Args:
+        earlier: the settings of the model.
+        bundle: the folder of the model.
+        changes: an experiment; the fields that it sets win. A section of another kind replaces that
+            of the model.
+        overrides: fields to change, as key=value; they win over all.
+
+    Raises:
+        InputError: as `parse_experiment`.
+    """
+    tree = earlier.model_dump(mode="json", exclude={"data": True, "start": {"digest"}})
+    stem, _, number = earlier.name.rpartition("-")
+    again = bool(stem) and number.isdecimal()
+    tree["name"] = f"{stem}-{int(number) + 1}" if again else f"{earlier.name}-2"
+    if changes is not None:
+        tree = _merged(tree, changes.model_dump(mode="json", exclude_unset=True))
+    tree["start"] = {**(tree.get("start") or {}), "bundle": bundle}
+    return parse_experiment(tree, overrides, f"{bundle}, continued")
+
+
+def _merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree with other values, section by section."""
+    merged = dict(tree)
+    for name, value in changes.items():
+        old = tree.get(name)
+        merged[name] = value
+        if isinstance(old, dict) and isinstance(value, dict):
+            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
+            merged[name] = _merged(old, value) if same_kind else value
+    return merged
+
+
 def dump_experiment(experiment: Experiment) -> str:
     """Return the experiment as YAML; a split, loss or candidates with defaults is only its kind."""
     return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
+from recsys.data.replay import PlainBatches, ReplayBatches
 from recsys.data.sequence_batch import SequenceBatch
 
-Batches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
+Batches = PlainBatches | ReplayBatches
 
 
 class ShardedBatches:
@@ -20,6 +20,7 @@ class ShardedBatches:
         process: the index of this process, from 0.
         processes: the number of processes.
 
+    >>> from recsys.data.batches import TrainingBatches
     >>> from recsys.data.histories import Histories
     >>> full = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
     >>> [[batch.items.tolist() for batch in ShardedBatches(full, 0, 0, p, 2)] for p in (0, 1)]

@@ -21,6 +21,8 @@ def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
     ndcg = loss.twinx()
     validated = [epoch for epoch in epochs if MONITOR in curve.epochs[epoch - 1]]
     values = [curve.epochs[epoch - 1][MONITOR] for epoch in validated]
+    if curve.start:
+        validated, values = [0, *validated], [curve.start[MONITOR], *values]
     ndcg.plot(validated, values, color="tab:blue", marker=".")
     ndcg.set_ylabel("validation NDCG@10 (blue)")
     if curve.best_epoch is not None:

@@ -12,11 +12,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.config import (
-    Experiment,
-    SequenceToSequenceConfig,
-    flatten,
-)
+from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.files import new_folder
 from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
@@ -30,7 +26,7 @@ from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.final_scorer import final_scorer
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
-from recsys.inference.catalogue import Catalogue
+from recsys.experiments.start import plan_start
 from recsys.inference.scorer import ReportingScorer
 from recsys.progress import shown, stage
 from recsys.serving.bundle import ModelBundle
@@ -110,15 +106,23 @@ def _fit(
     *,
     fresh: bool,
 ) -> Run:
-    experiment = experiment.with_data(dataset.config)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    dataset = catalogue.encoders.read(dataset)
+    start = plan_start(experiment.with_data(dataset.config), dataset, out)
+    experiment = start.experiment
+    dataset = start.catalogue.encoders.read(dataset)
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
     _check_generated(experiment, dataset)
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     file = _checkpoint_file(out, experiment, dataset)
     found = None if fresh else file.read()
-    train = partial(train_and_refit, experiment, dataset, catalogue, held_out.valid, found)
+    train = partial(
+        train_and_refit,
+        experiment,
+        dataset,
+        start.catalogue,
+        held_out.valid,
+        found,
+        warm=start.warm,
+    )
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess

@@ -82,6 +82,8 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
             the dataset, another process runs the search, or no trial has finished.
         KeyboardInterrupt: Ctrl-C before any trial has finished.
     """
+    if experiment.start is not None:
+        raise InputError("tune: trains from random weights: leave start out of the experiment")
     experiment = experiment.with_data(dataset.config)
     known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
     for name in search.space:

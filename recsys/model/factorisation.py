@@ -37,8 +37,8 @@ class FactorisationMachine(nn.Module):
         self.num_items = num_items
         # The candidate's weight is one more feature of its vector, multiplied with a one.
         self.items = ItemEmbeddings(num_items, embedding_dim + 1)
-        self.last = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
-        self.bag = nn.Embedding(num_items + 1, embedding_dim, padding_idx=0)
+        self.last = ItemEmbeddings(num_items, embedding_dim)
+        self.bag = ItemEmbeddings(num_items, embedding_dim)
         self.dropout = Dropout(dropout)
         self.head = DotProductHead()
         for table in (self.items, self.last, self.bag):

@@ -17,11 +17,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
-from recsys.config import Experiment, dump_experiment, load_experiment
+from recsys.baselines.saved import FittedBaseline, load_baseline
+from recsys.config import Experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.vectors import ItemVectors
-from recsys.data.files import file_sha256, new_folder
+from recsys.data.files import new_folder
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
@@ -34,15 +34,20 @@ from recsys.inference.state_cache import StateCache
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Head, Model
-from recsys.serving.bundle_manifest import BundleManifest, ServingProtocol
+from recsys.serving.bundle_files import (
+    BASELINE,
+    CONFIG,
+    COUNT_ENSEMBLE,
+    ITEMS,
+    WEIGHTS,
+    write_files,
+)
+from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
-from recsys.serving.weights import load_weights, save_weights
+from recsys.serving.weights import load_weights
 
 logger = logging.getLogger(__name__)
-
-_WEIGHTS, _CONFIG, _ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
-_COUNT_ENSEMBLE, _BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +105,9 @@ class ModelBundle:
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
         with new_folder(path) as folder:
-            if isinstance(answer, FittedBaseline):
-                save_baseline(answer, folder / _BASELINE)
-            else:
-                save_weights(answer, folder / _WEIGHTS)
-            if count_ensemble is not None:
-                count_ensemble.save(folder / _COUNT_ENSEMBLE)
-            encoders.save(folder)
-            (folder / _CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
-            item_table = encoders.save_vectors(folder, dataset.item_table)
-            item_table.with_columns(count=pl.Series(counts)).write_parquet(folder / _ITEMS)
+            items = encoders.save_vectors(folder, dataset.item_table)
+            items = items.with_columns(count=pl.Series(counts))
+            files = write_files(folder, answer, experiment, items, count_ensemble, encoders)
             BundleManifest(
                 dataset_fingerprint=dataset.fingerprint,
                 num_items=dataset.num_items,
@@ -121,7 +119,8 @@ class ModelBundle:
                 git_commit=git_commit,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
+                started_from=EarlierBundle.of_start(experiment.start),
+                files=files,
             ).write(folder)
         return cls.open(path)
 
@@ -141,27 +140,27 @@ class ModelBundle:
     @classmethod
     def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
         """Load the files of a folder that was checked against its manifest."""
-        experiment = load_experiment(path / _CONFIG) if _CONFIG in manifest.files else None
-        answer = _WEIGHTS if experiment is None or experiment.baseline is None else _BASELINE
-        if unlisted := {answer, _CONFIG, _ITEMS} - set(manifest.files):
+        experiment = load_experiment(path / CONFIG) if CONFIG in manifest.files else None
+        answer = WEIGHTS if experiment is None or experiment.baseline is None else BASELINE
+        if unlisted := {answer, CONFIG, ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
         assert experiment is not None  # noqa: S101 - it is listed
-        item_table = read_own_table(path / _ITEMS, ("item_id", "count"))
+        item_table = read_own_table(path / ITEMS, ("item_id", "count"))
         if len(item_table) != manifest.num_items:
             raise InputError(
-                f"{path / _ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
+                f"{path / ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
                 "manifest"
             )
         if experiment.baseline is not None:
-            baseline = load_baseline(path / _BASELINE, experiment.baseline, manifest.num_items)
+            baseline = load_baseline(path / BASELINE, experiment.baseline, manifest.num_items)
             return cls(path, manifest, experiment, None, item_table, baseline=baseline)
         encoders = Encoders.load(path, experiment.model)
         vectors = encoders.open_vectors(path, len(item_table))
         model = empty_model(experiment, item_table, len(item_table), encoders, vectors)
-        load_weights(model, path / _WEIGHTS)
+        load_weights(model, path / WEIGHTS)
         count_ensemble = None
-        if _COUNT_ENSEMBLE in manifest.files:
-            count_ensemble = CountEnsemble.load(path / _COUNT_ENSEMBLE, manifest.num_items)
+        if COUNT_ENSEMBLE in manifest.files:
+            count_ensemble = CountEnsemble.load(path / COUNT_ENSEMBLE, manifest.num_items)
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders, vectors)
 
     @property

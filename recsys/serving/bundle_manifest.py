@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from recsys.config import Section
+from recsys.config import Section, StartConfig
 from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import TrainedOn
 
@@ -21,6 +22,25 @@ class ServingProtocol(Section):
     """Whether items of a user's history are filtered from recommendations."""
     trained_on: TrainedOn
     """The parts of the split that the weights were trained on."""
+
+
+class EarlierBundle(Section):
+    """A bundle that another one was made of."""
+
+    path: str
+    """Its folder."""
+    digest: str | None
+    """The SHA-256 of its manifest."""
+
+    @classmethod
+    def of_start(cls, start: StartConfig | None) -> EarlierBundle | None:
+        """Name the bundle that a training started from, if any."""
+        return None if start is None else cls(path=start.bundle, digest=start.digest)
+
+    @classmethod
+    def of(cls, path: Path, manifest: BundleManifest) -> EarlierBundle:
+        """Name the bundle in a folder."""
+        return cls(path=str(path), digest=manifest.digest)
 
 
 class BundleManifest(FolderManifest):
@@ -49,5 +69,9 @@ class BundleManifest(FolderManifest):
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log; None
     if unknown."""
+    started_from: EarlierBundle | None = None
+    """The bundle whose weights the training started from; None if they were random."""
+    extended_from: EarlierBundle | None = None
+    """The bundle to whose catalogue items were added without training; None if there is none."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
 import torch
 
-from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.features.vectors import ItemVectors
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
@@ -37,9 +37,9 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
             "ones: train it with model.item_features"
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
-    encoder, trained = bundle.encoders.items, bundle.manifest.num_items
-    new = _new_rows(bundle.item_table, items, encoder, origin)
-    item_table = _appended(bundle.item_table, new, origin)
+    trained = bundle.manifest.num_items
+    new = new_rows(bundle.item_table, items, bundle.encoders.items.columns, origin)
+    item_table = appended(bundle.item_table, new, origin)
     vectors = appended_vectors(bundle, new, origin)
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
@@ -72,12 +72,22 @@ def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> It
     return {name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in found.items()}
 
 
-def _new_rows(
-    items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder, origin: str
+def new_rows(
+    items: pl.DataFrame, source: TableSource, columns: Sequence[str], origin: str
 ) -> pl.DataFrame:
-    """Read and check the rows of the new items."""
+    """Read and check the rows of new items.
+
+    Args:
+        items: the item table of a bundle.
+        source: item_id and at least the columns, one row for each new item.
+        columns: the columns of the features that the model reads.
+        origin: the name of the source in messages.
+
+    Raises:
+        InputError: see `with_new_items`.
+    """
     new = read_table(source, origin=origin)
-    needed = ["item_id", *encoder.columns]
+    needed = ["item_id", *columns]
     if not len(read_table(new, needed, origin)):
         raise InputError(f"{origin}: the table has no rows")
     ids, known = id_series(new["item_id"], origin), items["item_id"]
@@ -94,8 +104,12 @@ def _new_rows(
     return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
 
 
-def _appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
-    """Append the rows of the new items to the item table, which has no vectors."""
+def appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
+    """Append the rows of the new items to the item table, which has no vectors.
+
+    Raises:
+        InputError: columns have other types than those of the item table.
+    """
     try:
         both = [items, rows.select(column for column in items.columns if column in rows.columns)]
         return pl.concat(both, how="diagonal_relaxed")

@@ -253,7 +253,8 @@ def decisive_facts(
 ) -> dict[str, Any]:
     """Return everything that decides the result of a run except the code, by dotted names."""
     # The fingerprint of the dataset replaces the settings of its preparation.
-    ignored = ("name", "data.", "tracking.", "training.checkpoint_minutes")
+    # The digest of the model that a training starts from replaces its folder.
+    ignored = ("name", "data.", "tracking.", "training.checkpoint_minutes", "start.bundle")
     facts = {key: value for key, value in settings.items() if not key.startswith(ignored)}
     file = Path(settings.get("evaluation.candidates.file") or "")
     content = file_sha256(file) if file.is_file() else None  # the name does not identify it

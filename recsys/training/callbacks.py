@@ -1,4 +1,4 @@
-"""Lightning callbacks: validation, early stopping, the best weights, and checkpoints."""
+"""The Lightning callback that validates, keeps the best weights and stops early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import pytorch_lightning as pl
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
 from recsys.data.sharded_batches import ShardedBatches
@@ -18,19 +17,13 @@ from recsys.training.cost import matrix_speed
 from recsys.training.divergence import DivergedError, check_finite
 from recsys.training.module import TrainingModule
 from recsys.training.precision import product_dtype
-from recsys.training.state import (
-    MONITOR,
-    Curve,
-    EarlyDecay,
-    PartialEpoch,
-    TrainingState,
-    random_state,
-)
+from recsys.training.state import MONITOR, Curve, EarlyDecay, TrainingState
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[int, dict[str, float]], bool | None]
-"""Reports the metrics of an epoch, whose number counts from 1; returns true to end the training."""
+"""Reports the metrics of an epoch, whose number counts from 1, and of a warm start as epoch 0;
+returns true to end the training."""
 
 
 class EpochRecorder(pl.Callback):
@@ -126,7 +119,7 @@ class EpochRecorder(pl.Callback):
         During the decay, patience counts from its start at the earliest.
         """
         done, since = len(self.curve.epochs), self.curve.best_epoch
-        if since is None or MONITOR not in self.curve.epochs[-1]:
+        if since is None or not done or MONITOR not in self.curve.epochs[-1]:
             return False
         if self._decay_epochs and done >= self._hold_epochs:
             since = max(since, self._hold_epochs)
@@ -156,6 +149,19 @@ class EpochRecorder(pl.Callback):
             self.curve.epochs[-1].pop(MONITOR, None)  # from an interrupted validation
             self._validate_epoch(len(self.curve.epochs), self.curve.epochs[-1])
         return True
+
+    def validate_start(self, *, may_win: bool) -> None:
+        """Validate the weights before the first epoch, and report them as epoch 0.
+
+        Args:
+            may_win: whether they may be the best.
+        """
+        metrics: dict[str, float] = {}
+        self._validate_epoch(0, metrics, may_win=may_win)
+        if may_win:
+            self.curve.start = metrics
+        logger.info("the start: validation NDCG@10 %.4f", metrics[MONITOR])
+        self._report(0, metrics)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -197,8 +203,10 @@ class EpochRecorder(pl.Callback):
             cost["train/share_of_matrix_peak"] = operations / speed
         return cost
 
-    def _validate_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Validate the current weights, and keep a copy if they are the best."""
+    def _validate_epoch(
+        self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
+    ) -> None:
+        """Validate the current weights, and keep a copy if they are the best and may be."""
         best, table = self.curve.best, None
         if self._validate is not None:
             started = time.perf_counter()
@@ -210,87 +218,10 @@ class EpochRecorder(pl.Callback):
             metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
             metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
             metrics["epoch/valid_seconds"] = time.perf_counter() - started
-        if self._validate is None or metrics[MONITOR] > best:
+        if may_win and (self._validate is None or metrics[MONITOR] > best):
             self.curve.best_epoch = epoch
             self.curve.best_ranks = table
             self.curve.best_weights = {
                 name: weight.detach().to("cpu", copy=True)
                 for name, weight in self._module.model.state_dict().items()
             }
-
-
-class CheckpointCallback(pl.Callback):
-    """Saves the state of the training from time to time, after each epoch, and at a SIGTERM.
-
-    Args:
-        module: the module that is trained.
-        recorder: the recorder of the epochs; it precedes this callback.
-        save: called in the first process, with tensors that the next step changes.
-        config: the training section.
-        start: the state to resume from. If None, training starts from the beginning.
-    """
-
-    def __init__(
-        self,
-        module: TrainingModule,
-        recorder: EpochRecorder,
-        save: Callable[[TrainingState], None],
-        config: TrainingConfig,
-        start: TrainingState | None,
-    ) -> None:
-        self._module = module
-        self._recorder = recorder
-        self._save_state = save
-        self._config = config
-        self._interval = config.checkpoint_minutes * 60
-        self._step = 0 if start is None else start.step
-        self._batches = 0 if start is None else start.epoch.batches
-        self._last = time.monotonic()
-
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Count the step; save the state if it is due and the epoch is not over."""
-        self._step += 1
-        self._batches += 1
-        due = time.monotonic() - self._last >= self._interval
-        if not trainer.is_last_batch and processes.broadcast_from_rank0(due):
-            self._save(self._recorder.seconds)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the state."""
-        self._batches = 0
-        self._save(0.0)
-
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Save the state at a SIGTERM, which Lightning handles between two steps.
-
-        Several processes may handle it at different steps, and would wait for each other.
-        """
-        if isinstance(exception, SIGTERMException) and processes.count() == 1:
-            self._save(self._recorder.seconds if self._batches else 0.0)
-
-    def _save(self, seconds: float) -> None:
-        module = self._module
-        loss, targets = processes.all_reduce_sum(module.sums).tolist()
-        check_finite(module.model, loss, len(self._recorder.curve.epochs) + 1, self._config)
-        random = processes.all_gather(random_state())
-        if processes.is_first():
-            self._save_state(
-                TrainingState(
-                    module.model.state_dict(),
-                    module.moments(),
-                    random,
-                    self._step,
-                    PartialEpoch(self._batches, loss, int(targets), seconds),
-                    self._recorder.curve,
-                )
-            )
-        self._last = time.monotonic()

@@ -132,6 +132,7 @@ def _dismantle(curve: Curve | None) -> tuple[dict[str, Any] | None, dict[str, Te
         "early_decay": curve.early_decay,
         "best_epoch": curve.best_epoch,
         "precision": curve.precision,
+        "start": curve.start,
         "protocol": None,
     }
     tensors = _prefixed("best", curve.best_weights)
@@ -153,7 +154,9 @@ def _assemble(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Curve:
     early = None if tree["early_decay"] is None else EarlyDecay(*tree["early_decay"])
     best = _without("best/", tensors)
     precision = tree.get("precision")  # checkpoints of earlier versions have none
-    return Curve(tree["epochs"], early, tree["best_epoch"], best, ranks, precision)
+    curve = Curve(tree["epochs"], early, tree["best_epoch"], best, ranks, precision)
+    curve.start = tree.get("start", {})  # older checkpoints have none
+    return curve
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

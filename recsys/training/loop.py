@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -21,6 +22,7 @@ from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.replay import PlainBatches
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
@@ -30,7 +32,8 @@ from recsys.inference.ranking import Seen
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.model.protocols import Model
 from recsys.training import processes
-from recsys.training.callbacks import CheckpointCallback, EpochRecorder, Report
+from recsys.training.callbacks import EpochRecorder, Report
+from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.divergence import warn_of_harm
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name
@@ -39,6 +42,7 @@ from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
+from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ def train(
     epochs: int,
     report: Report,
     progress: Progress | None = None,
-    start: TrainingState | None = None,
+    start: TrainingState | WarmStart | None = None,
     save: Callable[[TrainingState], None] | None = None,
 ) -> tuple[Model, Curve]:
     """Train a new model on the histories, or resume a training.
@@ -65,12 +69,13 @@ def train(
         histories: the histories to train on.
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
-        epochs: the maximum number of passes over the histories.
+        epochs: the maximum number of passes over the histories; 0 only validates a trained model.
         report: called after each epoch with its number and metrics. If it returns true, training
             ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
-        start: the state of a training with the same arguments, whose precision is kept. If None,
-            start from the beginning.
+        start: the state of a training with the same arguments, whose precision is kept, or the
+            trained model to start from, whose validation counts as epoch 0. If None, start from
+            random weights.
         save: called with the state from time to time and after each epoch, in the first process.
 
     Returns:
@@ -86,7 +91,9 @@ def train(
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
-    batches = build_batches(experiment, histories)
+    warm = start if isinstance(start, WarmStart) else None
+    start = start.state if isinstance(start, WarmStart) else start
+    batches = build_batches(experiment, histories, warm)
     config = experiment.training
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
         raise InputError(
@@ -96,7 +103,7 @@ def train(
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, catalogue, histories, schedule, start)
+        module = new_module(experiment, catalogue, histories, schedule, start, warm)
         settled = None if start is None else start.curve.precision
         precision = settled or settle_precision(experiment, module.model)
         line = None
@@ -109,6 +116,9 @@ def train(
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
         recorder.curve.precision = precision
+        if warm is not None and start is None and validate is not None:
+            module.to(_device())
+            recorder.validate_start(may_win=warm.may_win or epochs == 0)
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start))
@@ -132,15 +142,19 @@ def new_module(
     histories: Histories,
     schedule: Schedule,
     start: TrainingState | None = None,
+    warm: WarmStart | None = None,
 ) -> TrainingModule:
-    """Return the module that trains a new model, or the model of ``start``, on the histories.
+    """Return the module that trains a new model, or the model of a start, on the histories.
 
     Seed torch before the call.
     """
     catalogue.check_memory(experiment.model, _COPIES)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
+    model = catalogue.new_model(experiment.model, interactions)
+    if warm is not None and start is None:
+        warm.initialise(model, histories)
     return TrainingModule(
-        catalogue.new_model(experiment.model, interactions),
+        model,
         experiment.training,
         schedule,
         torch.from_numpy(interactions),
@@ -172,13 +186,22 @@ def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable
     return rank_table(total, validation, "valid", scorer.num_items, seen)
 
 
-def build_batches(experiment: Experiment, histories: Histories) -> Batches:
+def build_batches(
+    experiment: Experiment, histories: Histories, warm: WarmStart | None = None
+) -> Batches:
     """Return the training batches of the experiment's model, reshuffled in each epoch.
+
+    Those of a warm start are a mixture of new and old histories.
 
     Raises:
         InputError: no history has two items.
     """
-    batches = _batches_of(experiment, histories)
+    build = partial(_batches_of, experiment)
+    batches: Batches
+    if warm is None:
+        batches = build(histories)
+    else:
+        batches = warm.mixed(build, histories, experiment.seed, experiment.training.epochs_per_pass)
     if batches.num_sequences == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
@@ -186,7 +209,7 @@ def build_batches(experiment: Experiment, histories: Histories) -> Batches:
     return batches
 
 
-def _batches_of(experiment: Experiment, histories: Histories) -> Batches:
+def _batches_of(experiment: Experiment, histories: Histories) -> PlainBatches:
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
     if isinstance(model, SequenceToSequenceConfig):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
@@ -20,6 +20,7 @@ from recsys.training.checkpoint import Checkpoint
 from recsys.training.loop import build_batches, train
 from recsys.training.precision import with_precision
 from recsys.training.state import Curve, TrainingState
+from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,13 @@ def train_and_refit(
     report: Report,
     save: Save,
     progress: Progress | None,
+    warm: WarmStart | None = None,
 ) -> Fitted:
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
+
+    Both trainings of a warm start begin with its weights. If no epoch is better than these, there
+    is nothing to repeat, and no refit. If only the validation part has new interactions, no epoch
+    can be chosen, and the refit takes all that are planned.
 
     Args:
         experiment: all settings.
@@ -66,39 +72,49 @@ def train_and_refit(
         report: called with each epoch of the first training, including those in the checkpoint.
         save: called with the state from time to time, in the first process.
         progress: the progress display. If None, a new one is shown.
+        warm: the trained model to start from. If None, the weights are random.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; see `train`.
         Terminated: SIGTERM.
     """
+    planned = experiment.planned
     start, refit_start = _starts(found, report)
-    histories, epochs = dataset.histories("valid"), experiment.training.max_epochs
-    if found is None:
+    histories, epochs = dataset.histories("valid"), planned.training.max_epochs
+    only_refit = _only_refit(experiment, dataset, warm)
+    if only_refit:
+        epochs = 0
+    if found is None and warm is None:
         _log_short_plan(epochs, len(build_batches(experiment, histories)))
     model, curve = train(
-        experiment,
+        planned,
         catalogue,
         histories,
         valid,
         epochs,
         report,
         progress,
-        start,
+        _resumed(warm, start),
         lambda state: save(state, None),
     )
-    if still_rising(curve, epochs):
+    if epochs and still_rising(curve, epochs):
         logger.info(
             "still rising: the best epoch, %d, was the last: train longer with "
             "--set training.max_epochs=%d",
-            *(epochs, 2 * epochs),
+            *(epochs, 2 * experiment.training.max_epochs),
         )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
     epochs, _ = curve.validated()
+    if only_refit:
+        epochs = planned.training.max_epochs
+    elif epochs == 0:
+        logger.warning("no epoch was better than the start: its weights are used, without a refit")
+        return Fitted(model, ("train",), curve, False, catalogue)
     logger.info("refitting on all but the test targets for %d epochs", epochs)
     try:
         model, _ = train(
-            with_precision(experiment, curve.precision).model_copy(
+            with_precision(planned, curve.precision).model_copy(
                 update={"name": f"{experiment.name} refit"}
             ),
             catalogue,
@@ -107,7 +123,7 @@ def train_and_refit(
             epochs,
             lambda *_: None,
             progress,
-            refit_start,
+            _resumed(warm, refit_start),
             lambda state: save(state, curve),
         )
     except KeyboardInterrupt:
@@ -116,6 +132,13 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
+
+
+def _only_refit(experiment: Experiment, dataset: PreparedDataset, warm: WarmStart | None) -> bool:
+    """Return whether only the validation part has something new for a warm start to learn."""
+    if warm is None or not experiment.training.refit:
+        return False
+    return warm.has_new(dataset.histories("test")) and not warm.has_new(dataset.histories("valid"))
 
 
 def still_rising(curve: Curve, epochs: int) -> bool:
@@ -133,6 +156,12 @@ def _log_short_plan(epochs: int, steps: int) -> None:
         )
 
 
+def _resumed(
+    warm: WarmStart | None, state: TrainingState | None
+) -> WarmStart | TrainingState | None:
+    return state if warm is None else replace(warm, state=state)
+
+
 def _starts(
     found: Checkpoint | None, report: Report
 ) -> tuple[TrainingState | None, TrainingState | None]:
@@ -140,6 +169,8 @@ def _starts(
     if found is None:
         return None, None
     curve = found.chosen or found.state.curve
+    if curve.start:
+        report(0, curve.start)
     for epoch, metrics in enumerate(curve.epochs, 1):
         report(epoch, metrics)  # the store may have lost them
     phase = "the training" if found.chosen is None else "the refit"

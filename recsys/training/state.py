@@ -33,7 +33,7 @@ class Curve:
     early_decay: EarlyDecay | None = None
     """If None, the learning rate decays on schedule, if at all."""
     best_epoch: int | None = None
-    """Number of the epoch with the best validation, from 1."""
+    """Number of the epoch with the best validation, from 1; 0 for a warm start."""
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     best_ranks: RankTable | None = None
     """Ranks of the validation targets under those weights; None without validation."""
@@ -41,11 +41,14 @@ class Curve:
     """The precision that was settled on; None before the first step."""
     interrupted: bool = False
     """Whether Ctrl-C ended the training."""
+    start: dict[str, float] = field(default_factory=dict)
+    """Metrics of a warm start, which is epoch 0, where it may be the best; empty otherwise."""
 
     @property
     def best(self) -> float:
         """The best validation NDCG@10 so far; -1 before the first validation."""
-        return max((epoch[MONITOR] for epoch in self.epochs if MONITOR in epoch), default=-1.0)
+        all_epochs = (self.start, *self.epochs)
+        return max((epoch[MONITOR] for epoch in all_epochs if MONITOR in epoch), default=-1.0)
 
     def validated(self) -> tuple[int, RankTable]:
         """Return the best epoch and its ranks.

@@ -1,0 +1,51 @@
+"""The files of a model bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.saved import FittedBaseline, save_baseline
+from recsys.config import Experiment, dump_experiment
+from recsys.data.features.encoders import Encoders
+from recsys.data.files import file_sha256
+from recsys.model.protocols import Model
+from recsys.serving.weights import save_weights
+
+WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
+COUNT_ENSEMBLE, BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
+
+
+def write_files(
+    folder: Path,
+    answer: Model | FittedBaseline,
+    experiment: Experiment,
+    item_table: pl.DataFrame,
+    count_ensemble: CountEnsemble | None,
+    encoders: Encoders,
+) -> dict[str, str]:
+    """Write all files of a bundle but its manifest; the same arguments give the same bytes.
+
+    Args:
+        folder: a new folder.
+        answer: the trained model, or the baseline.
+        experiment: all settings.
+        item_table: item_id, the features of the items, and count.
+        count_ensemble: the counts whose scores are added, if any.
+        encoders: the encoders of the features that the model reads.
+
+    Returns:
+        The SHA-256 of each file, by name.
+    """
+    if isinstance(answer, FittedBaseline):
+        save_baseline(answer, folder / BASELINE)
+    else:
+        save_weights(answer, folder / WEIGHTS)
+    if count_ensemble is not None:
+        count_ensemble.save(folder / COUNT_ENSEMBLE)
+    encoders.save(folder)
+    (folder / CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
+    item_table.write_parquet(folder / ITEMS)
+    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}

@@ -1,0 +1,509 @@
+"""Warm starts: a training that begins with the weights of a trained model, on a grown log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from mlflow import MlflowClient
+from typer.testing import CliRunner
+
+import recsys
+from recsys.cli import app
+from recsys.config import (
+    DataConfig,
+    Experiment,
+    GlobalTime,
+    continued,
+    load_experiment,
+    parse_experiment,
+)
+from recsys.data.batches import TrainingBatches
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.replay import ReplayBatches
+from recsys.errors import InputError
+from recsys.experiments.fit import fit
+from recsys.experiments.results import Run
+from recsys.experiments.start import Start, continue_bundle, plan_start
+from recsys.inference.catalogue import Catalogue
+from recsys.inference.grown_items import item_tables
+from recsys.model.protocols import Model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+from recsys.training.loop import build_batches, new_module
+from recsys.training.module import TrainingModule
+from recsys.training.schedule import Schedule
+
+RING = [f"i{number}" for number in range(8)]
+MODELS: dict[str, dict[str, Any]] = {
+    "dot product": {"feed_forward_dim": 8, "head": {"kind": "dot_product"}},
+    "target attention": {"feed_forward_dim": 8, "head": {"kind": "target_attention"}},
+    "cosine": {"feed_forward_dim": 8, "head": {"kind": "cosine"}},
+    "hstu": {"kind": "hstu", "times": "past"},
+    "masked item": {"kind": "masked_item", "feed_forward_dim": 8},
+    "sequence to sequence": {
+        "kind": "sequence_to_sequence",
+        "feed_forward_dim": 8,
+        "max_generated": 4,
+    },
+    "factorisation machine": {"kind": "factorisation_machine"},
+}
+
+
+def walks(users: int, ring: list[str], first: int, time: int) -> list[tuple[str, str, int]]:
+    """Each user buys seven items in the order of the ring, one a day from a time on."""
+    return [
+        (f"u{first + user:03}", ring[(user + step) % len(ring)], time + step)
+        for user in range(users)
+        for step in range(7)
+    ]
+
+
+def as_log(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+
+
+OLD = walks(40, RING, 0, time=0)
+NEW_RING = ["i0", "i1", "a new", "z new", "i4", "i5", "i6", "i7"]
+"""The new items are between i1 and i4; their ids surround those of the others."""
+GROWN = OLD + walks(24, NEW_RING, 40, time=100)
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(as_log(OLD), DataConfig(), tmp_path_factory.mktemp("data") / "old")
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return prepare(as_log(GROWN), DataConfig(), tmp_path_factory.mktemp("data") / "grown")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def make_experiment(store: str, model: str = "dot product", *overrides: str) -> Experiment:
+    tree = {
+        "name": "run",
+        "model": {
+            "embedding_dim": 16,
+            "max_sequence_length": 6,
+            "dropout": 0.0,
+            **MODELS[model],
+        },
+        "training": {
+            "max_epochs": 12,
+            "learning_rate": 0.02,
+            "precision": "float32",
+            "batch_tokens": 50,
+        },
+        "evaluation": {"seen": "allow", "cutoffs": [10]},
+        "tracking": {"uri": store},
+    }
+    return parse_experiment(tree, overrides)
+
+
+@pytest.fixture(scope="module")
+def run(old: PreparedDataset, store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained dot product, without a refit."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    fit(make_experiment(store), old, out)
+    return out
+
+
+def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
+    """Write a bundle with random weights."""
+    torch.manual_seed(3)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    histories = dataset.histories("valid")
+    counts = np.bincount(histories.items, minlength=dataset.num_items + 1)
+    model = catalogue.new_model(experiment.model, counts)
+    return ModelBundle.write(
+        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
+    )
+
+
+def started(bundle: ModelBundle, dataset: PreparedDataset, *overrides: str) -> Start:
+    experiment = continue_bundle(bundle.path, None, overrides)
+    return plan_start(experiment.with_data(dataset.config), dataset, Path("elsewhere"))
+
+
+def start_model(start: Start, dataset: PreparedDataset) -> Model:
+    """Return the model as training begins with it."""
+    module = new_module(
+        start.experiment.planned,
+        start.catalogue,
+        dataset.histories("valid"),
+        Schedule.plan(start.experiment.training, 1, 1),
+        warm=start.warm,
+    )
+    return module.model
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_kind_of_model_starts_with_its_weights(
+    model: str, old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """On the same log all of them; on a grown one those of known items, by their ids."""
+    bundle = write(tmp_path / "bundle", make_experiment(store, model), old)
+    before = bundle.model.state_dict()
+    same = start_model(started(bundle, old), old).state_dict()
+    assert all(torch.equal(same[name], before[name]) for name in before)
+    made = start_model(started(bundle, grown), grown)
+    after, tables = made.state_dict(), item_tables(made)
+    places = torch.from_numpy(grown.vocabulary.encode(old.vocabulary.ids)).long()
+    assert tables == {name for name in before if before[name].shape != after[name].shape}
+    for name in before:
+        if name in tables:
+            assert torch.equal(after[name][places], before[name][1:])
+            assert not after[name][0].any()
+        else:
+            assert torch.equal(after[name], before[name])
+
+
+def test_a_new_item_starts_as_the_mean_of_its_first_neighbours(
+    old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """The nearest known items in the training part: i1 before both new ones, i4 after both."""
+    bundle = write(tmp_path / "bundle", make_experiment(store), old)
+    rows = start_model(started(bundle, grown), grown).items.weight
+    table = bundle.model.items.weight
+    lists = [items[:-2] for items in histories_of(GROWN).values()]  # the training part
+    for new in ("a new", "z new"):
+        near = [
+            neighbour
+            for items in lists
+            for place in (i for i, item in enumerate(items) if item == new)
+            for side in (items[:place][::-1], items[place + 1 :])
+            for neighbour in [item for item in side if item in RING][:1]
+        ]
+        assert set(near) == {"i1", "i4"}
+        expected = table[torch.from_numpy(bundle.vocabulary.encode(near)).long()].mean(dim=0)
+        (token,) = grown.vocabulary.encode([new])
+        assert torch.allclose(rows[token], expected, atol=1e-6)
+
+
+def histories_of(rows: list[tuple[str, str, int]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for user, item, _ in rows:
+        found.setdefault(user, []).append(item)
+    return found
+
+
+def test_an_item_without_neighbours_starts_as_the_mean_of_all(
+    old: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """Items that are only validation targets so far; no two rows are equal, or they would tie."""
+    rows = OLD + [("v0", item, 200 + n) for n, item in enumerate(["i1", "lone", "i2"])]
+    rows += [("v1", item, 200 + n) for n, item in enumerate(["i1", "lonely", "i2"])]
+    dataset = prepare(as_log(rows), DataConfig(), tmp_path / "data")
+    bundle = write(tmp_path / "bundle", make_experiment(store), old)
+    start = started(bundle, dataset)
+    table = bundle.model.items.weight[1:].detach()
+    torch.manual_seed(0)
+    made = start_model(start, dataset).items.weight.detach()
+    lone, lonely = made[torch.from_numpy(dataset.vocabulary.encode(["lone", "lonely"])).long()]
+    assert torch.allclose(lone, table.mean(dim=0), atol=0.1 * float(table.std()))
+    assert not torch.equal(lone, lonely)
+
+
+def test_an_item_with_its_first_interactions_is_new(
+    old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """Its row has learned that nobody wants it: the model knew it from the validation part."""
+    rows = [*OLD, ("v0", "i1", 50), ("v0", "z new", 51), ("v0", "i2", 52)]
+    before = prepare(as_log(rows), DataConfig(), tmp_path / "before")
+    bundle = write(tmp_path / "bundle", make_experiment(store), before)
+    assert dict(bundle.item_table.select("item_id", "count").iter_rows())["z new"] == 0
+    made = start_model(started(bundle, grown), grown).items.weight
+    (token,), (known,) = (v.encode(["z new"]) for v in (grown.vocabulary, bundle.vocabulary))
+    assert not torch.equal(made[token], bundle.model.items.weight[known])
+    kept = start_model(started(bundle, before), before).items.weight
+    assert torch.equal(kept, bundle.model.items.weight)
+
+
+def test_a_new_item_of_a_model_with_features_starts_as_its_features(
+    store: str, tmp_path: Path
+) -> None:
+    """It knows the categories of the model; a category that came later counts as missing."""
+    kinds = {item: f"kind {number % 2}" for number, item in enumerate(RING)}
+    kinds |= {"a new": "kind 1", "z new": "kind 2"}
+    items = pl.DataFrame({"item_id": [*kinds], "kind": [*kinds.values()]})
+    known = items.filter(pl.col("item_id").is_in(RING))
+    old = prepare(as_log(OLD), DataConfig(), tmp_path / "old", items=known)
+    grown = prepare(as_log(GROWN), DataConfig(), tmp_path / "grown", items=items)
+    experiment = make_experiment(store, "dot product", "model.item_features=[kind]")
+    bundle = write(tmp_path / "bundle", experiment, old)
+    features = bundle.model.items.features
+    assert features is not None
+    torch.nn.init.normal_(features.category_weight)
+    start = started(bundle, grown)
+    assert start.warm is not None
+    start = start._replace(warm=replace(start.warm, weights=bundle.model.state_dict()))
+    table = start_model(start, grown).items.table()
+    a, z, i0 = grown.vocabulary.encode(["a new", "z new", "i0"])
+    assert torch.allclose(table[a], features.category_weight[2])
+    assert not table[z].any()
+    (before,) = bundle.vocabulary.encode(["i0"])
+    assert torch.equal(table[i0], bundle.model.items.table()[before])
+
+
+def logged(store: str, run_id: str, metric: str) -> dict[int, float]:
+    history = MlflowClient(store).get_metric_history(run_id, metric)
+    return {entry.step: entry.value for entry in history}
+
+
+def test_a_start_on_the_same_log_begins_at_the_quality_of_the_model(
+    run: Path, old: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """And ends no worse: the start is a candidate for the best epoch."""
+    again = recsys.train(None, old, start=run, out=tmp_path / "again")
+    first = MlflowClient(store).search_runs(["1"], "attributes.run_name = 'run'")
+    before = max(logged(store, first[0].info.run_id, "epoch/valid_ndcg_at_10").values())
+    curve = logged(store, again.run_id, "epoch/valid_ndcg_at_10")
+    assert sorted(curve) == [0, 1, 2, 3]  # a quarter of 12 epochs
+    assert curve[0] == before
+    assert again.valid["ndcg_at_10"].mean == max(curve.values()) >= before
+    assert max(logged(store, again.run_id, "train/loss")) == 3
+
+
+def test_the_start_wins_over_a_training_that_harms(
+    run: Path, grown: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its weights are then the result, and there is no refit."""
+    harm = ["start.learning_rate=10", "training.learning_rate=0.5", "training.refit=true"]
+    result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=harm)
+    assert result.best_epoch == 0
+    assert "no epoch was better than the start" in caplog.text
+    weights, before = (
+        ModelBundle.open(path).model.state_dict() for path in (result.bundle, run / "bundle")
+    )
+    same = [torch.equal(weights[name], before[name]) for name in before if name != "items.weight"]
+    assert all(same)
+
+
+def test_new_items_are_recommended_after_a_warm_start(
+    run: Path, store: str, tmp_path: Path
+) -> None:
+    """In fewer epochs than the model took; the run and the bundle say what it started from."""
+    rows = OLD + walks(160, NEW_RING, 40, time=100)
+    grown = prepare(as_log(rows), DataConfig(), tmp_path / "grown")
+    more = ["start.learning_rate=1", "start.epochs=0.5", "start.replay=0"]
+    result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=more)
+    assert result.best_epoch > 0
+    model = Recommender.load(result.bundle)
+    best = model.recommend([["i7", "i0", "i1"]], k=3, seen="allow")["item_id"].to_list()
+    assert "a new" in best
+    digest = ModelBundle.open(run).manifest.digest
+    origin = model.bundle.manifest.started_from
+    assert origin is not None
+    assert (origin.path, origin.digest) == (str(run), digest)
+    assert model.bundle.experiment.start is not None
+    assert model.bundle.experiment.name == "run-2"
+    params = MlflowClient(store).get_run(result.run_id).data.params
+    assert params["start.digest"] == digest == model.bundle.experiment.start.digest
+    assert (params["start.replay"], params["training.max_epochs"]) == ("0.0", "12")
+
+
+def test_the_next_start_keeps_the_settings_of_the_last(old: PreparedDataset, store: str) -> None:
+    earlier = make_experiment(store, "hstu", "start={bundle: a, digest: b, replay: 0.2}")
+    found = continued(earlier, "runs/run", None, ["training.max_epochs=7"])
+    assert (found.name, found.training.max_epochs) == ("run-2", 7)
+    assert found.model == earlier.model
+    assert found.start is not None
+    assert (found.start.bundle, found.start.digest, found.start.replay) == ("runs/run", None, 0.2)
+    assert "source" not in found.data.model_fields_set
+    assert continued(found, "runs/run-2", None, []).name == "run-3"
+    changes = parse_experiment({"name": "mine", "model": {"kind": "masked_item", "num_heads": 4}})
+    other = continued(earlier, "runs/run", changes, [])
+    assert (other.name, other.model.kind, other.model.embedding_dim) == ("mine", "masked_item", 64)
+
+
+def test_a_warm_start_is_shorter_and_gentler(store: str) -> None:
+    experiment = make_experiment(store, "hstu", "start.bundle=x", "start.epochs=0.2")
+    planned = experiment.planned.training
+    assert (planned.max_epochs, planned.patience, planned.decay_fraction) == (3, 2, 1.0)
+    assert planned.learning_rate == pytest.approx(0.006)
+    assert make_experiment(store).planned == make_experiment(store)
+
+
+def test_an_epoch_mixes_new_and_old_histories(
+    run: Path, old: PreparedDataset, grown: PreparedDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start = started(ModelBundle.open(run), grown, "start.replay=0.25")
+    histories = grown.histories("valid")
+    batches = build_batches(start.experiment.planned, histories, start.warm)
+    assert isinstance(batches, ReplayBatches)
+    assert "24 of 64 histories have new interactions: an epoch reads them and 8 others" in (
+        caplog.text
+    )
+    epochs = [sum(len(batch.items) for batch in batches) for _ in range(2)]
+    assert epochs == [32, 32]
+    same = started(ModelBundle.open(run), old)
+    assert isinstance(
+        build_batches(same.experiment, old.histories("valid"), same.warm), TrainingBatches
+    )
+
+
+def test_each_pass_replays_other_histories() -> None:
+    """All new ones in each, every old one in some; parts of a pass are of one sample."""
+    histories = Histories.from_lists([[user + 1, 99] for user in range(40)])
+    is_new = np.arange(40) < 5
+    batches = ReplayBatches(
+        lambda some: TrainingBatches(some, 5, 4, 0, epochs_per_pass=2),
+        histories,
+        is_new,
+        0.5,
+        seed=0,
+        epochs_per_pass=2,
+    )
+    epochs = [[int(item) for batch in batches for item in batch.items[:, 0]] for _ in range(200)]
+    passes = [sorted(a + b) for a, b in zip(epochs[::2], epochs[1::2], strict=True)]
+    assert all(items[:5] == [1, 2, 3, 4, 5] and len(set(items)) == 10 for items in passes)
+    assert len({tuple(items) for items in passes}) > 10
+    assert {item for items in passes for item in items} == set(range(1, 41))
+
+
+def test_what_cannot_be_combined_is_refused(
+    run: Path, old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    def refusal(experiment: Experiment, dataset: PreparedDataset = grown) -> str:
+        with pytest.raises(InputError) as error:
+            fit(experiment, dataset, tmp_path / "out")
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "out").exists()
+        return str(error.value)
+
+    start = f"start.bundle={run}"
+    other = make_experiment(store, "dot product", start, "model.embedding_dim=8")
+    assert f"model.embedding_dim=8: {run} was trained with 16" in refusal(other)
+    assert f"model.kind=hstu: {run} was trained with next_item" in refusal(
+        make_experiment(store, "hstu", start)
+    )
+    featured = make_experiment(store, "dot product", start, "model.item_features=[kind]")
+    assert "model.item_features=[{'column': 'kind'" in refusal(featured)
+    assert "start.digest=abc: " in refusal(
+        make_experiment(store, "dot product", start, "start.digest=abc")
+    )
+    foreign = prepare(as_log([("u", f"x{n}", n) for n in range(5)]), DataConfig(), tmp_path / "x")
+    assert "knows no item of" in refusal(make_experiment(store, "dot product", start), foreign)
+    with pytest.raises(InputError, match="would replace the model that it starts from"):
+        fit(make_experiment(store, "dot product", start), grown, run)
+    with pytest.raises(InputError, match="has no weights to start from: leave start out"):
+        parse_experiment({"baseline": "popularity", "start": {"bundle": "x"}})
+
+
+def test_a_baseline_has_no_weights_to_start_from(
+    old: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    fit(
+        parse_experiment({"baseline": "popularity", "tracking": {"uri": store}}),
+        old,
+        tmp_path / "b",
+    )
+    with pytest.raises(InputError, match="holds the baseline popularity, which has no weights"):
+        continue_bundle(tmp_path / "b", None)
+
+
+def by_time(rows: list[tuple[str, str, int]], until: int, path: Path) -> PreparedDataset:
+    """Hold out the last two days."""
+    split = GlobalTime(kind="global_time", valid_from=until - 1, test_from=until)
+    return prepare(as_log([row for row in rows if row[2] <= until]), DataConfig(split=split), path)
+
+
+def test_a_refitted_model_starts_where_its_training_ended(
+    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Day after day with one day of validation: all that is new is there, and the refit learns it.
+
+    On its own log a refitted model is refused: it knows the validation targets.
+    """
+    caplog.set_level(logging.INFO)
+    rows = [(user, item, 2 * time + int(user[1:]) % 2) for user, item, time in OLD]
+    first, second = (by_time(rows, until, tmp_path / f"{until}") for until in (9, 10))
+    experiment = make_experiment(store, "dot product", "training.refit=true")
+    model = fit(experiment, first, tmp_path / "first")
+    with pytest.raises(InputError, match=r"trained on the validation targets of .* \(a refit\)"):
+        recsys.train(None, first, start=model.bundle, out=tmp_path / "again")
+    caplog.clear()
+    result = recsys.train(None, second, start=model.bundle, out=tmp_path / "second")
+    assert (result.best_epoch, "may have been trained on" in caplog.text) == (0, False)
+    assert "refitting on all but the test targets for 3 epochs" in caplog.text
+    manifest = ModelBundle.open(result.bundle).manifest
+    assert (manifest.trained_until, manifest.protocol.trained_on) == (9, ("train", "valid"))
+
+
+def test_a_start_that_knows_validation_targets_cannot_win(
+    grown: PreparedDataset,
+    old: PreparedDataset,
+    store: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    experiment = make_experiment(store, "dot product", "training.refit=true")
+    model = fit(experiment, old, tmp_path / "refitted")
+    harm = ["start.learning_rate=10", "training.learning_rate=0.5", "training.refit=false"]
+    result = recsys.train(None, grown, start=model.bundle, out=tmp_path / "out", overrides=harm)
+    assert "may have been trained on 40 of the 64 valid targets" in caplog.text
+    assert result.best_epoch > 0
+    assert 0 in logged(store, result.run_id, "epoch/valid_ndcg_at_10")
+
+
+class Killed(BaseException):
+    """A stand-in for kill -9."""
+
+
+def test_a_killed_warm_start_resumes_with_the_same_result(
+    run: Path, grown: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ["training.batch_tokens=60", "training.checkpoint_minutes=0", "training.refit=true"]
+
+    def warm(name: str) -> Run:
+        return recsys.train(None, grown, start=run, out=tmp_path / name, overrides=changes)
+
+    expected = warm("full")
+    step, steps = TrainingModule.training_step, iter(range(1_000))
+
+    def mortal(self: TrainingModule, *arguments: Any) -> torch.Tensor:
+        if next(steps) == 7:
+            raise Killed
+        return step(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", mortal)
+        with pytest.raises(Killed):
+            warm("cut")
+    assert (tmp_path / "cut.checkpoint").exists()
+    resumed = warm("cut")
+    for metric in ("epoch/valid_ndcg_at_10", "train/loss"):
+        assert logged(store, resumed.run_id, metric) == logged(store, expected.run_id, metric)
+    weights, same = (ModelBundle.open(r.bundle).model.state_dict() for r in (resumed, expected))
+    assert all(torch.equal(weights[name], same[name]) for name in same)
+
+
+def test_the_command_starts_from_a_bundle(
+    run: Path, grown: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--from", str(run), "--data", str(grown.path), "--set", "start.epochs=0.1"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    made = load_experiment("runs/run-2/bundle/config.yaml")
+    assert made.start is not None
+    assert (made.start.epochs, made.data.source) == (0.1, grown.config.source)
+    for words, message in (
+        (["train"], "train: needs an experiment, or --from"),
+        (["train", "--from", str(run)], "--from: needs --data"),
+    ):
+        failed = CliRunner().invoke(app, words)
+        assert message in str(failed.exception)
