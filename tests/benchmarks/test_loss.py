@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -46,10 +47,11 @@ def ways(rows: int, dim: int, items: int, dtype: torch.dtype) -> dict[str, Calla
             states, table, targets, options=options
         ),
     }
-    return {
-        name: lambda loss=loss: torch.autograd.grad(loss(), (states, table))
-        for name, loss in losses.items()
-    }
+    return {name: partial(_backward, loss, (states, table)) for name, loss in losses.items()}
+
+
+def _backward(loss: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> object:
+    return torch.autograd.grad(loss(), inputs)
 
 
 @pytest.mark.benchmark

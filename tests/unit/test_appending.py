@@ -29,6 +29,7 @@ from recsys.data.sources import load_source
 from recsys.errors import InputError
 from recsys.server.requests import User
 from recsys.server.served_model import ServedModel
+from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
 from recsys.serving.recommender import Recommender
@@ -490,7 +491,7 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     found = Recommender(tiny_bundle, grown).recommend(users=users, k=3)
     expected = Recommender(tiny_bundle).recommend(histories, k=3)
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
-    served = ServedModel.load(tiny_bundle.path, grown.path)
+    served = ServedModel.load(tiny_bundle.path, ServerSettings(tiny_bundle.path, grown.path))
     for user in users:
         own = served.history(User(user_id=user)).histories
         assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]

@@ -27,6 +27,7 @@ from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.training import precision_choice, product_timing, share_cache
 from recsys.training.loop import train
+from recsys.training.precision import Precision
 from recsys.training.precision_choice import settle_precision
 from recsys.training.product_timing import median_share
 from recsys.training.share_cache import cache_folder, known_share
@@ -194,8 +195,8 @@ def test_a_configured_precision_is_not_measured(
 
 @cpu_only
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision_choice.processes, "index", lambda: 1)
-    monkeypatch.setattr(precision_choice.processes, "broadcast_from_rank0", lambda _: True)
+    monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
+    monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
     assert settled(monkeypatch, 9.0) == "bf16"
 
 
@@ -273,8 +274,12 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     shares = chain([0.4], repeat(9.0))
     monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
     used: list[str] = []
-    name = precision_choice._logged
-    monkeypatch.setattr(precision_choice, "_logged", lambda p, why: used.append(p) or name(p, why))
+
+    def note(precision: Precision, _: str) -> Precision:
+        used.append(precision)
+        return precision
+
+    monkeypatch.setattr(precision_choice, "_logged", note)
     store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
     run = fit(make_experiment("training.refit=true", store), dataset, tmp_path / "out")
     assert used == ["bf16", "bf16"]
