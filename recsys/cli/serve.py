@@ -33,8 +33,7 @@ def serve_bundle(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of the model, of each worker. Default: all cores but one, which HTTP "
-            "needs; of several workers, the cores divided by them."
+            help="Threads of the model, of each worker. Default: the cores, divided by the workers."
         ),
     ] = None,
     gather_ms: Annotated[

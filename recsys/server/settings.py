@@ -75,13 +75,14 @@ def cores() -> int:
 def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
     """Return the threads of torch of each worker.
 
-    By default a single process leaves one core to HTTP, if there are several; workers divide all.
+    By default the workers divide all cores. Leaving one of two cores to HTTP was measured, too: it
+    answered 10 to 20% fewer requests, and each of them later.
 
     Raises:
         InputError: more threads than cores: they would wait for each other.
 
     >>> threads_of(None, available=8), threads_of(None, 1), threads_of(4, 8)
-    (7, 1, 4)
+    (8, 1, 4)
     >>> threads_of(None, 8, workers=3)
     2
     """
@@ -90,7 +91,7 @@ def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
             f"--workers {workers}: must be from 1 to {available}, the cores that there are"
         )
     if threads is None:
-        return max(1, available - 1) if workers == 1 else available // workers
+        return available // workers
     if not 1 <= threads <= available // workers:
         each = "" if workers == 1 else f" divided by {workers} workers"
         raise InputError(

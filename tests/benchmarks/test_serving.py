@@ -48,7 +48,7 @@ OURS = [sys.executable, "-m", "recsys", "serve"]
 NO_STATES = ["--cache", "0"]
 SIDES: dict[str, list[str]] = {
     "ours": OURS + NO_STATES,
-    "all cores": [*OURS, *NO_STATES, "--threads", str(cores())],
+    "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, cores() - 1))],
     "workers": [*OURS, *NO_STATES, "--workers", str(cores())],
     "known users": OURS,
     "plain FastAPI": [sys.executable, str(Path(__file__).parent / "sides" / "plain_fastapi.py")],
@@ -190,7 +190,7 @@ def test_single_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         bundle = make_bundle(tmp_path / "large", large, DotProduct())
         asked.append((bundle, list(questions(bundle, scores=False))))
     with capsys.disabled():
-        print(f"\n{'question':<22}{'side':<15}{'clients':>8}{'requests/s':>12}", end="")
+        print(f"\n{'question':<22}{'side':<17}{'clients':>8}{'requests/s':>12}", end="")
         print(f"{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}", flush=True)
     for bundle, about in asked:
         for side in chosen_sides():
@@ -211,9 +211,12 @@ def measured(question: Question, side: str, port: int) -> Iterator[tuple[int, Lo
 
 
 def show(question: str, side: str, clients: int, load: Load) -> None:
+    if not load.milliseconds:
+        print(f"{question:<22}{side:<17}{clients:>8}   none answered in {load.seconds:.0f} s")
+        return
     times = np.percentile(np.array(load.milliseconds), [50, 95, 99])
     rate = len(load.milliseconds) / load.seconds
-    print(f"{question:<22}{side:<15}{clients:>8}{rate:>12,.1f}", end="")
+    print(f"{question:<22}{side:<17}{clients:>8}{rate:>12,.1f}", end="")
     print("".join(f"{one:>9.1f}" for one in times), flush=True)
 
 
