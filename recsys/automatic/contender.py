@@ -27,6 +27,9 @@ VALIDATION_SHARE = 0.25
 """Share of the time that validations take at most."""
 PATIENCE = 6
 """Validations without a gain after which a constant learning rate has nothing more to give."""
+_MORE_PATIENCE = 4
+"""So many times as many for a model that is no match for the best baseline: over a large catalogue
+a model first learns what is popular, and gets worse before it learns what follows what."""
 DECAY_SHARE = 0.6
 """Epochs of the decay, as a share of the epochs before it."""
 LARGE_VALIDATION = 0.05
@@ -72,6 +75,8 @@ class Contender:
     """Whether Ctrl-C ended its training."""
     ended_rising: bool = True
     """Whether time ended its training, and not a lack of gains."""
+    best_baseline: float = 0.0
+    """Validation NDCG@10 of the best baseline."""
     saved: Callable[[Contender], None] = lambda _: None
     """Called when its state may be saved: after every epoch."""
 
@@ -104,9 +109,10 @@ class Contender:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last `PATIENCE` validations gained nothing."""
+        """Whether the last `PATIENCE` validations gained nothing, or more below the baselines."""
+        patience = PATIENCE if self.quality >= self.best_baseline else PATIENCE * _MORE_PATIENCE
         qualities = [point.ndcg for point in self.points]
-        before, since = qualities[:-PATIENCE], qualities[-PATIENCE:]
+        before, since = qualities[:-patience], qualities[-patience:]
         return bool(before) and max(before) >= max(since)
 
     @property

@@ -204,6 +204,7 @@ class _Trials:
         journal.restore(contenders)
         self.contenders = contenders
         for one in contenders:
+            one.best_baseline = self.baselines[0].ndcg_at_10 if self.baselines else 0.0
             one.saved = lambda each: journal.save(each, self.budget.spent)
         seconds = (self.budget.left - reserve) * _RACE_SHARE
         resumed = [one for one in contenders if one.dropped_in is None and one.points]

@@ -27,6 +27,7 @@ from recsys.config import DataConfig, EvaluationConfig, TrackingConfig, load_exp
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
+from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
 
 ITEMS = 40
@@ -259,6 +260,24 @@ def test_a_training_without_gains_is_exhausted(
     one.advance(lambda _: False)
     assert one.exhausted
     assert one.quality > 0.5  # the chain is learned
+
+
+@pytest.mark.parametrize(
+    ("validations", "best_baseline", "exhausted"),
+    [(7, 0.0, True), (7, 0.3, False), (25, 0.3, True), (6, 0.0, False)],
+)
+def test_a_model_behind_the_baselines_has_more_patience(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    validations: int,
+    best_baseline: float,
+    exhausted: bool,
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    qualities = [0.2, *[0.1] * (validations - 1)]  # the first was the best
+    one.points = [RacePoint(n, n, quality) for n, quality in enumerate(qualities, 1)]
+    one.best_baseline = best_baseline
+    assert one.exhausted == exhausted
 
 
 def test_slow_validations_become_rare(dataset: PreparedDataset, tracking: TrackingConfig) -> None:
