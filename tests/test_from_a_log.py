@@ -49,6 +49,7 @@ def refusal(
     return lines[0]
 
 
+@pytest.mark.slow
 def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
     model = recsys.fit(log.to_pandas(), time_limit=6, preset="fast", name="mine")
     best = model.recommend(users=[log["customer"][0]], k=3)

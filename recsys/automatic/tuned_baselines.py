@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 SHARE = 0.15
 """Share of the time limit for tuning baselines."""
-_SLOW_ITEMS = {"ease": 6_000, "matrix_factorisation": 100_000, "item_knn": 100_000}
+_SLOW_ITEMS = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
 """The catalogues above which a baseline is not tried, because its fit alone takes minutes."""
 
 

@@ -113,6 +113,7 @@ def test_odd_arguments(argument: str, recommender: Recommender, tally: Tally) ->
     tally("odd argument of the API", len(ODD), len(ODD))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["\ud800", "x" * 300, "a\0b", "a/" * 3000, "", "\x1b[2J"])
 def test_odd_paths(path: str, tally: Tally) -> None:
     assert outcome(lambda: Recommender.load(path)) is not None

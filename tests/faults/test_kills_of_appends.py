@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from recsys.data.appending import append
 from recsys.data.prepared import PreparedDataset, prepare
@@ -56,6 +57,7 @@ print(json.dumps([found, sorted(path.name for path in root.iterdir())]))
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_the_dataset_before_or_after_the_append(
     tmp_path: Path, tally: Callable[[str, int, int], None], budget: Callable[[int, int], int]
 ) -> None:

@@ -160,6 +160,7 @@ def test_contributions_are_weights_times_values() -> None:
     assert torch.allclose(attention.contributions, expected)
 
 
+@pytest.mark.slow
 @given(history=st.lists(st.sampled_from([*ITEMS, "unheard of"]), max_size=7), n=st.integers(1, 5))
 def test_a_decoder_attends_to_generated_items_and_to_the_history(
     generative_bundle: ModelBundle, history: list[str], n: int

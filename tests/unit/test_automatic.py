@@ -434,6 +434,7 @@ def test_targets_are_sampled_where_time_is_short(dataset: PreparedDataset) -> No
 # --- The journal ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_race_resumes_where_it_was(
     dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
@@ -515,6 +516,7 @@ def test_the_settings_run_by_themselves(
     assert again.test["ndcg_at_10"].mean > 0.3
 
 
+@pytest.mark.slow
 def test_a_baseline_that_no_model_beats_is_the_answer(
     tracking: TrackingConfig, tmp_path: Path, here: Path
 ) -> None:

@@ -202,6 +202,7 @@ def test_configs_in_short_and_in_full() -> None:
         parse_experiment({"evaluation": {"candidates": {"kind": "sampled", "num": 0}}})
 
 
+@pytest.mark.slow
 def test_a_sampled_run_is_marked_wherever_it_is_shown(
     dataset: PreparedDataset, holdout: Holdout, tmp_path: Path
 ) -> None:

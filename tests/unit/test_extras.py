@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from recsys.extras import DISTRIBUTION, EXTRA_OF
 from recsys.serving.bundle import ModelBundle
@@ -67,6 +68,7 @@ command("score", bundle, log, pairs)
     assert "boots" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named() -> None:
     code = """
 command("train", "configs/shop.yaml")

@@ -143,6 +143,7 @@ def test_by_hand() -> None:
         assert other == pytest.approx(1 / 5 if name == "precision_at_5" else 1), name
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.sampled_from(["against_target", "item_id"]))
 def test_strictly_monotone_maps_of_the_scores_change_nothing(seed: int, ties: Ties) -> None:
     scores, relevant = draw(seed)

@@ -84,6 +84,7 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     assert table.protocol.dropped == 3
 
 
+@pytest.mark.slow
 def test_one_target_per_user_needs_no_lists(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut())
     experiment = experiment_of(tmp_path, TINY)

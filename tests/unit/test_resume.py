@@ -241,6 +241,7 @@ def test_a_training_does_not_resume_on_a_dataset_that_has_grown(store: str, tmp_
         fit(experiment, grown, out)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_interval_does_not_change_the_result(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_the_checkpoint_interval_does_not_change_the_result(
     assert_same(run, expected)
 
 
+@pytest.mark.slow
 def test_a_run_that_its_store_has_lost_is_logged_again(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:

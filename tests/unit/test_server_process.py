@@ -89,6 +89,7 @@ def test_a_damaged_bundle_does_not_replace_the_model(
 # --- A process of its own ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_signals_reload_and_end_it_in_good_order(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_killed_suite_resumes(
     assert len(again) == 8  # a changed setting makes another run
 
 
+@pytest.mark.slow
 def test_a_training_ended_early_by_ctrl_c_is_not_finished(
     tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
