@@ -203,6 +203,7 @@ def test_a_paused_training_is_the_same_as_one_that_is_not(
         assert torch.equal(weight, paused.latest.weights[name]), name
 
 
+@pytest.mark.slow
 def test_the_best_state_stays_when_training_goes_on(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:

@@ -219,6 +219,7 @@ def test_another_folder_is_not_replaced(tracking: TrackingConfig, tmp_path: Path
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_it(

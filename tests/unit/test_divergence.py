@@ -40,6 +40,7 @@ def test_an_absurd_learning_rate_ends_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_written_after_the_loss_was_not_finite(
     tiny_dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_process_that_is_not_the_first_trains_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupted_refit_falls_back_to_the_validated_model(
     dataset: PreparedDataset,
     experiment: Experiment,
@@ -450,6 +451,7 @@ def test_a_gpu_trains_and_evaluates(
         assert run.test["ndcg_at_10"].mean >= 0
 
 
+@pytest.mark.slow
 def test_two_trainings_of_one_name_do_not_share_a_checkpoint(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:

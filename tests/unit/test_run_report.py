@@ -154,6 +154,7 @@ def test_little_is_enough(report: RunReport) -> None:
         assert part not in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_it(

@@ -76,6 +76,7 @@ def recall(experiment: Experiment, *, planted: bool) -> float:
     return float(recall_at(ranks, 1).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_a_planted_rule_is_learnt_and_noise_is_not(head: str) -> None:
     """recall@1 near 1 where each item decides the next; at chance, 1 in 30, in noise."""

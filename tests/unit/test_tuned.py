@@ -79,6 +79,7 @@ def experiment(tmp_path: Path) -> Experiment:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_baseline_is_tuned_and_logged(
     name: str, tiny_dataset: PreparedDataset, experiment: Experiment
