@@ -11,7 +11,7 @@ SPEC := pyproject.toml constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all soak lint security sbom format benchmark docs mutants hooks clean
+.PHONY: help demo test test-slow test-spark test-all soak lint security lock sbom format benchmark docs mutants hooks clean
 
 help: ## list these commands
 	@echo "recsys: purchase histories to next-item recommendations. Start with 'make demo'."
@@ -31,6 +31,9 @@ test-slow: $(VENV)/.installed-dev ## run the slow tests and the notebooks
 
 test-all: test test-slow ## run both
 
+test-spark: $(VENV)/.installed-spark ## run the tests on a local Spark; without Java they skip
+	$(BIN)/python -m pytest -m spark $(ARGS)
+
 soak: $(VENV)/.installed-dev ## run all attacks of tests/faults with long budgets (hours); root, for the power cuts
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -m "soak or not soak" $(ARGS)
 
@@ -44,6 +47,9 @@ lint: security ## check style, types, layers, spelling and security; changes not
 security: $(VENV)/.installed-dev ## check the code (bandit) and the installed packages (pip-audit, where its data can be had)
 	$(BIN)/bandit --quiet --recursive --severity-level medium recsys
 	$(BIN)/python .ci/audit.py
+
+lock: $(VENV)/.installed-dev ## write .ci/requirements.txt anew: the hashes of the packages in constraints.txt
+	.ci/lock $(BIN)
 
 sbom: $(VENV)/.installed-dev ## write build/sbom.json, the installed packages and their licences (CycloneDX)
 	mkdir -p build
@@ -77,6 +83,11 @@ $(VENV)/.installed: $(SPEC) | $(BIN)/python
 $(VENV)/.installed-dev: $(SPEC) | $(BIN)/python
 	@echo "Installing recsys with its tests and tools into $(VENV); the first time takes some minutes."
 	$(INSTALL) '.[test,dev]'
+	@touch $@
+
+$(VENV)/.installed-spark: $(SPEC) | $(BIN)/python
+	@echo "Installing recsys with its tests and Spark into $(VENV); the first time takes some minutes."
+	$(INSTALL) '.[test,dev,spark]'
 	@touch $@
 
 $(VENV)/.installed-docs: $(SPEC) | $(BIN)/python

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
 from functools import partial
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 
 import mlflow.pyfunc
@@ -329,13 +329,14 @@ def test_mlflow_serves_a_logged_model_over_http(folder: Path, tiny_bundle: Model
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_spark_answers_as_the_bundle_does(
-    folder: Path, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tiny_bundle: ModelBundle,
+    spark_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed: the extra spark")
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        pytest.skip("no Java runtime")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # of the workers
-    monkeypatch.setenv("PYTHONPATH", str(Path(recsys.__file__).parents[1]))
+    sql = import_module("pyspark.sql")
+    for name, value in spark_environment.items():
+        monkeypatch.setenv(name, value)
     builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
     try:
