@@ -148,14 +148,37 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
     Raises:
         InputError: no user is left.
     """
-    frame, rows, dropped = log.frame, log.rows, dict(log.dropped)
+
+    def collected(kept: Frame) -> tuple[Frame, int]:
+        frame = kept.sort("order").collect().lazy()
+        return frame, _count(frame)
+
+    frame, rows, counts = filter_frame(log.frame, log.rows, config, collected)
+    dropped = {
+        name: log.dropped.get(name, 0) + counts.get(name, 0) for name in log.dropped | counts
+    }
+    if rows == 0:
+        users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
+        raise nobody_left(config, log.origin, log.rows, users, items)
+    return replace(log, frame=frame, rows=rows, dropped=dropped)
+
+
+def filter_frame(
+    frame: Frame, rows: int, config: DataConfig, computed: Callable[[Frame], tuple[Frame, int]]
+) -> tuple[Frame, int, dict[str, int]]:
+    """Return what the filters leave of a frame and its rows, and the rows dropped by each reason.
+
+    ``computed`` computes what a filter leaves and counts its rows, so that the next filter begins
+    with a table and not with a plan that repeats the filters before it.
+    """
+    dropped: dict[str, int] = {}
 
     def keep(reason: str, kept: Frame) -> None:
         nonlocal frame, rows
         if kept is frame:
             return
-        frame = kept.sort("order").collect().lazy()
-        before, rows = rows, _count(frame)
+        before = rows
+        frame, rows = computed(kept)
         if before > rows:
             dropped[reason] = dropped.get(reason, 0) + before - rows
 
@@ -167,11 +190,7 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
             name = f"min_{column.removesuffix('_id')}_interactions"
             keep(name, with_at_least(frame, column, getattr(config, name)))
         if rows == before or not config.k_core:
-            break
-    if rows == 0:
-        users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
-        raise nobody_left(config, log.origin, log.rows, users, items)
-    return replace(log, frame=frame, rows=rows, dropped=dropped)
+            return frame, rows, dropped
 
 
 def row_steps(config: DataConfig) -> list[tuple[str, Callable[[Frame], Frame]]]:

@@ -16,10 +16,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         InputError: the address cannot be listened on.
     """
-    try:
-        return _bound(host, port, shared=False, listening=True)
-    except OSError as error:
-        raise _refusal(host, port, error) from error
+    return _bound(host, port, shared=False, listening=True)
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -33,10 +30,7 @@ def reserve(host: str, port: int) -> socket.socket:
     # Another server that shares its port would be joined: only a socket that does not share finds
     # that somebody listens.
     listen(host, port).close()
-    try:
-        return _bound(host, port, shared=True, listening=False)
-    except OSError as error:
-        raise _refusal(host, port, error) from error
+    return _bound(host, port, shared=True, listening=False)
 
 
 def listen_beside(host: str, port: int) -> socket.socket:
@@ -48,32 +42,28 @@ def listen_beside(host: str, port: int) -> socket.socket:
     Raises:
         InputError: the address cannot be listened on.
     """
-    try:
-        return _bound(host, port, shared=True, listening=True)
-    except OSError as error:
-        raise _refusal(host, port, error) from error
+    return _bound(host, port, shared=True, listening=True)
 
 
 def _bound(host: str, port: int, *, shared: bool, listening: bool) -> socket.socket:
-    family, *_, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    # By name, since asyncio sends without delay (TCP_NODELAY) only where it sees the protocol:
-    # without, each answer waits 40 ms for an acknowledgement.
-    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        place.bind(address)
-        if listening:
-            place.listen(2048)
-    except OSError:
-        place.close()
-        raise
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # By name, since asyncio sends without delay (TCP_NODELAY) only where it sees the protocol:
+        # without, each answer waits 40 ms for an acknowledgement.
+        place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            place.bind(address)
+            if listening:
+                place.listen(2048)
+        except OSError:
+            place.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
     return place
-
-
-def _refusal(host: str, port: int, error: OSError) -> InputError:
-    reason = error.strerror or error
-    return InputError(f"--host {host} --port {port}: cannot listen there: {reason}")

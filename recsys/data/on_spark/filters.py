@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import narwhals as nw
 import numpy as np
 
 from recsys.config import DataConfig
-from recsys.data.log import Frame, nobody_left, row_steps, with_at_least
+from recsys.data.log import Frame, filter_frame, nobody_left
 from recsys.data.on_disk.filters import FilteredLog
 from recsys.data.on_spark.sorted_rows import (
     SortedRows,
@@ -34,31 +35,16 @@ def filter_rows(rows: SortedRows, config: DataConfig, origin: str, folder: Path)
         InputError: no user is left.
     """
     log = rows.log
-    left, dropped = log.rows, dict[str, int]()
-    frame: Frame = nw.from_native(rows.frame.select("user_id", "item_id", "timestamp", "order"))
-    written = 0
+    paths = (folder / f"kept-{number}" for number in count())
 
-    def keep(reason: str, kept: Frame) -> None:
-        nonlocal frame, left, written
-        if kept is frame:
-            return
+    def written(kept: Frame) -> tuple[Frame, int]:
         native: DataFrame = nw.to_native(kept)
-        path = folder / f"kept-{written}"
+        path = next(paths)
         native.write.parquet(url_of(path))
-        frame, written = nw.from_native(read_written(native, path)), written + 1
-        before, left = left, count_written(path)
-        if before > left:
-            dropped[reason] = dropped.get(reason, 0) + before - left
+        return nw.from_native(read_written(native, path)), count_written(path)
 
-    for reason, step in row_steps(config):
-        keep(reason, step(frame))
-    while True:
-        before = left
-        for role in ("item_id", "user_id"):
-            name = f"min_{role.removesuffix('_id')}_interactions"
-            keep(name, with_at_least(frame, role, getattr(config, name)))
-        if left == before or not config.k_core:
-            break
+    numbered = nw.from_native(rows.frame.select("user_id", "item_id", "timestamp", "order"))
+    frame, left, dropped = filter_frame(numbered, log.rows, config, written)
     users, items = len(log.user_ids), len(log.item_ids)
     if not left:
         raise nobody_left(config, origin, log.rows, users, items)
