@@ -130,9 +130,12 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def wait_for_the_race(process: subprocess.Popen[str]) -> None:
-    """Wait until the state of a contender was saved."""
+    """Wait until a contender was saved: its states first, then the journal that counts them."""
+    journal = Path("runs/.purchases.race/journal.json")
     for _ in range(1200):
-        if list(Path("runs/.purchases.race").glob("*.latest")) or process.poll() is not None:
+        if journal.is_file() and json.loads(journal.read_text())["contenders"]:
+            return
+        if process.poll() is not None:
             return
         time.sleep(0.1)
 

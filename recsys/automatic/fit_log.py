@@ -20,6 +20,7 @@ from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords
 from recsys.data.source_files import source_name
+from recsys.data.sources import find_named_dataset
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments.phases import Phases
@@ -75,8 +76,10 @@ def fit_log(
     if plan.preset not in TIME_LIMITS:
         raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
     parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
-    check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
+    if isinstance(source, str | os.PathLike):
+        find_named_dataset(os.fspath(source))  # refuses what is not there before a store is made
+    check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     budget, name = Budget(limit), plan.name
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -154,9 +155,7 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
         return frame, _count(frame)
 
     frame, rows, counts = filter_frame(log.frame, log.rows, config, collected)
-    dropped = {
-        name: log.dropped.get(name, 0) + counts.get(name, 0) for name in log.dropped | counts
-    }
+    dropped = dict(Counter(log.dropped) + Counter(counts))
     if rows == 0:
         users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
         raise nobody_left(config, log.origin, log.rows, users, items)

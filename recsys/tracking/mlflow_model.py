@@ -46,7 +46,7 @@ class ModelFacts:
 def signature_of(facts: ModelFacts) -> ModelSignature:
     """Return the columns and parameters of `recsys.serving.pyfunc.HistoryModel.predict`."""
     item = DataType.string if isinstance(facts.items[0], str) else DataType.long
-    user = ColSpec(AnyType(), "user_id", required=False)  # type: ignore[no-untyped-call]
+    user = ColSpec(AnyType(), "user_id", required=False)
     long = Array(DataType.long)
     times = [ColSpec(long, "times", required=facts.needs_request_time)] if facts.reads_times else []
     return ModelSignature(

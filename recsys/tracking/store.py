@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy.exc import SQLAlchemyError
 
 from recsys.config import TrackingConfig
+from recsys.data.files import new_file
 from recsys.errors import InputError, one_line
 from recsys.tracking.links import EXPERIMENT_KIND
 
@@ -30,6 +33,8 @@ _LOCKED_SECONDS = 5
 _LOCK_SECONDS = 20
 """Longer than it takes to make the tables of a new store."""
 _SQLITE = "sqlite:///"
+_DISK_FULL = "database or disk is full"
+"""SQLite's words."""
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """The default ports of the databases that MLflow supports."""
 
@@ -53,7 +58,8 @@ def refuse_broken_store(uri: str, *, to_read: bool = False) -> Iterator[None]:
             f"tracking.uri {uri}: needs the Python package {error.name}, which is not installed"
         ) from error
     except STORE_ERRORS as error:
-        raise InputError(f"tracking.uri {uri}: cannot be used: {one_line(error, 300)}") from error
+        reason = "the disk is full" if _DISK_FULL in str(error) else one_line(error, 300)
+        raise InputError(f"tracking.uri {uri}: cannot be used: {reason}") from error
 
 
 def check_store_answers(uri: str, *, to_read: bool = False) -> None:
@@ -117,6 +123,18 @@ def check_store(config: TrackingConfig) -> None:
     open_store(config)
 
 
+def _make_tables(database: Path) -> None:
+    """Make the tables of a new SQLite store beside it, and put it there whole.
+
+    MLflow makes them in many steps of their own, and cannot go on where a kill or a full disk ended
+    them.
+    """
+    if database.exists() and database.stat().st_size:
+        return
+    with new_file(database) as part:
+        SqlAlchemyStore(f"{_SQLITE}{part}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
+
+
 def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     """Return the client and the id of the experiment, which is created if new."""
     # The first use of a SQLite store prints some forty lines of schema migrations.
@@ -131,6 +149,8 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             reason = f"cannot be used: {error.strerror}"
             raise InputError(f"tracking.uri {config.uri}: {reason}") from error
     with refuse_broken_store(config.uri), store_lock(config):
+        if config.database is not None:
+            _make_tables(config.database)
         client = MlflowClient(config.absolute_uri)
         known = client.get_experiment_by_name(config.experiment)
         if known is not None:

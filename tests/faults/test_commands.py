@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
+from tests.faults.commands import finish, kill, start
 
 Tally = Callable[[str, int, int], None]
 CONFIG = {
@@ -36,30 +34,6 @@ COMMANDS: list[list[str]] = [
     ["compare", "--report", "report"],
     AUTOMATIC,
 ]
-
-
-def start(home: Path, words: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "recsys", *words],
-        cwd=home,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(home: Path, words: Sequence[str]) -> tuple[int, str]:
-    process = start(home, words)
-    printed, _ = process.communicate(timeout=600)
-    return process.returncode, printed
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 def assert_whole(home: Path) -> None:
@@ -105,6 +79,25 @@ def test_kills_at_random_moments(home: Path, tally: Tally) -> None:
         code, printed = finish(home, words)
         assert code == 0, printed
     assert_whole(home)
+
+
+@pytest.mark.slow
+def test_a_store_that_was_killed_while_it_was_made_is_made_again(home: Path, tally: Tally) -> None:
+    assert finish(home, COMMANDS[0])[0] == 0
+
+    def half_made() -> bool:
+        return any(path.stat().st_size for path in home.glob(".mlflow.db*/**/mlflow.db"))
+
+    process = start(home, COMMANDS[1])
+    while process.poll() is None and not half_made():
+        time.sleep(0.01)
+    assert process.poll() is None
+    kill(process)
+    assert_whole(home)
+    code, printed = finish(home, COMMANDS[1])
+    assert code == 0, printed
+    assert_whole(home)
+    tally("kill -9 while a store is made", 1, 1)
 
 
 @pytest.mark.slow
