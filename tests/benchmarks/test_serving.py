@@ -4,7 +4,7 @@
 
 prints a line for each question, side and number of clients; it takes under ten minutes. Each side
 is alone on the machine, beside the clients, which are one more process. The sides of ours keep no
-states, so that each request costs a pass of the encoder, except "known users".
+states, so that each request costs a pass of the encoder, except those of known users.
 
 BENCH_SECONDS (4) for each number of clients; BENCH_CLIENTS (1,8,32,128); BENCH_ITEMS (3416) and
 BENCH_LARGE (1000000), the sizes of the catalogues, 0 for none; BENCH_LONGEST (200), the length of
@@ -51,6 +51,7 @@ SIDES: dict[str, list[str]] = {
     "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, cores() - 1))],
     "workers": [*OURS, *NO_STATES, "--workers", str(cores())],
     "known users": OURS,
+    "known users, workers": [*OURS, "--workers", str(cores())],
     "plain FastAPI": [sys.executable, str(Path(__file__).parent / "sides" / "plain_fastapi.py")],
     "mlflow": [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-m"],
 }
