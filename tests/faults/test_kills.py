@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 WRITER = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
 from recsys.data import files
 from recsys.data.locks import sole_use
+from tests.faults.mortal import killed_at
 
 kind, root = sys.argv[1], Path(sys.argv[2])
 if kind == "two renames":
@@ -34,23 +36,6 @@ def write(text):
         with files.new_folder(folder / "deep") as deep:
             (deep / "c").write_text(text)
 
-def killed_at(step):
-    child = os.fork()
-    if not child:
-        left = iter(range(step - 1, -1, -1))
-        def mortal(call):
-            def run(*args, **kwargs):
-                if next(left, 1) == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args, **kwargs)
-            return run
-        for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open"):
-            setattr(os, name, mortal(getattr(os, name)))
-        files.exchange = mortal(files.exchange)
-        write("new")
-        os._exit(0)
-    return os.waitpid(child, 0)[1] != 0
-
 def content(path):
     if path.is_file():
         return path.read_text()
@@ -59,7 +44,7 @@ def content(path):
 
 write("old")
 found, step = [], 1
-while killed_at(step):
+while killed_at(step, lambda: write("new")):
     files.recover(root / "out")
     found.append(content(root / "out"))
     write("old")
@@ -76,7 +61,7 @@ def test_a_kill_leaves_the_old_or_the_new(
     kind: str, tmp_path: Path, tally: Callable[[str, int, int], None]
 ) -> None:
     command = [sys.executable, "-c", WRITER, kind, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert len(found) >= 10

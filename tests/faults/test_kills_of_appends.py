@@ -14,39 +14,23 @@ import pytest
 from recsys.data.appending import append
 from recsys.data.prepared import PreparedDataset, prepare
 
+ROOT = Path(__file__).parents[2]
 # polars has no threads yet when the process forks: the parent only reads manifests.
 APPENDER = """
-import json, os, shutil, signal, sys
+import json, shutil, sys
 from pathlib import Path
-from recsys.data import files
 from recsys.data.appending import append
 from recsys.data.manifest import Manifest
+from tests.faults.mortal import killed_at
 
 root, old, new = (Path(name) for name in sys.argv[1:4])
 data, first, every = root / "data", int(sys.argv[4]), int(sys.argv[5])
-
-def killed_at(step):
-    child = os.fork()
-    if not child:
-        left = iter(range(step - 1, -1, -1))
-        def mortal(call):
-            def run(*args, **kwargs):
-                if next(left, 1) == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args, **kwargs)
-            return run
-        for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open"):
-            setattr(os, name, mortal(getattr(os, name)))
-        files.exchange = mortal(files.exchange)
-        append(str(new), data)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] != 0
 
 found, step = [], first
 while True:
     shutil.rmtree(data, ignore_errors=True)
     shutil.copytree(old, data)
-    killed = killed_at(step)
+    killed = killed_at(step, lambda: append(str(new), data))
     manifest = Manifest.read(data)
     manifest.verify(data)
     found.append([manifest.fingerprint, len(manifest.appended)])
@@ -72,7 +56,7 @@ def test_a_kill_leaves_the_dataset_before_or_after_the_append(
     after = append(str(tmp_path / "new.csv"), tmp_path / "whole").fingerprint
     command = [sys.executable, "-c", APPENDER, str(work), str(old), str(tmp_path / "new.csv")]
     command += ["1", str(budget(8, 1))]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     found, left = json.loads(result.stdout)
     assert len(found) >= 5
