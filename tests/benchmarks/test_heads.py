@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import pytest
 import torch
+from turns import medians_in_turn
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
@@ -16,6 +15,7 @@ from recsys.training.objective import CatalogueObjective
 from recsys.training.process_memory import keep_freed_memory
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
+ROUNDS = 5
 
 
 def step_of(head: DotProduct | TargetAttention, *, bf16: bool) -> Callable[[], None]:
@@ -54,14 +54,7 @@ def test_cost_of_a_training_step_by_head(bf16: bool, capsys: pytest.CaptureFixtu
     }
     keep_freed_memory()  # as training does
     steps = {name: step_of(head, bf16=bf16) for name, head in heads.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in heads}
-    for round_ in range(6):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            if round_:  # the first compiles kernels
-                seconds[name].append(time.perf_counter() - started)
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    medians = medians_in_turn(steps, ROUNDS)
     with capsys.disabled():
         for name, median in medians.items():
             print(

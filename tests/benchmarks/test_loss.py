@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import linear_cross_entropy
+from turns import medians_in_turn
 
 from recsys.model.heads import DotProductHead
 from recsys.training.losses import chunked_cross_entropy
@@ -61,14 +60,7 @@ def test_cost_of_the_loss(log: str, dtype: torch.dtype, capsys: pytest.CaptureFi
     """A batch of a log's shape, forward and backward; in turn, medians."""
     keep_freed_memory()  # as training does
     runs = ways(*SHAPES[log], dtype)
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(ROUNDS + 1):
-        for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            if round_:  # the first compiles kernels
-                seconds[name].append(time.perf_counter() - started)
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    medians = medians_in_turn(runs, ROUNDS)
     with capsys.disabled():
         for name, median in medians.items():
             print(
