@@ -6,6 +6,7 @@ DISTRIBUTION = "recsys-target-attention"
 """The name of the distribution on a package index; the import name is recsys."""
 
 EXTRA_OF = {
+    "faiss": "ann",
     "fastapi": "serve",
     "filelock": "train",
     "httptools": "serve",

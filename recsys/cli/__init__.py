@@ -18,6 +18,7 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     experiments,
     exporting,
     extending,
+    indexing,
     logs,
     profiling,
     recommending,

@@ -74,6 +74,13 @@ HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start from the first epoch, even if there is a checkpoint.")
 ]
+Index = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of an index (recsys index): it finds the best items faster on large "
+        "catalogues, and misses some. Default: score all items."
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="File to write: .parquet or .csv.")]
 
 

@@ -18,7 +18,7 @@ PANELS = {
         "similar",
         "embeddings",
     ),
-    "Deploy": ("serve", "register", "export"),
+    "Deploy": ("serve", "index", "register", "export"),
 }
 
 

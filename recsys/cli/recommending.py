@@ -20,7 +20,7 @@ from recsys.cli.answers import (
     show_answer,
     write_answer,
 )
-from recsys.cli.options import Bundle, Data, Json, Out, app
+from recsys.cli.options import Bundle, Data, Index, Json, Out, app
 from recsys.errors import InputError
 from recsys.progress import stage
 
@@ -70,6 +70,7 @@ def recommend_items(
             "large catalogues. `recsys retrieval` shows what is missed. Default: all."
         ),
     ] = None,
+    index: Index = None,
     probabilities: Probabilities = False,
     out: Out = None,
     as_json: Json = False,
@@ -82,6 +83,8 @@ def recommend_items(
     recommender, users = open_recommender(bundle, data, user)
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
+    if index is not None:
+        recommender = recommender.with_index(index)
     rules = {
         "k": k,
         "where": where,
@@ -98,13 +101,14 @@ def recommend_items(
             answer = recommender.recommend(histories, users=users, **rules)  # type: ignore[arg-type]
         show_answer(answer, recommender, as_json)
         return
+    found_by = None if recommender.index is None else recommender.index.manifest.digest
     recommend: Any = partial(recommender.recommend, **rules)  # type: ignore[arg-type]
     write_answer(
         recommender,
         out,
         as_json,
         lambda large: large.by_user("recommending", recommend, k),
-        request={**rules, "new_items": new_items},
+        request={**rules, "new_items": new_items, "index": found_by},
         histories=histories,
         users=users,
     )

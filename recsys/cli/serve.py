@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from recsys.cli.options import Bundle, Data, app
+from recsys.cli.options import Bundle, Data, Index, app
 
 KEY = "RECSYS_API_KEY"
 """The environment variable with the key that requests must bring."""
@@ -56,6 +56,7 @@ def serve_bundle(
             "large catalogues. Default: all.",
         ),
     ] = None,
+    index: Index = None,
     cache: Annotated[
         int,
         typer.Option(
@@ -114,6 +115,7 @@ def serve_bundle(
         gather_ms=gather_ms,
         batch=batch,
         retrieve=retrieve,
+        index=index,
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )

@@ -96,12 +96,8 @@ class ModelScorer:
             ValueError: a history is empty; or the model reads times or features that the histories
                 do not have.
         """
-        recent = histories.latest(self._max_sequence_length)
+        recent = self._read(histories)
         lengths = recent.lengths
-        if not lengths.all():
-            raise ValueError(f"history {lengths.argmin()} is empty: the model needs one item")
-        if self._model.times == "request" and recent.request_times is None:
-            raise ValueError("the model reads the time of the request: give `request_times`")
         device = self._model.items.weight.device
         if candidates is not None and candidates.shape[1] > MOST_CANDIDATES * self.num_items:
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(device)
@@ -122,6 +118,43 @@ class ModelScorer:
                 else:
                     scores[indices] = self._candidate_scores(batch, candidates[rows])
         return scores
+
+    @torch.inference_mode()
+    def states(self, histories: Histories) -> Tensor:
+        """Return the state [B, D] that the head joins with a candidate at the last item.
+
+        Raises:
+            ValueError: see `score`.
+        """
+        recent, device = self._read(histories), self._model.items.weight.device
+        states = torch.empty(len(recent), 0, device=device)
+        with evaluating(self._model):
+            for rows in batches_of_similar_length(recent.lengths, self._step.tokens, len(recent)):
+                state = self._encode_last(recent.take(rows))[0]
+                if not states.shape[1]:
+                    states = state.new_empty(len(recent), state.shape[1])
+                states[torch.from_numpy(rows).to(device)] = state
+        return states
+
+    def _read(self, histories: Histories) -> Histories:
+        """Return what the model reads of histories.
+
+        Raises:
+            ValueError: one is empty, or the times of the requests are missing.
+        """
+        recent = histories.latest(self._max_sequence_length)
+        if not recent.lengths.all():
+            empty = recent.lengths.argmin()
+            raise ValueError(f"history {empty} is empty: the model needs one item")
+        if self._model.times == "request" and recent.request_times is None:
+            raise ValueError("the model reads the time of the request: give `request_times`")
+        return recent
+
+    @torch.inference_mode()
+    def vectors(self) -> Tensor:
+        """Return what a state is joined with by a dot product, one row [I, D] for each item."""
+        with evaluating(self._model):
+            return self._catalogue()[0][1:]
 
     def _catalogue(self) -> CandidateRepresentation:
         """The representation of PAD and all items."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.inference.scorer import Scorer, user_batches
+from recsys.inference.scorer import RankingScorer, Scorer, user_batches
 
 NEVER = np.iinfo(np.int32).max
 """The rank of a target that can never be recommended: no metric credits it, whatever its k."""
@@ -138,6 +138,8 @@ def top_k(
     """
     if not 1 <= k <= scorer.num_items:
         raise InputError(f"k={k}: must be from 1 to {scorer.num_items}, the size of the catalogue")
+    if isinstance(scorer, RankingScorer):
+        return scorer.top_k(histories, k, seen)
     items = np.empty((len(histories), k), dtype=np.int32)
     values = np.empty((len(histories), k), dtype=np.float32)
     for users in user_batches(len(histories), scorer.num_items):

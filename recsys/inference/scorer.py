@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
+
+if TYPE_CHECKING:
+    from recsys.inference.ranking import Seen
 
 ELEMENTS_PER_BATCH = 1 << 22
 """The number of scores held at once, users times catalogue: 16 MiB of float32."""
@@ -41,6 +44,17 @@ class Scorer(Protocol):
             the column is the item token and column 0 (PAD) holds -inf. Rows share no memory: the
             caller may write in them, and restores what was there.
         """
+        ...
+
+
+@runtime_checkable
+class RankingScorer(Scorer, Protocol):
+    """A scorer that finds its best items itself, without scoring all items."""
+
+    def top_k(
+        self, histories: Histories, k: int, seen: Seen
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """See `recsys.inference.ranking.top_k`, which calls it; k is valid."""
         ...
 
 

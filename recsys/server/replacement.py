@@ -23,7 +23,7 @@ _State = list[tuple[int, int, int] | None]
 
 
 class Replacement:
-    """Watches the folders of a bundle and of a dataset, and the registry if the model has a name.
+    """Watches the folders that are served, and the registry if the model has a name.
 
     A folder that cannot be loaded is reported once; the model before it goes on answering, and
     loading is tried again until it works.
@@ -98,8 +98,8 @@ class Replacement:
 
     def _state(self, bundle: Path) -> _State:
         """What changes when a folder is replaced: inode, size and time of its manifest."""
-        data = self._settings.data
-        folders = [bundle, bundle / "bundle", *([] if data is None else [data])]
+        others = [self._settings.data, self._settings.index]
+        folders = [bundle, bundle / "bundle", *(folder for folder in others if folder)]
         return [_stamp(folder / MANIFEST) for folder in folders]
 
 

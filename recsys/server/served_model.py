@@ -19,11 +19,11 @@ from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
 from recsys.inference.state_cache import StateCache
-from recsys.model.heads import DotProductHead
 from recsys.server.ids import ItemIds, UserRows, shown
 from recsys.server.requests import Cell, Id, Time, User
 from recsys.server.settings import ServerSettings
-from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.fallback import Stages
 from recsys.serving.ids import request_time_value
 from recsys.serving.inputs import UserHistories
@@ -47,6 +47,8 @@ class ServedModel:
     """How many items per user target attention ranks; all if None."""
     states: StateCache | None = None
     """Keeps encoded histories between requests; none are kept if None."""
+    index: BundleIndex | None = None
+    """Finds the best items; all are scored if None."""
 
     @classmethod
     def load(cls, bundle: Path, settings: ServerSettings) -> ServedModel:
@@ -57,17 +59,19 @@ class ServedModel:
             settings: what else the server serves, and how.
 
         Raises:
-            InputError: a folder cannot be opened, or the model cannot retrieve.
+            InputError: a folder cannot be opened, the model cannot retrieve, or the index is of
+                another model.
         """
         opened, data = ModelBundle.open(bundle), settings.data
         dataset = None if data is None else opened.encoders.read(PreparedDataset.open(data))
         states = StateCache(settings.cache_bytes) if settings.cache_bytes else None
-        model = cls(opened, dataset, settings.retrieve, states)
+        index = None if settings.index is None else BundleIndex.open(settings.index, opened)
+        model = cls(opened, dataset, settings.retrieve, states, index)
         if opened.times == "none" and not opened.encoders.reads_inputs:
             someone = _known(np.array([1], dtype=np.int32), None).histories
             top_k(model.scorer("allow"), someone, 1, "allow")
             model.exact.score(someone, np.array([[1]], dtype=np.int32))
-        _ = model.items
+        _ = model.items, model.exact
         if states is not None:
             states.hits = states.misses = 0  # nobody asked yet
         return model
@@ -80,15 +84,7 @@ class ServedModel:
     @cached_property
     def _stages(self) -> Stages:
         """The scorers of the bundle, which represent its catalogue once for all requests."""
-        bundle = self.bundle
-        retriever = None if self.retrieve is None else bundle.retriever  # raises without attention
-        if bundle.trained is None:
-            return Stages.of(bundle, bundle.scorer, retriever)
-        model, settings, counts = bundle.trained, bundle.experiment, bundle.count_ensemble
-        ranker = model_scorer(model, settings, counts, states=self.states)
-        if retriever is not None:
-            retriever = model_scorer(model, settings, counts, DotProductHead(), self.states)
-        return Stages.of(bundle, ranker, retriever)
+        return Stages.of(self.bundle, self.retrieve, self.states, self.index)
 
     def scorer(self, seen: Seen, allowed: NDArray[np.bool_] | None = None) -> Scorer:
         """The scorer that recommends, with popularity for empty histories.
@@ -97,12 +93,12 @@ class ServedModel:
             seen: for two stages: with "filter", no item of the history is retrieved.
             allowed: whether each item token may be recommended [I + 1]; if None, all may.
         """
-        return self._stages.scorer(seen, self.retrieve, allowed)
+        return self._stages.scorer(seen, allowed)
 
     @cached_property
     def exact(self) -> Scorer:
         """The scorer of given candidates."""
-        return self._stages.scorer("allow", None)
+        return self._stages.candidates
 
     @cached_property
     def directions(self) -> Tensor:

@@ -13,10 +13,16 @@ from torch import Tensor
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.allowed_items import AllowedItems
+from recsys.inference.indexed_scorer import IndexedScorer
+from recsys.inference.item_index import ItemIndex
+from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import Seen
 from recsys.inference.scorer import Scorer
+from recsys.inference.state_cache import StateCache
 from recsys.inference.two_stages import TwoStages
-from recsys.serving.bundle import ModelBundle
+from recsys.model.heads import DotProductHead
+from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder
 from recsys.serving.inputs import UserHistories
 
 
@@ -53,6 +59,7 @@ def scorer_of(
     seen: Seen = "allow",
     retrieve: int | None = None,
     allowed: NDArray[np.bool_] | None = None,
+    index: BundleIndex | None = None,
 ) -> Scorer:
     """Return the scorer of a bundle, with popularity for empty histories.
 
@@ -61,12 +68,13 @@ def scorer_of(
         seen: for two stages: with "filter", no item of the history is retrieved.
         retrieve: how many items target attention ranks; all if None.
         allowed: whether each item token may be recommended [I + 1]; if None, all may.
+        index: finds the best items; all are scored if None.
 
     Raises:
-        InputError: ``retrieve`` is given, and the model has no target attention.
+        InputError: see `Stages.of`.
     """
-    stages = Stages.of(bundle, bundle.scorer, None if retrieve is None else bundle.retriever)
-    return stages.scorer(seen, retrieve, allowed)
+    states = None if index is None else StateCache(STATES)  # queries and scores encode once
+    return Stages.of(bundle, retrieve, states, index).scorer(seen, allowed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,25 +84,67 @@ class Stages:
     ranker: Scorer
     retriever: Scorer | None
     """Finds the items that the ranker ranks; None where it ranks all."""
+    retrieve: int | None
+    """How many items the retriever finds."""
     popularity: Tensor
     """Shape [I + 1]: the score of each item token for an empty history; -inf for PAD."""
+    encoder: ModelScorer | None = None
+    """Makes the queries of the index."""
+    index: ItemIndex | None = None
+    """Finds the best items by dot products; None where all are scored."""
 
     @classmethod
-    def of(cls, bundle: ModelBundle, ranker: Scorer, retriever: Scorer | None) -> Stages:
-        """Add the popularity of the items of a bundle."""
-        counts = torch.from_numpy(bundle.popularity)
-        return cls(ranker, retriever, torch.cat([torch.tensor([-torch.inf]), counts]))
+    def of(
+        cls,
+        bundle: ModelBundle,
+        retrieve: int | None,
+        states: StateCache | None = None,
+        index: BundleIndex | None = None,
+    ) -> Stages:
+        """Make the scorers of a bundle; for the arguments see `scorer_of`.
 
-    def scorer(
-        self, seen: Seen, retrieve: int | None, allowed: NDArray[np.bool_] | None = None
-    ) -> Scorer:
+        Raises:
+            InputError: ``retrieve`` is given, and the model has no target attention; or with an
+                index it has, and none is given; the index is of another model.
+        """
+        counts = torch.from_numpy(bundle.popularity)
+        popularity = torch.cat([torch.tensor([-torch.inf]), counts])
+        retriever = None if retrieve is None else bundle.retriever  # raises without attention
+        if bundle.trained is None:
+            if index is not None:
+                index.check(bundle)
+            return cls(bundle.scorer, retriever, retrieve, popularity)
+        model, settings, ensemble = bundle.trained, bundle.experiment, bundle.count_ensemble
+        ranker = model_scorer(model, settings, ensemble, states=states)
+        if retriever is not None:
+            retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
+        if index is None:
+            return cls(ranker, retriever, retrieve, popularity)
+        index.check(bundle)
+        if model.head.kv_source is not None and retrieve is None:
+            raise InputError(
+                f"{index.path}: finds items by the dot product, and target attention ranks them: "
+                "say how many (--retrieve, retrieve=)"
+            )
+        encoder = query_encoder(bundle, states)
+        return cls(ranker, retriever, retrieve, popularity, encoder, index.items)
+
+    def scorer(self, seen: Seen, allowed: NDArray[np.bool_] | None = None) -> Scorer:
         """Put a scorer together, which costs nothing; for the arguments see `scorer_of`."""
         scorer = self.ranker
-        if retrieve is not None and self.retriever is not None:
+        if self.retrieve is not None and self.retriever is not None:
             first = self.retriever if allowed is None else AllowedItems(self.retriever, allowed)
-            scorer = TwoStages(first, scorer, retrieve, seen)
+            scorer = TwoStages(first, scorer, self.retrieve, seen)
         scorer = PopularityFallback(scorer, self.popularity)
-        return scorer if allowed is None else AllowedItems(scorer, allowed)
+        scorer = scorer if allowed is None else AllowedItems(scorer, allowed)
+        if self.index is None or self.encoder is None:
+            return scorer
+        return IndexedScorer(scorer, self.ranker, self.encoder, self.index, self.retrieve, allowed)
+
+    @property
+    def candidates(self) -> Scorer:
+        """The scorer of given candidates."""
+        return PopularityFallback(self.ranker, self.popularity)
 
 
 def answer_table(

@@ -11,6 +11,7 @@ from recsys.errors import InputError
 from recsys.inference.diversity import Diversity, diverse_top_k
 from recsys.inference.ranking import Seen, top_k
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.fallback import answer_table, scorer_of, seen_policy
 from recsys.serving.ids import whole_number
 from recsys.serving.inputs import UserHistories
@@ -25,6 +26,7 @@ def recommend(
     retrieve: int | None = None,
     allowed: NDArray[np.bool_] | None = None,
     diversity: Diversity | None = None,
+    index: BundleIndex | None = None,
 ) -> pl.DataFrame:
     """Return the k best items of each user: see `Recommender.recommend`.
 
@@ -36,6 +38,7 @@ def recommend(
         retrieve: how many items target attention ranks; all if None.
         allowed: whether each item token may be recommended [I + 1]; if None, all may.
         diversity: how lists are made diverse; by scores alone if None.
+        index: finds the best items; all are scored if None.
 
     Raises:
         InputError: see `Recommender.recommend`.
@@ -44,7 +47,7 @@ def recommend(
     k = whole_number("k", k)
     if retrieve is not None and whole_number("retrieve", retrieve) < k:
         raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
-    scorer = scorer_of(bundle, seen, retrieve, allowed)
+    scorer = scorer_of(bundle, seen, retrieve, allowed, index)
     if diversity is None:
         tokens, scores = top_k(scorer, queries.histories, k, seen)
     else:

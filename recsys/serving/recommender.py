@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +19,14 @@ from recsys.inference.ranking import Seen
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import Candidates, RawCandidates
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
 from recsys.serving.fallback import seen_policy
 from recsys.serving.generate import generate, generated_items
+from recsys.serving.history_source import HistorySource
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.item_choice import chosen_diversity, chosen_items
@@ -48,6 +50,8 @@ class Recommender:
     """The dataset in which users given by id are looked up."""
     like: Frame = None
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
+    index: BundleIndex | None = None
+    """Finds the items to recommend; all are scored if None."""
 
     @classmethod
     def load(
@@ -68,6 +72,10 @@ class Recommender:
         """Add items that are newer than the model: see `with_new_items`."""
         return replace(self, bundle=with_new_items(self.bundle, items))
 
+    def with_index(self, path: str | os.PathLike[str]) -> Recommender:
+        """Recommend by the index that ``recsys index`` wrote: see `BundleIndex`."""
+        return replace(self, index=BundleIndex.open(path, self.bundle))
+
     def read_histories(
         self,
         histories: RawHistories | UserHistories | None = None,
@@ -87,17 +95,7 @@ class Recommender:
             InputError: both arguments are given; or neither is, and no dataset was loaded; the
                 histories cannot be read; a user is unknown.
         """
-        if histories is None and users is None and self.dataset is not None:
-            users = self.dataset.user_ids
-        if (histories is None) == (users is None):
-            raise InputError("give either histories or users, or load a dataset")
-        if isinstance(histories, UserHistories):
-            return histories
-        if histories is not None:
-            return self.bundle.read_histories(histories)
-        if self._encoded_dataset is None or users is None:
-            raise InputError("users are looked up in a prepared dataset, and none was loaded")
-        return UserHistories.from_dataset(users, self._encoded_dataset, self.bundle.vocabulary)
+        return self._source.read(histories, users)
 
     def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
@@ -147,9 +145,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
-        answer = recommend(
-            self.bundle, queries, k, seen, retrieve=retrieve, allowed=allowed, diversity=diverse
-        )
+        best = partial(recommend, self.bundle, queries, k, seen, index=self.index)
+        answer = best(retrieve=retrieve, allowed=allowed, diversity=diverse)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories, self.like)
 
@@ -294,6 +291,5 @@ class Recommender:
         return self.bundle.report
 
     @cached_property
-    def _encoded_dataset(self) -> PreparedDataset | None:
-        """The dataset with the features that the model reads."""
-        return None if self.dataset is None else self.bundle.encoders.read(self.dataset)
+    def _source(self) -> HistorySource:
+        return HistorySource(self.bundle, self.dataset)

@@ -89,11 +89,12 @@ def test_each_module_is_in_its_extra() -> None:
     assert project["name"] == DISTRIBUTION
     extras = {
         re.split(r"[<>=\[]", requirement)[0]: extra
-        for extra in ("onnx", "serve", "spark", "train", "tune")
+        for extra in ("ann", "onnx", "serve", "spark", "train", "tune")
         for requirement in project["optional-dependencies"][extra]
         if not requirement.startswith(DISTRIBUTION)
     }
     modules = {
+        "faiss-cpu": "faiss",
         "prometheus-client": "prometheus_client",
         "pytorch-lightning": "pytorch_lightning",
         "scikit-learn": "sklearn",
