@@ -56,13 +56,16 @@ class IndexedScorer:
         items = np.full((len(histories), k), PAD, dtype=np.int32)
         values = np.full((len(histories), k), -np.inf, dtype=np.float32)
         answered = np.zeros(len(histories), dtype=bool)
-        count = min(max(k, self.retrieve or 0), self.num_items)
+        count = min(k if self.retrieve is None else self.retrieve, self.num_items)
         for rows in () if self._few_allowed else _together(histories.lengths):
             found = self._find(histories.take(rows), count, seen)
             full = (found != PAD).all(axis=1)
             done = rows[full]
             if len(done):
-                items[done], values[done] = self._rank(histories.take(done), found[full], k)
+                best = slice(min(k, count))
+                items[done, best], values[done, best] = self._rank(
+                    histories.take(done), found[full], k
+                )
             answered[done] = True
         left = np.flatnonzero(~answered)
         if len(left):

@@ -154,7 +154,7 @@ class ModelScorer:
     def vectors(self) -> Tensor:
         """Return what a state is joined with by a dot product, one row [I, D] for each item."""
         with evaluating(self._model):
-            return self._catalogue()[0][1:]
+            return self._catalogue()[0][1:].detach()
 
     def _catalogue(self) -> CandidateRepresentation:
         """The representation of PAD and all items."""

@@ -12,7 +12,9 @@ import polars as pl
 import pytest
 
 from recsys.extras import DISTRIBUTION, EXTRA_OF
+from recsys.inference.item_index import ItemIndex
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import BundleIndex, query_encoder
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = f"""
@@ -82,6 +84,22 @@ recsys.fit
         assert re.fullmatch(f"error: this command {install}", line)
     assert re.fullmatch(rf"ModuleNotFoundError: recsys\.fit {install}", last)
     assert re.findall("status .*", done.stdout) == ["status 2"] * 2
+
+
+def test_an_index_names_the_extra_that_it_needs(
+    tiny_dot_bundle: ModelBundle, tmp_path: Path
+) -> None:
+    index, log = tmp_path / "index", tmp_path / "log.csv"
+    vectors = query_encoder(tiny_dot_bundle).vectors().numpy()
+    BundleIndex.write(index, tiny_dot_bundle, ItemIndex.build(vectors), 5, 1.0)
+    pl.DataFrame({"user_id": ["b"], "item_id": ["hat"], "timestamp": [1]}).write_csv(log)
+    code = """
+bundle, log, index = sys.argv[1:]
+command("recommend", bundle, log, "--index", index)
+"""
+    done = run(code, tiny_dot_bundle.path, log, index)
+    install = f"pip install '{DISTRIBUTION}[ann]'"
+    assert done.stderr == f"error: this command needs faiss, of the extra ann: {install}\n"
 
 
 def test_each_module_is_in_its_extra() -> None:

@@ -1,0 +1,83 @@
+"""The ten best of many items by exact search and by an index of faiss, side by side."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from recsys.config import DotProduct, NextItemConfig
+from recsys.data.histories import Histories
+from recsys.evaluation.index_metrics import choose_probes, recall_of, search_times
+from recsys.inference.indexed_scorer import IndexedScorer
+from recsys.inference.item_index import ItemIndex
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.state_cache import StateCache
+from recsys.model.build import build_model
+from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
+
+SIZES = [int(size) for size in os.environ.get("ITEMS", "100000,1000000").split(",")]
+RECALL = float(os.environ.get("RECALL", "0.98"))
+LENGTH, WIDTH, K, HISTORIES = 50, 64, 10, 512
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("size", SIZES)
+def test_ten_best_by_an_index(size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Items in clusters, d 64, 2 blocks with random weights, histories of 50, seen items left out.
+
+    The state of such a model is next to the last item. ITEMS names the sizes, RECALL the recall.
+    """
+    torch.manual_seed(0)
+    config = NextItemConfig(
+        embedding_dim=WIDTH, max_sequence_length=LENGTH, head=DotProduct(), dropout=0.0
+    )
+    model = build_model(config, size)
+    with torch.no_grad():
+        model.items.weight[1:] = torch.from_numpy(_clustered(size))
+
+    rng = np.random.default_rng(1)
+    items = rng.integers(1, size + 1, HISTORIES * LENGTH, dtype=np.int32)
+    histories = Histories(items, np.arange(HISTORIES + 1) * LENGTH)
+    exact = ModelScorer(model, LENGTH, trained=True)
+
+    reset_peak_memory()
+    before, started = peak_memory_mib()["peak_memory_mib"], time.perf_counter()
+    index = ItemIndex.build(exact.vectors().numpy())
+    built = time.perf_counter() - started
+    memory = peak_memory_mib()["peak_memory_mib"] - before
+
+    def scorer() -> IndexedScorer:
+        encoder = ModelScorer(model, LENGTH, trained=True, states=StateCache(64 << 20))
+        return IndexedScorer(exact, encoder, encoder, index)
+
+    half = HISTORIES // 2
+    index = choose_probes(scorer(), histories[:half], K, "filter", RECALL).index
+    recall = recall_of(scorer(), histories[half:], K, "filter")
+    with capsys.disabled():
+        print(
+            f"\n{size:,} items, {torch.get_num_threads()} threads: {len(index.directions):,} lists "
+            f"built in {built:.1f} s with {memory:,.0f} MiB above the model; {index.probes} lists "
+            f"({index.items_read:,.0f} items) read for recall@{K} {recall:.3f}"
+        )
+        for row in search_times(scorer, histories[half:], K, "filter", (1, 64)):
+            print(
+                f"  {row.users:>2} at a time: exact {row.exact_ms:.2f} ms a user, index "
+                f"{row.index_ms:.2f} ms, {row.times_faster:.1f} times as fast; as fast at "
+                f"{row.break_even_items or 0:,} items"
+            )
+    assert recall > RECALL - 0.05
+
+
+def _clustered(count: int) -> NDArray[np.float32]:
+    """Vectors in clusters of about a hundred, of different lengths."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((count // 100 + 1, WIDTH), dtype=np.float32)
+    found = centres[rng.integers(0, len(centres), count)]
+    found += 0.7 * rng.standard_normal((count, WIDTH), dtype=np.float32)
+    found *= rng.lognormal(0, 0.2, (count, 1)).astype(np.float32)
+    return found

@@ -1,0 +1,444 @@
+"""The approximate index: with all lists it is exact search, with few it is fast and misses few."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
+from safetensors.numpy import load_file, save_file
+
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.popularity import Popularity
+from recsys.baselines.saved import FittedBaseline
+from recsys.cli import main
+from recsys.config import (
+    Cosine,
+    DotProduct,
+    Experiment,
+    MixtureOfLogits,
+    NextItemConfig,
+    TargetAttention,
+)
+from recsys.data.files import file_sha256
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.index_metrics import recall
+from recsys.inference.indexed_scorer import IndexedScorer
+from recsys.inference.item_index import ItemIndex
+from recsys.inference.ranking import Seen, top_k
+from recsys.model.build import build_model
+from recsys.server.questions import recommend as answers_of
+from recsys.server.requests import User
+from recsys.server.served_model import ServedModel
+from recsys.server.settings import ServerSettings
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import BundleIndex, IndexManifest, query_encoder
+from recsys.serving.fallback import scorer_of
+from recsys.serving.make_index import make_index
+from recsys.serving.recommender import Recommender
+
+ITEMS, USERS, ALL = 400, 60, 10**6
+HEADS = {
+    "dot_product": DotProduct(),
+    "cosine": Cosine(),
+    "target_attention": TargetAttention(num_heads=2, head_dim=4),
+    "mixture_of_logits": MixtureOfLogits(),
+}
+
+
+def vectors(count: int, clusters: int = 60, width: int = 16) -> NDArray[np.float32]:
+    """Vectors in clusters, of different lengths."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((clusters, width))
+    found = centres[rng.integers(0, clusters, count)] + 0.5 * rng.standard_normal((count, width))
+    return (found * rng.uniform(0.8, 1.2, (count, 1))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """Every item is in some history: the catalogue has all of them."""
+    rng = np.random.default_rng(1)
+    items = np.concatenate([rng.permutation(ITEMS), rng.integers(0, ITEMS, USERS * 4)])
+    users = np.concatenate([np.arange(ITEMS) % USERS, np.repeat(np.arange(USERS), 4)])
+    times = np.arange(len(items))
+    log = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
+    return prepare(log, out=tmp_path_factory.mktemp("data") / "wide")
+
+
+def write_bundle(path: Path, dataset: PreparedDataset, head: str) -> ModelBundle:
+    experiment = Experiment(
+        model=NextItemConfig(
+            embedding_dim=16, num_blocks=1, max_sequence_length=5, head=HEADS[head]
+        )
+    )
+    torch.manual_seed(0)
+    model = build_model(experiment.model, dataset.num_items)
+    for weight in model.parameters():  # past the zeros that target attention starts from
+        torch.nn.init.normal_(weight, std=0.3)
+    with torch.no_grad():
+        model.items.weight[1:] = torch.from_numpy(vectors(dataset.num_items))
+        model.items.weight[0] = 0
+    return ModelBundle.write(path, model, experiment, dataset, ("train",))
+
+
+@pytest.fixture(scope="module")
+def bundle_of(
+    dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], ModelBundle]:
+    """A bundle with a head; treat its folder as read-only."""
+    made: dict[str, ModelBundle] = {}
+
+    def bundle_of(head: str) -> ModelBundle:
+        if head not in made:
+            made[head] = write_bundle(tmp_path_factory.mktemp("b") / head, dataset, head)
+        return made[head]
+
+    return bundle_of
+
+
+def index_of(bundle: ModelBundle, path: Path, probes: int) -> BundleIndex:
+    items = ItemIndex.build(query_encoder(bundle).vectors().numpy()).reading(probes)
+    return BundleIndex.write(path, bundle, items, 10, 1.0)
+
+
+# --- The index -----------------------------------------------------------------------------------
+
+
+def test_few_lists_hold_most_of_the_best_items_and_all_lists_hold_all() -> None:
+    items, queries = vectors(5_000), vectors(300)
+    exact = np.argsort(-(queries @ items.T), axis=1)[:, :10].astype(np.int32) + 1
+    index = ItemIndex.build(items).reading(8)
+    assert index.num_items == 5_000
+    assert index.items_read < 5_000 / 12
+    assert 0.9 < recall(index.find(queries, 10), exact) < 1
+    assert recall(index.reading(1).find(queries, 10), exact) < 0.9
+    assert index.reading(ALL).find(queries, 10).tolist() == exact.tolist()
+
+
+def test_only_allowed_items_are_found_and_more_lists_are_read_for_them() -> None:
+    items, queries = vectors(5_000), vectors(50)
+    allowed = np.zeros(5_001, dtype=bool)
+    allowed[np.random.default_rng(2).choice(np.arange(1, 5_001), 500, replace=False)] = True
+    scores = np.where(allowed[1:], queries @ items.T, -np.inf)
+    exact = np.argsort(-scores, axis=1)[:, :10].astype(np.int32) + 1
+    found = ItemIndex.build(items).reading(8).find(queries, 10, allowed)
+    assert allowed[found].all()
+    assert recall(found, exact) > 0.9
+    few = np.isin(np.arange(5_001), [7, 5_000])
+    (one,) = ItemIndex.build(items).reading(ALL).find(queries[:1], 4, few)
+    assert (sorted(one[:2].tolist()), one[2:].tolist()) == ([7, 5_000], [0, 0])
+
+
+def test_one_item_is_a_catalogue() -> None:
+    index = ItemIndex.build(np.ones((1, 4), dtype=np.float32))
+    assert index.find(np.ones((2, 4), dtype=np.float32), 1).tolist() == [[1], [1]]
+
+
+def test_torch_and_faiss_work_side_by_side_in_threads() -> None:
+    """Each has an OpenMP of its own; a server searches in a thread that is not the first."""
+    items, queries = vectors(5_000), vectors(64)
+    index = ItemIndex.build(items).reading(8)
+    expected = index.find(queries, 10).tolist()
+    found: list[list[list[int]]] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        workers = [
+            threading.Thread(
+                target=lambda: [found.append(index.find(queries, 10).tolist()) for _ in range(5)]
+            )
+            for _ in range(2)
+        ]
+        for worker in workers:
+            worker.start()
+        table = torch.from_numpy(items)
+        for _ in range(5):
+            _ = table[:1_000] @ table.T
+        for worker in workers:
+            worker.join(timeout=60)
+    finally:
+        torch.set_num_threads(threads)
+    assert found == [expected] * 10
+
+
+# --- Recommending by it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["dot_product", "cosine", "target_attention"])
+@pytest.mark.parametrize("seen", ["filter", "allow"])
+def test_all_lists_give_the_answers_of_exact_search(
+    head: str,
+    seen: Seen,
+    bundle_of: Callable[[str], ModelBundle],
+    dataset: PreparedDataset,
+    tmp_path: Path,
+) -> None:
+    bundle = bundle_of(head)
+    exact = Recommender(bundle, dataset)
+    indexed = replace(exact, index=index_of(bundle, tmp_path / "index", ALL))
+    retrieve = 30 if head == "target_attention" else None
+    some = list(range(1, ITEMS, 2))
+    for rules in (
+        {},
+        {"allow": some},
+        {"deny": some},
+        {"allow": [3, 5, 8]},
+        {"diversity": 0.3},
+    ):
+        one = exact.recommend(k=7, seen=seen, retrieve=retrieve, **rules)
+        two = indexed.recommend(k=7, seen=seen, retrieve=retrieve, **rules)
+        assert_frame_equal(two, one, abs_tol=1e-4)
+    new = {"nobody": [], "ann": [3, 5, 3, 9]}
+    one, two = (model.recommend(new, k=5, retrieve=retrieve) for model in (exact, indexed))
+    assert_frame_equal(two, one, abs_tol=1e-4)
+    assert set(two["source"]) == {"model", "popularity"}
+
+
+def test_found_items_have_the_models_scores_in_their_order(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = bundle_of("target_attention")
+    exact = Recommender(bundle, dataset)
+    indexed = replace(exact, index=index_of(bundle, tmp_path / "index", 2))
+    found = indexed.recommend(k=5, retrieve=10)
+    scored = exact.score(candidates=found.select("user_id", "item_id"))
+    assert found["score"].to_list() == pytest.approx(scored["score"].to_list(), abs=1e-4)
+    assert found.select(pl.col("score").diff().max().over("user_id").max()).item() <= 0
+    best = exact.recommend(k=5, retrieve=10)
+    assert not found.equals(best), "two lists of many: some items are missed"
+
+
+def test_users_for_whom_too_few_items_are_found_get_exact_answers(
+    bundle_of: Callable[[str], ModelBundle], tmp_path: Path
+) -> None:
+    """The one list that is read has only items that were seen."""
+    bundle = bundle_of("dot_product")
+    index = index_of(bundle, tmp_path / "index", 1)
+    scorer = scorer_of(bundle, "filter", index=index)
+    assert isinstance(scorer, IndexedScorer)
+    # The state, and so the list, depends on the latest five items; all of it is seen before them.
+    latest = [3, 5, 8, 13, 21]
+    queries = scorer.encoder.states(Histories.from_lists([latest])).numpy()
+    own = index.items.find(queries, ITEMS)[0]
+    own = own[own != 0]
+    assert 0 < len(own) < 100
+    histories = Histories.from_lists([[*own.tolist(), *latest], [34]])
+    found, values = top_k(scorer, histories, 10, "filter")
+    best, scores = top_k(scorer.exact, histories, 10, "filter")
+    assert found[0].tolist() == best[0].tolist()
+    assert values[0].tolist() == pytest.approx(scores[0].tolist(), abs=1e-4)
+    assert not set(found[0].tolist()) & {*own.tolist(), *latest}
+    assert found[1].all()
+
+
+def test_few_allowed_items_are_all_scored(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = bundle_of("dot_product")
+    exact = Recommender(bundle, dataset)
+    indexed = replace(exact, index=index_of(bundle, tmp_path / "index", 1))
+    allow = [3, 5, 8, 13]
+    one, two = (model.recommend(k=4, allow=allow) for model in (exact, indexed))
+    assert_frame_equal(two, one, abs_tol=1e-4)
+
+
+def test_k_is_checked_as_without_an_index(
+    bundle_of: Callable[[str], ModelBundle], tmp_path: Path
+) -> None:
+    bundle = bundle_of("dot_product")
+    model = replace(Recommender(bundle), index=index_of(bundle, tmp_path / "index", 1))
+    with pytest.raises(InputError, match="k=401: must be from 1 to 400"):
+        model.recommend([[1]], k=401)
+    assert len(model.recommend([[1]], k=400, seen="allow")) == 400
+
+
+# --- What it cannot search -----------------------------------------------------------------------
+
+
+def test_scores_that_are_no_dot_products_are_refused_by_name(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    def refused(bundle: ModelBundle, reason: str) -> None:
+        with pytest.raises(InputError, match=f"cannot be searched by an index: {reason}"):
+            make_index(bundle, dataset, tmp_path / "index")
+        assert not (tmp_path / "index").exists()
+
+    refused(bundle_of("mixture_of_logits"), "the scores of mixture_of_logits are no dot products")
+    counts = PCTM.fit(dataset.histories("test"), dataset.num_items, PCTMSettings())
+    plain = bundle_of("dot_product")
+    refused(replace(plain, count_ensemble=CountEnsemble(counts, 1.0)), "its count ensemble")
+    popular = FittedBaseline(
+        "popularity", Popularity.fit(dataset.histories("test"), dataset.num_items)
+    )
+    counting = Experiment(baseline="popularity")
+    baseline = ModelBundle.write(tmp_path / "baseline", popular, counting, dataset, ("train",))
+    refused(baseline, "the baseline popularity counts")
+
+
+def test_target_attention_needs_the_number_of_items_to_rank(
+    bundle_of: Callable[[str], ModelBundle], tmp_path: Path
+) -> None:
+    bundle = bundle_of("target_attention")
+    model = replace(Recommender(bundle), index=index_of(bundle, tmp_path / "index", 1))
+    with pytest.raises(InputError, match="target attention ranks them: say how many"):
+        model.recommend([[1]])
+    settings = ServerSettings(bundle.path, index=tmp_path / "index")
+    with pytest.raises(InputError, match="target attention ranks them: say how many"):
+        ServedModel.load(bundle.path, settings)
+
+
+# --- The folder ----------------------------------------------------------------------------------
+
+
+def test_a_saved_index_is_the_same(bundle_of: Callable[[str], ModelBundle], tmp_path: Path) -> None:
+    bundle = bundle_of("dot_product")
+    made = index_of(bundle, tmp_path / "index", 3)
+    opened = BundleIndex.open(str(tmp_path / "index"), bundle)
+    assert opened.items.probes == 3
+    queries = vectors(20)
+    assert opened.items.find(queries, 9).tolist() == made.items.find(queries, 9).tolist()
+
+
+def test_a_foreign_or_damaged_index_is_refused_in_one_line(
+    bundle_of: Callable[[str], ModelBundle], tmp_path: Path
+) -> None:
+    bundle, path = bundle_of("dot_product"), tmp_path / "index"
+    index_of(bundle, path, 3)
+    with pytest.raises(InputError, match="an index of another model than .*recsys index"):
+        BundleIndex.open(path, bundle_of("cosine"))
+    with pytest.raises(InputError, match=r"not an index of items: it has no manifest.json"):
+        BundleIndex.open(tmp_path, bundle)
+    with pytest.raises(InputError, match="not the manifest of an index of items: format"):
+        BundleIndex.open(bundle.path, bundle)
+    lists = path / "lists.safetensors"
+    content = lists.read_bytes()
+    lists.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match="the file was changed; make it again with recsys index"):
+        BundleIndex.open(path, bundle)
+    lists.unlink()
+    with pytest.raises(InputError, match="missing, though manifest.json lists it"):
+        BundleIndex.open(path, bundle)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["list outside", "negative list", "fewer items", "other width", "not a number", "no lists"],
+)
+def test_lists_that_do_not_fit_the_model_are_refused_whatever_their_checksum(
+    harm: str, bundle_of: Callable[[str], ModelBundle], tmp_path: Path
+) -> None:
+    """faiss would read memory that is not its own."""
+    bundle, path = bundle_of("dot_product"), tmp_path / "index"
+    index_of(bundle, path, 3)
+    tensors = load_file(path / "lists.safetensors")
+    if harm == "list outside":
+        tensors["lists"][0] = len(tensors["directions"])
+    elif harm == "negative list":
+        tensors["lists"][0] = -1
+    elif harm == "fewer items":
+        tensors["lists"] = tensors["lists"][1:].copy()
+    elif harm == "other width":
+        tensors["directions"] = tensors["directions"][:, 1:].copy()
+    elif harm == "not a number":
+        tensors["directions"][0, 0] = np.nan
+    else:
+        del tensors["lists"]
+    save_file(tensors, path / "lists.safetensors")
+    manifest = IndexManifest.read(path)
+    sealed = {"lists.safetensors": file_sha256(path / "lists.safetensors")}
+    manifest.model_copy(update={"files": sealed}).write(path)
+    with pytest.raises(InputError, match="lists.safetensors: (does not fit|cannot be read)"):
+        BundleIndex.open(path, bundle)
+
+
+def test_another_folder_is_not_overwritten(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    with pytest.raises(InputError, match="exists and is left alone"):
+        make_index(bundle_of("dot_product"), dataset, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+
+
+# --- The command ---------------------------------------------------------------------------------
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    old, sys.argv = sys.argv, ["recsys", *map(str, words)]
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
+    finally:
+        sys.argv = old
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_commands_make_measure_and_use_an_index(
+    bundle_of: Callable[[str], ModelBundle],
+    dataset: PreparedDataset,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle, index = bundle_of("dot_product").path, tmp_path / "index"
+    make = ("index", bundle, "--data", dataset.path, "--out", index, "--recall", "1")
+    status, out, _ = run(capsys, *make, "--json")
+    assert status == 0
+    rows = json.loads(out)
+    assert [row["users"] for row in rows] == [1, 8, 64]
+    assert all(row["exact_ms"] > 0 and row["index_ms"] > 0 for row in rows)
+    assert all(row["times_faster"] == row["exact_ms"] / row["index_ms"] for row in rows)
+    assert all(row["use"] == ("index" if row["times_faster"] >= 1.2 else "exact") for row in rows)
+    assert (rows[0]["items"], rows[0]["k"], rows[0]["histories"]) == (ITEMS, 10, USERS // 2)
+    assert rows[0]["recall"] > 0.9
+    status, out, _ = run(capsys, *make)
+    assert "break even items" in out
+    assert "of the 10 best items (30 histories). Use " in out
+
+    ask = ("recommend", bundle, "--data", dataset.path, "-k", "3", "--json")
+    status, exact, _ = run(capsys, *ask)
+    status, found, _ = run(capsys, *ask, "--index", index)
+    assert status == 0
+    pairs = [{(row["user_id"], row["item_id"]) for row in json.loads(x)} for x in (exact, found)]
+    assert len(pairs[1] & pairs[0]) > 0.9 * len(pairs[0]) == 0.9 * 3 * USERS
+    status, _, _ = run(capsys, *ask[:-1], "--index", index, "--out", tmp_path / "best.parquet")
+    assert len(pl.read_parquet(tmp_path / "best.parquet")) == 3 * USERS
+
+    other = bundle_of("cosine").path
+    status, _, error = run(capsys, "recommend", other, *ask[2:], "--index", index)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "an index of another model" in error
+
+
+def test_a_server_answers_by_the_index_and_looks_for_a_new_one(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle, index = bundle_of("target_attention"), tmp_path / "index"
+    made = make_index(bundle, dataset, index, k=20, wanted=0.9)
+    assert (made.facts["k"], made.facts["items"]) == (20, ITEMS)
+    settings = ServerSettings(bundle.path, index=index, retrieve=20)
+    served = ServedModel.load(bundle.path, settings)
+    user = served.history(User(history=[3, 5, 9]))
+    (one,) = answers_of(served, 5, "filter", None, [user])
+    model = Recommender.load(bundle.path).with_index(index)
+    expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
+    assert [item.item_id for item in one] == expected["item_id"].to_list()
+    shutil.rmtree(index)
+    with pytest.raises(InputError, match="it has no manifest.json"):
+        ServedModel.load(bundle.path, settings)
