@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from recsys.errors import InputError
+from recsys.extras import install_hint
+
 if TYPE_CHECKING:
     import faiss
 
@@ -46,8 +49,9 @@ class ItemIndex:
             probes: the number of lists that a search reads.
 
         Raises:
-            ModuleNotFoundError: faiss is not installed.
+            InputError: faiss is not installed.
         """
+        _check_installed()
         import faiss  # noqa: PLC0415 - an extra
 
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -81,8 +85,9 @@ class ItemIndex:
             probes: see `ItemIndex`.
 
         Raises:
-            ModuleNotFoundError: faiss is not installed.
+            InputError: faiss is not installed.
         """
+        _check_installed()
         import faiss  # noqa: PLC0415 - an extra
 
         count, width = directions.shape
@@ -141,3 +146,15 @@ class ItemIndex:
         rows = np.ascontiguousarray(queries, dtype=np.float32)
         _, places = self.searched.search(rows, count, params=settings)
         return (places + 1).astype(np.int32)  # faiss fills with -1
+
+
+def _check_installed() -> None:
+    """Return if faiss can be imported.
+
+    Raises:
+        InputError: it cannot: one line for whoever opens an index, a server's worker included.
+    """
+    try:
+        import faiss  # noqa: F401, PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise InputError(f"an index of items {install_hint(error) or error}") from error

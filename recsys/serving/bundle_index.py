@@ -101,9 +101,8 @@ class BundleIndex:
         """Open the index of a bundle.
 
         Raises:
-            InputError: the folder is no index, is damaged or of another model; or the scores of the
-                model are no dot products.
-            ModuleNotFoundError: faiss is not installed.
+            InputError: the folder is no index, is damaged or of another model; the scores of the
+                model are no dot products; or faiss is not installed.
         """
         folder = checked_path(path)
 

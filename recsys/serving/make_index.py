@@ -103,8 +103,8 @@ def make_index(
 
     Raises:
         InputError: the scores of the model are no dot products, or it is evaluated on what it was
-            trained on; k is larger than the catalogue; the folder cannot be written.
-        ModuleNotFoundError: faiss is not installed.
+            trained on; k is larger than the catalogue; the folder cannot be written; or faiss is
+            not installed.
     """
     exact = query_encoder(bundle)  # with target attention, of the first stage
     stages = bundle.model.head.kv_source is not None

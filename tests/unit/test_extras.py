@@ -99,7 +99,7 @@ command("recommend", bundle, log, "--index", index)
 """
     done = run(code, tiny_dot_bundle.path, log, index)
     install = f"pip install '{DISTRIBUTION}[ann]'"
-    assert done.stderr == f"error: this command needs faiss, of the extra ann: {install}\n"
+    assert done.stderr == f"error: an index of items needs faiss, of the extra ann: {install}\n"
 
 
 def test_each_module_is_in_its_extra() -> None:

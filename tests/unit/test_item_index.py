@@ -51,7 +51,7 @@ from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
 
 ITEMS, USERS, ALL = 400, 60, 10**6
-HEADS = {
+HEADS: dict[str, DotProduct | Cosine | TargetAttention | MixtureOfLogits] = {
     "dot_product": DotProduct(),
     "cosine": Cosine(),
     "target_attention": TargetAttention(num_heads=2, head_dim=4),
@@ -153,15 +153,14 @@ def test_torch_and_faiss_work_side_by_side_in_threads() -> None:
     index = ItemIndex.build(items).reading(8)
     expected = index.find(queries, 10).tolist()
     found: list[list[list[int]]] = []
+
+    def search() -> None:
+        found.extend(index.find(queries, 10).tolist() for _ in range(5))
+
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        workers = [
-            threading.Thread(
-                target=lambda: [found.append(index.find(queries, 10).tolist()) for _ in range(5)]
-            )
-            for _ in range(2)
-        ]
+        workers = [threading.Thread(target=search) for _ in range(2)]
         for worker in workers:
             worker.start()
         table = torch.from_numpy(items)
