@@ -84,9 +84,9 @@ class Journal:
             epochs = latest.curve.epochs
             points = [RacePoint(**point) for point in known["points"]]
             one.points = [point for point in points if point.epochs <= len(epochs)]
-            one.seconds = sum(
-                epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs
-            )
+            validations = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs)
+            one.seconds = sum(epoch["train/seconds"] for epoch in epochs) + validations
+            one.seconds_validating = validations
             one.rarely = known["rarely"]
             if one.dropped_in is None:
                 one.latest, one.best = latest, best

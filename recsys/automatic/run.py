@@ -16,6 +16,7 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
+from recsys.automatic.reserve import reserve
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import Experiment, dump_experiment, flatten
@@ -113,7 +114,7 @@ def run_automatically(
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)
     with phases.timed("training"):
-        trials.race(candidates, journal, targets.seconds)
+        trials.race(candidates, journal, targets)
     validating = sum(one.seconds_validating for one in trials.contenders)
     phases.add("training", budget.before - validating)  # with what an interrupted run took
     phases.add("validation", validating)
@@ -175,16 +176,14 @@ class _Trials:
             journal.write(self.budget.spent)
         self.baselines = list(journal.baselines)
 
-    def race(self, candidates: Sequence[Candidate], journal: Journal, testing: float) -> None:
+    def race(self, candidates: Sequence[Candidate], journal: Journal, targets: Targets) -> None:
         """Race the candidates, and train the winner to the end of its time.
 
         Args:
             candidates: the most promising first.
             journal: of an interrupted race, or a new one.
-            testing: seconds that are kept for the evaluation.
+            targets: those that time is kept for.
         """
-        reserve = testing + sum(one.tuned.seconds / 3 for one in self.baselines)  # their refits
-        logger.info("kept for the evaluation: %.0f of the %.0f s", reserve, self.budget.limit)
         try:
             contenders = [
                 Contender.ready(
@@ -206,14 +205,17 @@ class _Trials:
         for one in contenders:
             one.best_baseline = self.baselines[0].ndcg_at_10 if self.baselines else 0.0
             one.saved = lambda each: journal.save(each, self.budget.spent)
-        seconds = (self.budget.left - reserve) * _RACE_SHARE
+        seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
         resumed = [one for one in contenders if one.dropped_in is None and one.points]
         if not resumed:
             self.say("timing the cheapest model")
         field = resumed or choose_field(contenders, seconds)
         self.contenders = race(field, seconds, self.say)
-        self.say(f"training {self.contenders[0].candidate.name}")
-        self.finished = finish(self.contenders[0], lambda: self.budget.left - reserve)
+        winner = self.contenders[0]
+        kept = reserve(targets, self.baselines, winner)
+        logger.info("kept for the evaluation: %.0f of the %.0f s", kept, self.budget.limit)
+        self.say(f"training {winner.candidate.name}")
+        self.finished = finish(winner, lambda: self.budget.left - kept)
         self.say("testing")
 
     def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:

@@ -16,13 +16,11 @@ from recsys.evaluation.tables.rank import evaluate
 logger = logging.getLogger(__name__)
 
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 2_000
-_COUNT_TRIALS, _MODEL_TESTS, _BASELINE_TESTS = 50, 6, 16
-"""Rankings of a target to weight the counts on validation, to test a model, and to test the
-baselines, each in units of a ranking by popularity."""
+_COUNT_TRIALS, _TESTS = 50, 22
+"""Rankings of a target to weight the counts on validation, and to test the model and the baselines,
+each in units of a ranking by popularity."""
 _VALID_SHARE, _TEST_SHARE = 0.1, 0.15
-"""Shares of the time limit for the first, and for the other two."""
-_OTHER_SECONDS, _MARGIN = 8.0, 1.3
-"""Seconds for the tables, the tracking store and the page; and a factor on all of the estimate."""
+"""Shares of the time limit for the first, and for the other."""
 _MEASURED = 500
 
 
@@ -33,8 +31,8 @@ class Targets:
     held_out: HeldOutParts
     sizes: Sequence[int]
     """The numbers of histories that the samples of both parts have at most."""
-    seconds: float
-    """Estimated seconds of weighting the counts and of all tests."""
+    unit: float
+    """Seconds of ranking the targets of a history by popularity."""
 
     @classmethod
     def choose(
@@ -59,10 +57,9 @@ class Targets:
         """
         found = HeldOutParts.find(dataset, evaluation.request_time)
         unit = _seconds_per_history(dataset, found, evaluation)
-        tests = _MODEL_TESTS + _BASELINE_TESTS
         if sizes is None:
             valid_size = int(_VALID_SHARE * limit / (unit * _COUNT_TRIALS))
-            test_size = int(_TEST_SHARE * limit / (unit * tests))
+            test_size = int(_TEST_SHARE * limit / (unit * _TESTS))
             sizes = min(max(valid_size, _LEAST_VALID), _MOST_VALID), max(test_size, _LEAST_TEST)
         valid, test = found.valid.sample(sizes[0], seed), found.test.sample(sizes[1], seed)
         if len(test.targets) < len(found.test.targets):
@@ -70,8 +67,7 @@ class Targets:
                 "tested on a random %d of %d targets, for want of time",
                 *(len(test.targets), len(found.test.targets)),
             )
-        seconds = unit * (_COUNT_TRIALS * len(valid.histories) + tests * len(test.histories))
-        return cls(HeldOutParts(valid, test), sizes, _MARGIN * (seconds + _OTHER_SECONDS))
+        return cls(HeldOutParts(valid, test), sizes, unit)
 
 
 def _seconds_per_history(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -28,6 +29,17 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
+class Trial(Generic[S]):
+    """Settings that were tried on validation."""
+
+    settings: S
+    ndcg_at_10: float
+    fit_seconds: float
+    rank_seconds: float
+    """Of ranking the validation targets."""
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline(Generic[S]):
     """A function that fits a scorer, and the settings that validation chooses from."""
 
@@ -46,7 +58,7 @@ class Baseline(Generic[S]):
         candidates, holdout = self._candidates(dataset, seen), dataset.holdout("valid")
         if len(candidates) == 1 or not len(holdout.targets):
             return candidates[0]
-        return self.measure(dataset, holdout, seen)[0]
+        return self.measure(dataset, holdout, seen).settings
 
     def measure(
         self,
@@ -54,22 +66,24 @@ class Baseline(Generic[S]):
         holdout: Holdout,
         seen: Seen,
         enough: Callable[[], bool] = lambda: False,
-    ) -> tuple[S, float]:
-        """Return the settings of `choose`, and their NDCG@10 on the given validation targets.
+    ) -> Trial[S]:
+        """Return the best settings, as `choose` does, for the given validation targets.
 
         ``enough`` is asked after each setting: the rest of the grid is not tried then.
         """
-
-        def quality(settings: S) -> float:
-            ranks = evaluate(self.fit(dataset, "valid", settings), holdout, "valid", seen)
-            return float(ranks.values("ndcg_at_10").mean())
-
-        measured: list[tuple[S, float]] = []
+        tried: list[Trial[S]] = []
         for settings in self._candidates(dataset, seen):
-            if measured and enough():
+            if tried and enough():
                 break
-            measured.append((settings, quality(settings)))
-        return max(measured, key=lambda pair: pair[1])
+            tried.append(self._try(settings, dataset, holdout, seen))
+        return max(tried, key=lambda trial: trial.ndcg_at_10)
+
+    def _try(self, settings: S, dataset: PreparedDataset, holdout: Holdout, seen: Seen) -> Trial[S]:
+        started = time.perf_counter()
+        scorer = self.fit(dataset, "valid", settings)
+        fitted = time.perf_counter()
+        quality = float(evaluate(scorer, holdout, "valid", seen).values("ndcg_at_10").mean())
+        return Trial(settings, quality, fitted - started, time.perf_counter() - fitted)
 
     def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:
         """Return the settings to choose from: the published ones where they were published."""

@@ -31,18 +31,30 @@ class AuditedBlock:
 
     start: int
     """The position of the first interaction in the dataset."""
-    users: NDArray[np.int64]
-    """Shape [n]: the user of each interaction, 0 for the first user of the block."""
+    lengths: NDArray[np.int64]
+    """Shape [u]: the number of interactions of each user."""
+    cuts: NDArray[np.int64]
+    """Shape [u, 2]: how many of them are before the validation and before the test part."""
     items: NDArray[np.int32]
     """Shape [n]: item tokens."""
     times: NDArray[np.int64]
     """Shape [n], ascending for each user."""
-    parts: NDArray[np.int8]
-    """Shape [n]: 0 to 2 for training, validation and test."""
     targets: TargetPositions
     """The test targets of the users, with positions in the dataset."""
 
-    @property
+    @cached_property
+    def users(self) -> NDArray[np.int64]:
+        """Shape [n]: the user of each interaction, 0 for the first user of the block."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @cached_property
+    def parts(self) -> NDArray[np.int8]:
+        """Shape [n]: 0 to 2 for training, validation and test."""
+        ends = np.column_stack([self.cuts, self.lengths])
+        parts = np.tile(np.arange(3, dtype=np.int8), len(ends))
+        return np.repeat(parts, np.diff(ends, prepend=0).ravel())
+
+    @cached_property
     def pairs(self) -> NDArray[np.int64]:
         """Shape [n]: a number that identifies each pair of user and item token."""
         width = int(self.items.max(initial=0)) + 1
@@ -78,19 +90,14 @@ class AuditedRows:
         offsets, data, targets = self.dataset.offsets, self.dataset, self.targets
         for low, high in user_blocks(offsets, BLOCK):
             start, end = int(offsets[low]), int(offsets[high])
-            lengths = np.diff(offsets[low : high + 1])
-            users = np.repeat(np.arange(high - low), lengths)
-            place = np.arange(end - start) - (offsets[low:high] - start)[users]
-            cuts = data.cuts[low:high]
-            parts = (place >= cuts[users, 0]).astype(np.int8) + (place >= cuts[users, 1])
             first, last = np.searchsorted(targets.targets, (start, end))
             span = slice(first, last)
             yield AuditedBlock(
                 start=start,
-                users=users,
+                lengths=np.diff(offsets[low : high + 1]),
+                cuts=np.asarray(data.cuts[low:high, :2]),
                 items=np.asarray(data.items[start:end]),
                 times=np.asarray(data.timestamps[start:end]),
-                parts=parts,
                 targets=TargetPositions(
                     targets.users[span],
                     targets.targets[span],

@@ -1,4 +1,9 @@
-"""What preparation and audit cost as the log grows, beside reading the file once and sorting it."""
+"""What preparation and audit cost as the log grows, beside reading the file once and sorting it.
+
+PEERS names the folder that peers.sh filled: peers then prepare the same logs, each in its own
+environment, up to PEER_INTERACTIONS (10,000,000) rows; MOST_INTERACTIONS leaves the largest logs
+out.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,15 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from recsys.data.audit import audit
-from recsys.data.prepared import PreparedDataset, prepare
-
 SIZES = (1_000_000, 10_000_000, 100_000_000)
-MEMORY = os.environ.get("MEMORY", "4GiB")
+SIDES = Path(__file__).parent / "sides"
 _BLOCK = 1_000_000
 
 
@@ -45,63 +43,44 @@ def generate(path: Path, rows: int) -> None:
     writer.close()
 
 
-def measured(work: Callable[[], object]) -> dict[str, float]:
-    """Return the seconds of the work, and the peak in MiB of memory that no file backs."""
-    peak, done = [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            status = Path("/proc/self/status").read_text(encoding="ascii")
-            line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
-            peak[0] = max(peak[0], int(line.split()[1]) // 1024)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    started = time.perf_counter()
-    work()
-    seconds = time.perf_counter() - started
-    done.set()
-    watcher.join()
-    return {"seconds": seconds, "mib": peak[0]}
+def cost(python: str | Path, *words: str | Path) -> dict[str, float] | str:
+    """What a step in a process of its own takes; or the last line of what it said."""
+    command = [str(python), "-W", "ignore", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return (done.stderr.splitlines() or [f"ended with {done.returncode}"])[-1]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def step(name: str, log: Path, out: Path) -> dict[str, float]:
-    """Do one step in this process."""
-    if name == "sort":
-        connection = duckdb.connect()
-        connection.execute(f"set memory_limit = '{MEMORY}'; set temp_directory = '{out}.duckdb'")
-        rows = connection.read_parquet(str(log), file_row_number=True)
-        ordered = rows.order("user_id, timestamp, file_row_number")
-        return measured(lambda: ordered.write_parquet(f"{out}.parquet"))
-    if name == "prepare":
-        return measured(lambda: prepare(str(log), out=out, memory=MEMORY))
-    dataset = PreparedDataset.open(out)
-    return measured(lambda: audit(dataset))
+def shown(name: str, rows: int, found: dict[str, float] | str) -> str:
+    if isinstance(found, str):
+        return f"{name}: {found}"
+    return f"{name} {found['seconds'] * 1e6 / rows:.2f} s per million, {found['mib']:,.0f} MiB"
 
 
 @pytest.mark.benchmark
 def test_preparation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each step in a process of its own; MOST_INTERACTIONS leaves the largest logs out."""
+    """Each step in a process of its own."""
     most = int(os.environ.get("MOST_INTERACTIONS", "100000000"))
+    most_of_peers = int(os.environ.get("PEER_INTERACTIONS", "10000000"))
     for rows in (size for size in SIZES if size <= most):
         folder = tmp_path / str(rows)
         folder.mkdir()
-        generate(folder / "log.parquet", rows)
-        found = {}
-        for name in ("sort", "prepare", "audit"):
-            command = [sys.executable, "-W", "ignore", __file__, name, str(folder)]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found[name] = json.loads(out.splitlines()[-1])
-        share = found["audit"]["seconds"] / sum(found[n]["seconds"] for n in ("prepare", "audit"))
-        parts = (
-            f"{name} {cost['seconds'] * 1e6 / rows:.2f} s per million, {cost['mib']:,.0f} MiB"
-            for name, cost in found.items()
-        )
+        log = folder / "log.parquet"
+        generate(log, rows)
+        ours = SIDES / "our_preparation.py"
+        steps = ("sort", "prepare", "audit")
+        found = {name: cost(sys.executable, ours, name, log, folder / "out") for name in steps}
+        for peer in ("rectools", "replay"):
+            python = Path(os.environ.get("PEERS", "peers")).absolute() / peer / "bin" / "python"
+            if python.is_file() and rows <= most_of_peers:
+                found[peer] = cost(python, SIDES / "peer_preparation.py", peer, log)
+        prepared, audited = found["prepare"], found["audit"]
+        assert not isinstance(prepared, str), prepared
+        assert not isinstance(audited, str), audited
+        share = audited["seconds"] / (prepared["seconds"] + audited["seconds"])
+        parts = "; ".join(shown(name, rows, each) for name, each in found.items())
         with capsys.disabled():
-            print(f"\n{rows:,} rows: {'; '.join(parts)}; audit {share:.0%}", end="")
+            print(f"\n{rows:,} rows: {parts}; audit {share:.0%}", end="")
         shutil.rmtree(folder)
-
-
-if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    print(json.dumps(step(sys.argv[1], place / "log.parquet", place / "out")))

@@ -31,7 +31,7 @@ def killed_at(step: int, write: Callable[[], object]) -> bool:
 
         for name in STEPS:
             setattr(os, name, mortal(getattr(os, name)))
-        files.exchange = mortal(files.exchange)
+        vars(files)["exchange"] = mortal(vars(files)["exchange"])
         write()
         os._exit(0)
     return os.waitpid(child, 0)[1] != 0

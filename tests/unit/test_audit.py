@@ -18,6 +18,7 @@ from recsys.config import (
     Split,
     UserHoldout,
 )
+from recsys.data import audit as audit_module
 from recsys.data import audited_rows
 from recsys.data.audit import Finding, audit
 from recsys.data.audited_rows import count_distinct
@@ -69,6 +70,25 @@ def test_training_after_a_test_target(tmp_path: Path) -> None:
     assert (future.count, future.share) == (2, 2 / 43)
     assert "4% are later than the average one: leave_last_out does not" in future.sentence
     assert audited(log, tmp_path)["future_training"].count == 0
+
+
+def test_the_average_target_is_estimated_from_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histories of like length: no position in them is sampled more often than another."""
+    users = np.repeat(np.arange(500), 12)
+    times = 2 * users + np.random.default_rng(0).integers(1_000, size=len(users))
+    log = pl.DataFrame({"user_id": users, "item_id": users % 7, "timestamp": times})
+    dataset = prepare(log, out=tmp_path / "out")
+
+    def share() -> int:
+        audit.cache_clear()
+        sentence = next(f.sentence for f in audit(dataset) if f.name == "future_training")
+        return int(sentence.split("and ")[1].split("%")[0])
+
+    exact = share()
+    monkeypatch.setattr(audit_module, "_SAMPLED_TRAINING", 500)
+    assert 10 < exact == pytest.approx(share(), abs=4)
 
 
 def test_training_at_the_time_of_a_test_target_is_not_later(tmp_path: Path) -> None:

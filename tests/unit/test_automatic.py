@@ -20,12 +20,14 @@ from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.refit import refit
+from recsys.automatic.reserve import reserve
 from recsys.automatic.run import run_automatically
 from recsys.automatic.targets import Targets
-from recsys.automatic.tuned_baselines import tune_baselines
+from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import DataConfig, EvaluationConfig, TrackingConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.experiments.baseline import Tuned
 from recsys.experiments.fit import fit
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
@@ -470,6 +472,22 @@ def test_a_journal_of_other_settings_is_not_resumed(
     field[0]._advance(after(1))  # type: ignore[arg-type]
     assert Journal(tmp_path / "race", {"seed": 2}).seconds_spent() == 0
     assert not (tmp_path / "race").exists()
+
+
+def test_the_time_that_is_kept_follows_what_was_measured(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    targets = Targets.choose(dataset, EvaluationConfig(), 1e6, seed=0, sizes=[50, 60])
+    popularity = MeasuredBaseline("popularity", Tuned(None, 0.2), 0.1, 0.01, rank_seconds=0.5)
+    slow = MeasuredBaseline("item_knn", Tuned(None, 90.0), 0.1, fit_seconds=10.0, rank_seconds=4.0)
+    alone, both = reserve(targets, [popularity]), reserve(targets, [popularity, slow])
+    assert both - alone > 10 + 4 * 60 / 50  # its fit, and its ranking of the test targets
+    assert reserve(targets, []) < alone  # what was not tuned is not tested
+    model = contenders(dataset, tracking)[0]
+    model.points, model.seconds_validating = [RacePoint(1.0, 1, 0.1)], 5.0
+    assert reserve(targets, [popularity], model) > alone + 5 * 60 / 50
+    model.seconds_validating = 0.001
+    assert reserve(targets, [popularity], model) < alone
 
 
 # --- The whole run -------------------------------------------------------------------------------

@@ -43,10 +43,11 @@ def test_validation_chooses_the_settings(tiny_dataset: PreparedDataset) -> None:
 def test_tuning_ends_when_its_time_is_over(tiny_dataset: PreparedDataset) -> None:
     fit = Favourite()
     holdout = tiny_dataset.holdout("valid")
-    found, _ = Baseline(fit, Popularity, [1, 2, 3]).measure(
+    found = Baseline(fit, Popularity, [1, 2, 3]).measure(
         tiny_dataset, holdout, "allow", lambda: True
     )
-    assert found == 1
+    assert found.settings == 1
+    assert found.rank_seconds > 0
     assert fit.fitted == [("valid", 1)]
 
 

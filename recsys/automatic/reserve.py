@@ -1,0 +1,50 @@
+"""The time that is kept for the evaluation at the end of an automatic run, by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recsys.automatic.contender import Contender
+from recsys.automatic.targets import Targets
+from recsys.automatic.tuned_baselines import MeasuredBaseline
+
+_COUNT_TRIALS = 35
+"""Rankings of a validation target to weight the counts, in units of a ranking by popularity."""
+_MODEL_TESTS = 3.5
+"""Rankings of a test target to test the model: without the counts, with them, and for the lists."""
+_MODEL_COST = 2.0
+"""A ranking by a model that is not timed yet, in units of a ranking by popularity."""
+_BASELINE_TESTS = 2.0
+"""Rankings of a test target to test a baseline: for the table and for the lists."""
+_REFIT_COST = 1.2
+"""A fit of a baseline on the validation part too, in fits on the training part."""
+_BASELINE_SECONDS, _OTHER_SECONDS = 1.0, 8.0
+"""Seconds for a baseline in the tracking store; for the bundle, the page and the audit."""
+_MARGIN = 1.2
+
+
+def reserve(
+    targets: Targets, baselines: Sequence[MeasuredBaseline], model: Contender | None = None
+) -> float:
+    """Estimate the seconds from the end of the training to the end of the run.
+
+    Args:
+        targets: those of both parts.
+        baselines: all of them are fitted again and tested.
+        model: the one that is tested; None before it is known.
+    """
+    valid, test = (len(part.histories) for part in (targets.held_out.valid, targets.held_out.test))
+    known = [one.rank_seconds for one in baselines if one.name == "popularity"]
+    unit = known[0] / valid if known else targets.unit
+    per_history = _MODEL_COST * unit
+    if model is not None and model.points:
+        per_history = model.seconds_validating / len(model.points) / valid
+    counts = _COUNT_TRIALS * unit * valid
+    tests = _MODEL_TESTS * per_history * test
+    others = sum(
+        _REFIT_COST * one.fit_seconds
+        + _BASELINE_TESTS * one.rank_seconds / valid * test
+        + _BASELINE_SECONDS
+        for one in baselines
+    )
+    return _MARGIN * (counts + tests + others + _OTHER_SECONDS)
