@@ -40,7 +40,7 @@ class SearchTime:
 def choose_probes(
     scorer: IndexedScorer, histories: Histories, k: int, seen: Seen, wanted: float
 ) -> IndexedScorer:
-    """Return the scorer with as few lists read, 1, 2, 4 …, as give a recall; with all at most.
+    """Return the scorer with about as few lists read as give a recall, to an eighth; at most all.
 
     Args:
         scorer: finds items by the index.
@@ -50,13 +50,20 @@ def choose_probes(
         wanted: the recall, 0 to 1.
     """
     exact, _ = top_k(scorer.exact, histories, k, seen)
-    probes, most = 1, len(scorer.index.directions)
-    while True:
-        trial = replace(scorer, index=scorer.index.reading(probes))
-        found, _ = top_k(trial, histories, k, seen)
-        if probes >= most or recall(found, exact) >= wanted:
-            return trial
-        probes *= 2
+
+    def reading(probes: int) -> IndexedScorer:
+        return replace(scorer, index=scorer.index.reading(probes))
+
+    def enough(probes: int) -> bool:
+        return recall(top_k(reading(probes), histories, k, seen)[0], exact) >= wanted
+
+    fewest, most = 0, 1
+    while most < len(scorer.index.directions) and not enough(most):
+        fewest, most = most, min(2 * most, len(scorer.index.directions))
+    while most - fewest > max(1, most // 8):
+        middle = (fewest + most) // 2
+        fewest, most = (fewest, middle) if enough(middle) else (middle, most)
+    return reading(most)
 
 
 def recall_of(scorer: IndexedScorer, histories: Histories, k: int, seen: Seen) -> float:

@@ -45,7 +45,7 @@ class IndexManifest(FolderManifest):
     k: int
     """The length of the lists whose recall was measured."""
     recall: float
-    """The share of the k best items that a search found, on the machine that made the index."""
+    """The share of the k best items that a search found."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from recsys.data.files import file_sha256
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.index_metrics import recall
+from recsys.evaluation.index_metrics import choose_probes, recall, recall_of
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.ranking import Seen, top_k
@@ -49,6 +49,8 @@ from recsys.serving.bundle_index import BundleIndex, IndexManifest, query_encode
 from recsys.serving.fallback import scorer_of
 from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
+from tests.unit.running_server import running
+from tests.unit.server_process import ASKED, wait_for, write_other
 
 ITEMS, USERS, ALL = 400, 60, 10**6
 HEADS: dict[str, DotProduct | Cosine | TargetAttention | MixtureOfLogits] = {
@@ -373,6 +375,26 @@ def test_another_folder_is_not_overwritten(
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
+def test_no_more_lists_are_read_than_the_recall_takes(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle, histories = bundle_of("dot_product"), dataset.histories("test")
+    index_of(bundle, tmp_path / "index", 1)
+    scorer = scorer_of(bundle, index=BundleIndex.open(tmp_path / "index", bundle))
+    assert isinstance(scorer, IndexedScorer)
+    chosen = {
+        wanted: choose_probes(scorer, histories, 10, "filter", wanted)
+        for wanted in (0.0, 0.9, 0.99, 1.1)
+    }
+    probes = [one.index.probes for one in chosen.values()]
+    assert probes == sorted(probes)
+    assert (probes[0], probes[-1]) == (1, len(scorer.index.directions))
+    assert 1 < probes[1] < probes[2]
+    assert recall_of(chosen[0.9], histories, 10, "filter") >= 0.9
+    fewer = replace(scorer, index=scorer.index.reading(probes[1] - max(1, probes[1] // 8)))
+    assert recall_of(fewer, histories, 10, "filter") < 0.9
+
+
 # --- The command ---------------------------------------------------------------------------------
 
 
@@ -425,7 +447,7 @@ def test_commands_make_measure_and_use_an_index(
     assert "an index of another model" in error
 
 
-def test_a_server_answers_by_the_index_and_looks_for_a_new_one(
+def test_a_server_answers_by_the_index(
     bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     bundle, index = bundle_of("target_attention"), tmp_path / "index"
@@ -441,3 +463,30 @@ def test_a_server_answers_by_the_index_and_looks_for_a_new_one(
     shutil.rmtree(index)
     with pytest.raises(InputError, match="it has no manifest.json"):
         ServedModel.load(bundle.path, settings)
+
+
+def test_a_new_model_waits_for_its_index(
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path, index = shutil.copytree(tiny_bundle.path, tmp_path / "bundle"), tmp_path / "index"
+    index_of(ModelBundle.open(path), index, ALL)
+    options = ServerSettings(path, retrieve=3, index=index, reload_seconds=0.02)
+    with running(options) as server:
+        model, expected = server.service.model, server.get("/v1/recommend", ASKED)
+        write_other(path, tiny_bundle, tiny_dataset, 0.5)
+        wait_for(lambda: "cannot be loaded" in caplog.text)
+        assert server.service.model is model
+        assert server.get("/v1/recommend", ASKED) == expected
+        index_of(ModelBundle.open(path), index, ALL)
+        wait_for(lambda: server.service.model is not model)
+        exact = Recommender.load(path).recommend(
+            [ASKED["history"]], k=ASKED["k"], seen=ASKED.get("seen"), retrieve=3
+        )
+        items = server.get("/v1/recommend", ASKED)["items"]
+        assert [item["item_id"] for item in items] == exact["item_id"].to_list()
+        index_of(ModelBundle.open(path), index, 1)  # a new index alone is loaded, too
+        new = server.service.model
+        wait_for(lambda: server.service.model is not new)
