@@ -482,9 +482,7 @@ def test_a_new_model_waits_for_its_index(
         assert server.get("/v1/recommend", ASKED) == expected
         index_of(ModelBundle.open(path), index, ALL)
         wait_for(lambda: server.service.model is not model)
-        exact = Recommender.load(path).recommend(
-            [ASKED["history"]], k=ASKED["k"], seen=ASKED.get("seen"), retrieve=3
-        )
+        exact = Recommender.load(path).recommend([["hat", "boots"]], k=3, retrieve=3)
         items = server.get("/v1/recommend", ASKED)["items"]
         assert [item["item_id"] for item in items] == exact["item_id"].to_list()
         index_of(ModelBundle.open(path), index, 1)  # a new index alone is loaded, too
