@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from recsys.data.histories import PAD
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
 from recsys.training.losses.seen import expand_seen
+
+_CACHE_LINE = 64
+"""Bytes."""
 
 
 def cross_entropy(
@@ -58,9 +62,16 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _softmax_gradient(
-    logits: Tensor, targets: Tensor, excluded: Tensor | None, label_smoothing: float
+    logits: Tensor,
+    targets: Tensor,
+    excluded: Tensor | None,
+    label_smoothing: float,
+    width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of `cross_entropy` and its gradient, which overwrites the logits."""
+    """Return the loss of `cross_entropy` and its gradient, which overwrites the logits.
+
+    Columns from ``width`` on are of no item.
+    """
     rows = logits.flatten(0, 1)  # either dimension may be the contiguous one
     row_stride, item_stride = rows.stride()
     # Index the memory directly: on a CPU torch.scatter_ first copies the entire tensor.
@@ -72,6 +83,8 @@ def _softmax_gradient(
     def exclude(value: float, target_value: Tensor) -> None:
         """Set the logits of excluded items to a value, but those of the targets to another."""
         logits[..., PAD] = value
+        if width is not None:
+            logits[..., width:] = value
         if excluded is not None:
             flat[starts[..., None] + excluded * item_stride] = value
         flat[target_index] = target_value
@@ -123,11 +136,23 @@ def chunked_cross_entropy(
         chunk_rows: number of sequences in a chunk.
         label_smoothing: see `cross_entropy`.
     """
-    length = targets.shape[1]
+    length, width = targets.shape[1], candidates[0].shape[-2]
+    candidates = [_aligned(side) for side in candidates]
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         excluded = None if seen is None else expand_seen(seen[rows], length)
-        return _softmax_gradient(scores, targets[rows], excluded, label_smoothing)
+        return _softmax_gradient(scores, targets[rows], excluded, label_smoothing, width)
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / count_targets(targets)
+
+
+def _aligned(side: Tensor) -> Tensor:
+    """Append rows of zeros, so that the logits of each position begin at a cache line.
+
+    In bf16 with matrix units a batch of 12,800 positions and 12,001 items took 0.39 s so, and
+    0.54 s without.
+    """
+    device = side.device.type
+    working = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else side.dtype
+    return F.pad(side, (0, 0, 0, -side.shape[-2] % (_CACHE_LINE // working.itemsize)))
