@@ -1,7 +1,4 @@
-"""The model bundle: a folder with everything that scoring needs, and no pickle.
-
-It holds a trained model, or a baseline that no model beats.
-"""
+"""The model bundle: a folder with everything that scoring needs, and no pickle."""
 
 from __future__ import annotations
 
