@@ -80,14 +80,14 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk of 24 MB; the test is skipped where it cannot be mounted."""
+def disk(tmp_path: Path, budget: Callable[[int, int], int]) -> Iterator[Disk]:
+    """A disk of 24 MiB, or 128 in a soak; the test is skipped where it cannot be mounted."""
     if os.geteuid() != 0 or not shutil.which("mkfs.ext4") or not Path("/dev/loop-control").exists():
         pytest.skip("a disk that loses power needs root, mkfs.ext4 and loop devices")
     image, folder = tmp_path / "image", tmp_path / "disk"
     folder.mkdir()
     with image.open("wb") as file:
-        file.truncate(24 << 20)
+        file.truncate(budget(24, 128) << 20)  # each training of a soak leaves its artifacts
     subprocess.run(["mkfs.ext4", "-q", "-b", "4096", image], check=True)
     try:
         subprocess.run(["mount", "-o", "loop", image, folder], check=True, capture_output=True)
