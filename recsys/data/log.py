@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -155,7 +154,9 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
         return frame, _count(frame)
 
     frame, rows, counts = filter_frame(log.frame, log.rows, config, collected)
-    dropped = dict(Counter(log.dropped) + Counter(counts))
+    dropped = dict(log.dropped)
+    for reason, count in counts.items():
+        dropped[reason] = dropped.get(reason, 0) + count
     if rows == 0:
         users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
         raise nobody_left(config, log.origin, log.rows, users, items)
