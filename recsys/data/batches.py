@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.data.sequence_batch import FeatureTensors, SequenceBatch
+from recsys.data.spans import Spans
 from recsys.errors import InputError
 
 Windows = Literal["newest", "all"]
@@ -56,8 +56,8 @@ class TrainingBatches:
         epochs_per_pass: int = 1,
     ) -> None:
         size = max_sequence_length + 1
-        cut = histories.latest(size) if windows == "newest" else _overlapping(histories, size)
-        self._sequences = cut.take(np.flatnonzero(cut.lengths >= 2))
+        cut = Spans.newest if windows == "newest" else Spans.overlapping
+        self._sequences = cut(histories, size).at_least(2)
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._epochs_per_pass = epochs_per_pass
@@ -72,7 +72,8 @@ class TrainingBatches:
     @property
     def num_tokens(self) -> int:
         """Number of inputs in an epoch, without padding, on average."""
-        return (len(self._sequences.items) - len(self._sequences)) // self._epochs_per_pass
+        inputs = int((self._sequences.lengths - 1).sum())
+        return inputs // self._epochs_per_pass
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the rows of each batch of an epoch."""
@@ -189,7 +190,7 @@ class SequenceToSequenceBatches:
         batch_tokens: int,
         seed: int,
     ) -> None:
-        self._histories = histories.take(np.flatnonzero(histories.lengths >= 2))
+        self._histories = histories
         self._max_sequence_length = max_sequence_length
         self._max_targets = max_targets
         self._batch_tokens = batch_tokens
@@ -205,7 +206,7 @@ class SequenceToSequenceBatches:
     def num_tokens(self) -> int:
         """Number of inputs and targets in the next epoch; it differs slightly between epochs."""
         inputs, targets = self._cut(np.random.default_rng([self._seed, self.epoch]))
-        return len(inputs.items) + len(targets.items)
+        return int(inputs.lengths.sum() + targets.lengths.sum())
 
     def __len__(self) -> int:
         return len(self._epoch(self.epoch)[0])
@@ -222,39 +223,25 @@ class SequenceToSequenceBatches:
                 targets=torch.from_numpy(targets.padded().astype(np.int64)),
             )
 
-    def _epoch(self, epoch: int) -> tuple[list[NDArray[np.int64]], Histories, Histories]:
+    def _epoch(self, epoch: int) -> tuple[list[NDArray[np.int64]], Spans, Spans]:
         """Return the rows of each batch, and the inputs and targets that they index."""
         rng = np.random.default_rng([self._seed, epoch])
         inputs, targets = self._cut(rng)
         width = int(targets.lengths.max(initial=0))
         return _plan(inputs.lengths, self._batch_tokens, rng, width), inputs, targets
 
-    def _cut(self, rng: np.random.Generator) -> tuple[Histories, Histories]:
-        users = np.repeat(np.arange(len(self._histories)), self._cuts_per_history())
-        starts, ends = self._histories.offsets[users], self._histories.offsets[users + 1]
+    def _cut(self, rng: np.random.Generator) -> tuple[Spans, Spans]:
+        histories = self._histories
+        users = np.repeat(np.arange(len(histories)), self._cuts_per_history())
+        starts, ends = histories.offsets[users], histories.offsets[users + 1]
         cuts = rng.integers(starts + 1, ends)
         oldest = np.maximum(starts, cuts - self._max_sequence_length)
         last = np.minimum(ends, cuts + self._max_targets)
-        items = self._histories.items
-        return Histories.from_spans(items, oldest, cuts), Histories.from_spans(items, cuts, last)
+        return Spans(histories, users, oldest, cuts), Spans(histories, users, cuts, last)
 
     def _cuts_per_history(self) -> NDArray[np.int64]:
-        return -(-(self._histories.lengths - 1) // self._max_sequence_length)
-
-
-def _overlapping(histories: Histories, size: int) -> Histories:
-    """Cut windows of ``size`` items from the end; each starts with the last item of the one before.
-
-    >>> _overlapping(Histories.from_lists([[1, 2, 3, 4, 5, 6], [7], [8, 9]]), 3).padded().tolist()
-    [[1, 2, 0], [2, 3, 4], [4, 5, 6], [7, 0, 0], [8, 9, 0]]
-    """
-    steps = np.maximum(-(-(histories.lengths - 1) // (size - 1)), 1)
-    users = np.repeat(np.arange(len(histories)), steps)
-    left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # windows after this one
-    starts, ends = histories.offsets[users], histories.offsets[users + 1] - left * (size - 1)
-    windows = histories.spans(np.maximum(starts, ends - size), ends)
-    features = histories.user_features
-    return windows if features is None else replace(windows, user_features=features[users])
+        targets = np.maximum(self._histories.lengths - 1, 0)
+        return -(-targets // self._max_sequence_length)
 
 
 def _plan(
