@@ -1,7 +1,7 @@
 """The rule that turns facts about a log into the settings to race against each other.
 
 Sizes follow from the facts alone; the kind of model is decided by the race. The rule was made from
-logs of several kinds (docs/automatic.md has the measurements) and never reads a held-out purchase.
+logs of several kinds (docs/results.md has the measurements) and never reads a held-out purchase.
 """
 
 from __future__ import annotations

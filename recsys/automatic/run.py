@@ -213,7 +213,7 @@ class _Trials:
         self.contenders = race(field, seconds, self.say)
         winner = self.contenders[0]
         kept = reserve(targets, self.baselines, winner)
-        logger.info("kept for the evaluation: %.0f of the %.0f s", kept, self.budget.limit)
+        logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
         self.say(f"training {winner.candidate.name}")
         self.finished = finish(winner, lambda: self.budget.left - kept)
         self.say("testing")

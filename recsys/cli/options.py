@@ -51,7 +51,9 @@ def for_all_commands(
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Override a field of the config: --set model.dropout=0.1; repeatable."
+        "--set",
+        help="Override a setting: --set model.dropout=0.1, or --set data.k_core=true where a log "
+        "is prepared; repeatable.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -151,6 +151,8 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
         ],
         as_json,
     )
+    words = [str(run.bundle), "--data", str(fitted.dataset.path), "--out", "best.parquet"]
+    print(f"The best items of all users:\n{shlex.join(['recsys', 'recommend', *words])}")
     print(f"All runs in MLflow:\n{mlflow_link(run.tracking)}")
 
 

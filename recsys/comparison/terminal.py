@@ -79,7 +79,7 @@ def _comparison_table(comparison: Comparison, full: bool, cell: Callable[[Interv
             bold = len(rows) > 1 and name in row.intervals and row.metrics[name] == best[name]
             cells.append(Text(_cell_of(row, name, cell), style="bold" if bold else ""))
         if tested:
-            untested = "not tested" if number else "baseline"
+            untested = "not tested" if number else "reference"
             cells.append(_difference(row.differences.get(tested), untested))
         cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
         table.add_row(*cells)

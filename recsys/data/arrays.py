@@ -150,8 +150,12 @@ def feature_tables(
     user_ids, item_ids = user_ids.rename("user_id"), item_ids.rename("item_id")
     person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
     return {
-        "users": _with_features(user_ids, person_ids, users, f"user table of {origin}"),
-        "items": _with_features(item_ids, item_ids, items, f"item table of {origin}"),
+        "users": _with_features(
+            user_ids, person_ids, users, config.columns.user_id, f"user table for {origin}"
+        ),
+        "items": _with_features(
+            item_ids, item_ids, items, config.columns.item_id, f"item table for {origin}"
+        ),
     }
 
 
@@ -239,7 +243,11 @@ def count_rows(dropped: Mapping[str, int], contents: Contents) -> dict[str, int]
 
 
 def _with_features(
-    ids: pl.Series, feature_ids: pl.Series, features: pl.DataFrame | None, origin: str
+    ids: pl.Series,
+    feature_ids: pl.Series,
+    features: pl.DataFrame | None,
+    column: str,
+    origin: str,
 ) -> pl.DataFrame:
     """Join features to ids; null if an id has none.
 
@@ -247,13 +255,17 @@ def _with_features(
         ids: unique ids of items or users, named as the id column of the features.
         feature_ids: the id whose features each of them has; sessions of a user share one.
         features: the id column and the features.
+        column: the name that the id column has in the log; the features may name it so, too.
         origin: the name of the features in messages.
     """
     if features is None:
         return ids.to_frame()
     key = ids.name
+    if key not in features.columns and column in features.columns:
+        features = features.rename({column: key})
     if key not in features.columns:
-        raise InputError(f"{origin}: no column {key!r} among {', '.join(features.columns)}")
+        names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
+        raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
     check_features(features.drop(key), origin)
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))

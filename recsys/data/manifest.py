@@ -76,6 +76,8 @@ class FolderManifest(Section):
         path = folder / MANIFEST
         if not folder.exists():
             recover(folder)  # a kill may have ended its replacement halfway
+        if not folder.exists():
+            raise InputError(f"{folder}: no such folder")
         if not path.is_file():
             raise InputError(f"{folder}: not {cls.noun}: it has no {MANIFEST}")
         try:
@@ -152,7 +154,8 @@ class FolderManifest(Section):
             raise InputError(f"{folder}: exists and is left alone: {error}") from error
         if foreign := {file.name for file in folder.iterdir()} - {MANIFEST, *manifest.files}:
             raise InputError(
-                f"{folder}: exists and is left alone: {min(foreign)} is not part of {cls.noun}"
+                f"{folder}: exists and is left alone: {min(foreign)} is not part of {cls.noun}: "
+                "choose another folder, or move it away"
             )
         return manifest
 

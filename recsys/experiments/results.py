@@ -158,12 +158,13 @@ def check_out(out: Path) -> None:
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
         if foreign := there - artifacts.RUN_FILES:
             raise InputError(
-                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run"
+                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run: choose "
+                "another name, or move it away"
             )
         if there:
             written = datetime.fromtimestamp(out.stat().st_mtime, UTC).astimezone()
             logger.info(
-                "%s of %s is replaced when this run ends; another name keeps it: --set name=…",
+                "%s of %s is replaced when this run ends; give the run another name to keep it",
                 *(out, f"{written:%Y-%m-%d %H:%M}"),
             )
     try:

@@ -91,7 +91,10 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     counts = np.concatenate([[0], bundle.item_table["count"].to_numpy()])
     known = int((tokens != PAD).sum())
     if not known:
-        raise InputError(f"{start.bundle}: knows no item of {dataset.path}: is the log another?")
+        raise InputError(
+            f"{start.bundle}: has no item in common with {dataset.path}: check that both "
+            "come from the same log, with ids of the same type"
+        )
     flattered = _knows_targets(bundle, dataset, "valid")
     _knows_targets(bundle, dataset, "test")
     warm = WarmStart(

@@ -99,7 +99,7 @@ class Answer:
             kind = "trained model" if self.is_baseline else "baseline"
             return f"{name} was chosen, but a {kind} scored higher on the test users"
         if self.is_baseline:
-            return f"The baseline {name} is the answer, not a trained model"
+            return f"The baseline {self.run.row.model} is the answer, not a trained model"
         return f"{name} is the model to use"
 
 

@@ -286,7 +286,7 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
             raise
         if processes.count() > 1 or not recorder.interrupt():
             raise KeyboardInterrupt from None
-        logger.warning("stopped by Ctrl-C: epoch %d is used", recorder.curve.best_epoch)
+        logger.warning("stopped by Ctrl-C; the best epoch so far: %d", recorder.curve.best_epoch)
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)

@@ -307,7 +307,7 @@ def test_table_for_the_terminal(tracking: TrackingConfig, three: tuple[str, str,
     )
     assert "to the first (p)" in head
     assert "peak MiB" in head
-    assert "baseline" in popularity
+    assert "reference" in popularity
     assert ".3750 [." in popularity
     # The best are bold, and only they.
     assert "\x1b[1m1.0000 [1.0000, 1.0000]" in attention
@@ -585,7 +585,7 @@ def test_across_protocols_only_runs_of_equal_targets_are_tested(
     assert comparison.frame()["ndcg_at_10_p_value"].null_count() == 3
     text = printed(comparison)
     assert text.count("not tested") == 2
-    assert text.count("baseline") == 1
+    assert text.count("reference") == 1
     with pytest.raises(InputError, match=r"or allow several \(--across-protocols\)$"):
         compare(["a", "b"], tracking)
 

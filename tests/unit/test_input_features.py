@@ -465,9 +465,12 @@ def test_invalid_logs_and_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="data.keep: the frame was read already: keep"):
         prepare(read, KEEP, tmp_path / "out")
     for users, message in (
-        (pl.DataFrame({"user": ["ann"]}), "user table of the frame: no column 'user_id'"),
-        (USERS.tail(1), "user table of the frame: none of its user_ids is in the log"),
-        (pl.concat([USERS, USERS]), "user table of the frame: user_id 'bob' has more than one row"),
+        (pl.DataFrame({"user": ["ann"]}), "user table for the frame: no column 'user_id'"),
+        (USERS.tail(1), "user table for the frame: none of its user_ids is in the log"),
+        (
+            pl.concat([USERS, USERS]),
+            "user table for the frame: user_id 'bob' has more than one row",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             prepare(LOG, None, tmp_path / "out", users=users)
@@ -566,3 +569,18 @@ def test_no_category_of_a_user_is_one_of_an_interaction(tmp_path: Path) -> None:
     assert of_interactions == {0, 1, 2, 3, 4, 5}
     assert of_users.tolist() == [6, 7, 6]
     assert encoders.num_input_categories == 7
+
+
+def test_tables_may_name_their_ids_as_the_log_does(tmp_path: Path) -> None:
+    plain = prepare(LOG, None, tmp_path / "plain", users=USERS)
+    log, users = LOG.rename({"user_id": "customer"}), USERS.rename({"user_id": "customer"})
+    named = prepare(log, None, tmp_path / "named", users=users, user="customer")
+    assert named.user_table.equals(plain.user_table)
+    with pytest.raises(InputError, match="no column 'user_id' or 'customer' among buyer"):
+        prepare(
+            log,
+            None,
+            tmp_path / "refused",
+            users=users.rename({"customer": "buyer"}),
+            user="customer",
+        )

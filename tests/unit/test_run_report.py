@@ -193,7 +193,7 @@ def test_a_baseline_may_be_the_answer(report: RunReport) -> None:
     assert answer.is_baseline
     assert answer.difference is not None
     better = replace(answer, difference=answer.difference._replace(difference=0.1))
-    assert better.headline == "The baseline mine-pctm is the answer, not a trained model"
+    assert better.headline == "The baseline pctm is the answer, not a trained model"
     worse = replace(answer, difference=answer.difference._replace(difference=-0.1))
     assert worse.headline == (
         "mine-pctm was chosen, but a trained model scored higher on the test users"
