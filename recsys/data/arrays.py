@@ -149,12 +149,13 @@ def feature_tables(
     """
     user_ids, item_ids = user_ids.rename("user_id"), item_ids.rename("item_id")
     person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
+    columns = config.columns or Columns()
     return {
         "users": _with_features(
-            user_ids, person_ids, users, config.columns.user_id, f"user table for {origin}"
+            user_ids, person_ids, users, columns.user_id, f"user table for {origin}"
         ),
         "items": _with_features(
-            item_ids, item_ids, items, config.columns.item_id, f"item table for {origin}"
+            item_ids, item_ids, items, columns.item_id, f"item table for {origin}"
         ),
     }
 
