@@ -295,7 +295,7 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
     [
         (["train", "absent.yaml"], "absent.yaml: neither a config file nor a preset"),
         (["train", "small.yaml", "--set", "modle.dropout=1"], "did you mean 'model'"),
-        (["train", "small.yaml", "--data", "nowhere"], "nowhere: not a prepared dataset"),
+        (["train", "small.yaml", "--data", "nowhere"], "nowhere: no such folder"),
         (["run", "small.yaml", "--set", "data.source=nothing.csv"], "nothing.csv: neither"),
         (["recommend", "nowhere", "--user", "C1"], "nowhere"),
         (

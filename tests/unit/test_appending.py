@@ -436,7 +436,7 @@ def test_features_of_users_are_those_of_their_new_sessions(tmp_path: Path) -> No
 
 
 def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not a prepared dataset"):
+    with pytest.raises(InputError, match="no such folder"):
         append(NEW, tmp_path / "nothing")
     assert not list(tmp_path.iterdir())
 

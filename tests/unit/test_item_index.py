@@ -461,7 +461,7 @@ def test_a_server_answers_by_the_index(
     expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
     assert [item.item_id for item in one] == expected["item_id"].to_list()
     shutil.rmtree(index)
-    with pytest.raises(InputError, match="it has no manifest.json"):
+    with pytest.raises(InputError, match="no such folder"):
         ServedModel.load(bundle.path, settings)
 
 
