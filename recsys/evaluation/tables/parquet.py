@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 from recsys.data.files import new_file
-from recsys.data.seal import BLANK, check_seal, seal
+from recsys.data.seal import BLANK, DamagedError, check_seal, seal
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def load_table(
         InputError: the file cannot be read, is damaged, or is not such a table.
     """
     try:
-        if not check_seal(Path(path)):
-            logger.warning("%s: written before tables had checksums, and not checked", path)
+        sealed = check_seal(Path(path))
         metadata = pl.read_parquet_metadata(Path(path))
+        if not sealed:
+            if _SEAL in metadata:  # the text that the checksum is found by was changed
+                raise DamagedError(f"{path}: damaged: its SHA-256 cannot be found")
+            logger.warning("%s: written before tables had checksums, and not checked", path)
         frame = pl.read_parquet(Path(path))
         tree = json.loads(metadata.get(_key(noun), "{}"))
     # A damaged Parquet page can make polars panic instead of raising.
