@@ -27,7 +27,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
-from recsys.experiments.results import Run, check_out, log_replaced
+from recsys.experiments.results import Run, check_out
 from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import track
@@ -92,7 +92,6 @@ def run_automatically(
             ``out`` or the store cannot be used.
     """
     check_out(plan.out)
-    log_replaced(plan.out)
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
     logger.info("machine: %s", Machine.here())

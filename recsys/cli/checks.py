@@ -54,11 +54,10 @@ def calibrate_bundle(
     It is fitted on the validation targets, so the model must not have been trained on them. Shows
     log loss and expected calibration error, on both parts, without and with the temperature.
     """
-    from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
     from recsys.serving.calibration import fit_temperature, measure_calibration, save_temperature
 
-    opened, dataset = ModelBundle.open(bundle_folder(bundle)), PreparedDataset.open(data)
+    opened, dataset = ModelBundle.open(bundle), PreparedDataset.open(data)
     with stage("calibrating"):
         fitted = fit_temperature(opened, dataset, seed)
         found = [

@@ -262,11 +262,11 @@ def _with_features(
     if features is None:
         return ids.to_frame()
     key = ids.name
-    if key not in features.columns and column in features.columns:
-        features = features.rename({column: key})
     if key not in features.columns:
-        names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
-        raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
+        if column not in features.columns:
+            names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
+            raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
+        features = features.rename({column: key})
     check_features(features.drop(key), origin)
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))

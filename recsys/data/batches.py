@@ -72,8 +72,7 @@ class TrainingBatches:
     @property
     def num_tokens(self) -> int:
         """Number of inputs in an epoch, without padding, on average."""
-        inputs = int((self._sequences.lengths - 1).sum())
-        return inputs // self._epochs_per_pass
+        return int((self._sequences.lengths - 1).sum()) // self._epochs_per_pass
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the rows of each batch of an epoch."""

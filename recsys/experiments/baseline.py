@@ -21,7 +21,7 @@ from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.next_lists import evaluate_lists
-from recsys.experiments.results import Results, Run, check_out
+from recsys.experiments.results import Results, Run
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
@@ -136,11 +136,11 @@ def fit_baseline_bundle(
         test: see `fit_baseline`.
 
     Raises:
-        InputError: see `fit_baseline`; or ``out`` cannot be written.
+        InputError: see `fit_baseline`; or ``out`` cannot be written. `check_out` finds the latter
+            before the work is done.
     """
     if experiment.baseline is None:
         raise ValueError("the experiment has no baseline")
-    check_out(out)
     name, experiment = experiment.baseline, experiment.with_data(dataset.config)
     return _run(name, experiment, dataset, out, tuned, test)
 

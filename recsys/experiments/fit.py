@@ -25,7 +25,7 @@ from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.final_scorer import final_scorer
 from recsys.experiments.phases import Phases
-from recsys.experiments.results import Results, Run, check_out, keep_results, log_replaced
+from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.experiments.start import plan_start
 from recsys.inference.scorer import ReportingScorer
 from recsys.progress import shown, stage
@@ -86,7 +86,7 @@ def fit(
     out = Path(out) if out is not None else Path("runs") / experiment.name
     if experiment.baseline is not None:
         with sole_use(out, "trains it"):
-            log_replaced(out)
+            check_out(out)
             return fit_baseline_bundle(experiment, dataset, out)
     processes.join()
     with sole_use(out, "trains it") if processes.is_first() else nullcontext():
@@ -128,7 +128,6 @@ def _fit(
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
     check_out(out)
-    log_replaced(out)
     if fresh:
         file.remove()
     family, settings = experiment.family, flatten(experiment)

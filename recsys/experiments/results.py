@@ -149,7 +149,7 @@ class Run:
 
 
 def check_out(out: Path) -> None:
-    """Check, before hours of training, that the results can be written.
+    """Check, before hours of training, that the results can be written; log what they replace.
 
     Raises:
         InputError: the path holds something else than a run, or cannot be written.
@@ -161,22 +161,18 @@ def check_out(out: Path) -> None:
                 f"{out}: exists and is left alone: {min(foreign)} does not belong to a run: choose "
                 "another name, or move it away"
             )
+        if there:
+            written = datetime.fromtimestamp(out.stat().st_mtime, UTC).astimezone()
+            logger.info(
+                "%s of %s is replaced when this run ends; give the run another name to keep it",
+                *(out, f"{written:%Y-%m-%d %H:%M}"),
+            )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
             pass
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error
-
-
-def log_replaced(out: Path) -> None:
-    """Log, before a run begins, that it replaces the results of an earlier one."""
-    if out.is_dir() and any(out.iterdir()):
-        written = datetime.fromtimestamp(out.stat().st_mtime, UTC).astimezone()
-        logger.info(
-            "%s of %s is replaced when this run ends; give the run another name to keep it",
-            *(out, f"{written:%Y-%m-%d %H:%M}"),
-        )
 
 
 @contextmanager
