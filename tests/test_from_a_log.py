@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import recsys
+from recsys.automatic.budget import Budget
 from recsys.cli import app, main
 from recsys.errors import InputError
 from recsys.shop.simulation import make_shop
@@ -47,6 +48,25 @@ def refusal(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     return lines[0]
+
+
+def test_the_time_of_making_a_store_counts(
+    here: Path, log: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_store(_: object) -> None:
+        time.sleep(0.3)
+
+    spent = []
+
+    def stop(_: object, __: object, budget: Budget, **___: object) -> None:
+        spent.append(budget.spent)
+        raise InputError("stopped")
+
+    monkeypatch.setattr("recsys.automatic.fit_log.check_store", slow_store)
+    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    with pytest.raises(InputError, match="stopped"):
+        recsys.fit(log, time_limit=60)
+    assert spent[0] >= 0.3
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ class Contender:
     """The round of the race after which it was dropped; None if it was not."""
     interrupted: bool = False
     """Whether Ctrl-C ended its training."""
-    ended_rising: bool = True
+    ended_rising: bool = False
     """Whether time ended its training, and not a lack of gains."""
     best_baseline: float = 0.0
     """Validation NDCG@10 of the best baseline."""

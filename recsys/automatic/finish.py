@@ -57,7 +57,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
 
     if not (contender.exhausted or contender.interrupted or must_decay(contender)):
         contender.advance(must_decay)
-    contender.ended_rising = not contender.exhausted
+    contender.ended_rising = not (contender.exhausted or contender.interrupted)
     per_epoch = max(contender.seconds_per_epoch, 1e-3) * _MARGIN
     epochs = _affordable_decay(contender, seconds_left() / per_epoch)
     if contender.interrupted or epochs == 0:

@@ -77,10 +77,10 @@ def fit_log(
         raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
     parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
+    budget, name = Budget(limit), plan.name  # the time passes while a store is made, too
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there before a store is made
     check_store(plan.tracking)  # a store that is not there should not be found out in an hour
-    budget, name = Budget(limit), plan.name
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset = prepare(source, config, Path("data") / name, items, users, **words)

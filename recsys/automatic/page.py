@@ -69,9 +69,11 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
     """Return what a user may try next, in sentences, the most promising first."""
     steps, first = [], next(iter(automatic.contenders), None)
     if first is not None and first.ended_rising:
+        often = len(first.points)
+        reached = "was still rising" if often > 1 else "had been validated once"
         steps.append(
-            f"{first.candidate.name} was still rising when its time was over: give the run more "
-            "with --time-limit."
+            f"{first.candidate.name} {reached} when its time was over: give the run more with "
+            "--time-limit."
         )
     if automatic.winner is None:
         steps.append(

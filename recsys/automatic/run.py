@@ -158,7 +158,9 @@ class _Trials:
     contenders: list[Contender] = field(default_factory=list)
     """After the race best first."""
     finished: Finished | None = None
-    """The winner of the race after its training; None if nothing could be trained."""
+    """The winner of the race after its training; None if there is no model."""
+    no_model: str = ""
+    """Why there is no model."""
 
     def say(self, what: str) -> None:
         """Announce what is tried next, with the best so far."""
@@ -199,6 +201,7 @@ class _Trials:
             if not self.baselines:
                 raise
             logger.warning("no model can be trained: %s", error)
+            self.no_model = "no model could be trained"
             return
         journal.restore(contenders)
         self.contenders = contenders
@@ -207,10 +210,18 @@ class _Trials:
             one.saved = lambda each: journal.save(each, self.budget.spent)
         seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
         resumed = [one for one in contenders if one.dropped_in is None and one.points]
-        if not resumed:
-            self.say("timing the cheapest model")
-        field = resumed or choose_field(contenders, seconds)
-        self.contenders = race(field, seconds, self.say)
+        try:
+            if not resumed:
+                self.say("timing the cheapest model")
+            field = resumed or choose_field(contenders, seconds)
+            self.contenders = race(field, seconds, self.say)
+        except KeyboardInterrupt:  # no model was validated
+            if not self.baselines:
+                raise
+            self.no_model = "Ctrl-C stopped the run before a model was validated"
+            logger.warning("%s: the best baseline is the answer", self.no_model)
+            self.contenders = []
+            return
         winner = self.contenders[0]
         kept = reserve(targets, self.baselines, winner)
         logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
@@ -226,7 +237,7 @@ class _Trials:
         """
         best = self.baselines[0] if self.baselines else None
         if self.finished is None:
-            ours = "no model could be trained"
+            ours = self.no_model
         else:
             name = self.contenders[0].candidate.name
             model = self._write_model(self.finished, out)

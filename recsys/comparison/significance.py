@@ -40,6 +40,11 @@ class PairedResult(NamedTuple):
     p_value: float
     """Two-sided: the probability of a difference at least as large by chance."""
 
+    @property
+    def of_b_against_a(self) -> PairedResult:
+        """The same test, seen from the other model."""
+        return PairedResult(-self.difference, -self.high, -self.low, self.p_value)
+
 
 def paired_test(
     a: Table,

@@ -25,8 +25,8 @@ class Answer:
     rival: RankedRun | None
     """The best baseline or, if the answer is one, the best trained model; None without one."""
     difference: PairedResult | None
-    """The answer minus its rival, p-values Holm-corrected for all rivals; None if the two have
-    other targets, or if there is no rival."""
+    """The answer minus its rival, p-values Holm-corrected for all other runs, as those of the
+    table; None if the two have other targets, or if there is no rival."""
 
     @classmethod
     def of(cls, comparison: Comparison, run_id: str | None = None) -> Answer:
@@ -57,9 +57,17 @@ class Answer:
         same = [run for run in rivals if run.model.first.shares_targets(answer.model.first)]
         if not same:
             return cls(answer, metric, is_baseline, rivals[0] if rivals else None, None)
-        tests = [answer.model.test(run.model, metric, across_protocols=True) for run in same]
-        (p_value, *_) = holm([each.p_value for each in tests])
-        return cls(answer, metric, is_baseline, same[0], tests[0]._replace(p_value=p_value))
+        others = [
+            run
+            for run in runs
+            if run is not answer and run.model.first.shares_targets(answer.model.first)
+        ]
+        # Drawn as the tests of the table, each run against the answer: the p-values are the same.
+        tests = [run.model.test(answer.model, metric, across_protocols=True) for run in others]
+        place = others.index(same[0])
+        p_value = holm([each.p_value for each in tests])[place]
+        difference = tests[place]._replace(p_value=p_value).of_b_against_a
+        return cls(answer, metric, is_baseline, same[0], difference)
 
     @property
     def figure(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.explain import explain_items
 from recsys.serving.held_out import for_evaluation
 from recsys.serving.inputs import UserHistories
 from recsys.serving.recommender import Recommender
@@ -126,6 +127,8 @@ def _example(
     ids = bundle.vocabulary.decode(histories.items).to_list()
     (held_out,) = _decoded(bundle, holdout.targets[row : row + 1])
     owned = set(ids)
+    items = best["item_id"].to_list()
+    reasons = _reasons(bundle, history, items, at, names)
     return UserExample(
         user_id=str(history.user_ids[0]),
         newest=tuple(names[item] for item in ids[::-1][:_NEWEST]),
@@ -137,28 +140,31 @@ def _example(
                 item=names[item],
                 held_out=item == held_out,
                 in_history=item in owned,
-                reasons=_reasons(recommender, history, item, at, names),
+                reasons=why,
             )
-            for item, rank in best.select("item_id", "rank").iter_rows()
+            for item, rank, why in zip(items, best["rank"].to_list(), reasons, strict=True)
         ),
     )
 
 
 def _reasons(
-    recommender: Recommender,
+    bundle: ModelBundle,
     history: UserHistories,
-    item: Any,
+    items: Sequence[Any],
     at: int | None,
     names: Mapping[Any, NamedItem],
-) -> tuple[Reason, ...]:
-    """Return the largest reasons; none of a history without any known item."""
+) -> list[tuple[Reason, ...]]:
+    """Return the largest reasons for each item; none of a history without any known item."""
     try:
-        parts = recommender.explain(history, item, at=at)
+        explained = explain_items(bundle, history, items, at=at)
     except InputError:
-        return ()
-    of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
-    best = of_items.filter(pl.col("share") > 0).sort("share", descending=True).head(_REASONS)
-    return tuple(Reason(names[reason], float(share)) for reason, share in best.iter_rows())
+        return [()] * len(items)
+    reasons = []
+    for parts in explained:
+        of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
+        best = of_items.filter(pl.col("share") > 0).sort("share", descending=True).head(_REASONS)
+        reasons.append(tuple(Reason(names[item], float(share)) for item, share in best.iter_rows()))
+    return reasons
 
 
 def _decoded(bundle: ModelBundle, tokens: NDArray[np.int32]) -> list[Any]:

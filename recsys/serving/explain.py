@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
+from recsys.inference.scorer import Scorer
 from recsys.model.attention import last_states
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
@@ -23,6 +25,10 @@ _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""
 _ALL = 2**31
 
+_Parts = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""What each of L items of a history adds to the score of each candidate [C, L], and the rests [C].
+"""
+
 
 def explain(
     bundle: ModelBundle, history: OneHistory, item: Any, *, at: RequestTime | None = None
@@ -30,10 +36,10 @@ def explain(
     """Explain the score of an item by what each purchase of a history adds to it.
 
     Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
-    does the count ensemble: these terms are the contributions. The dot product itself, of the
-    history's last hidden state and the item, has no parts. Scores without any such parts, those of
-    a dot product alone or of a baseline, are explained by removal: a contribution is what the score
-    loses if that purchase is taken away.
+    does the count ensemble: these terms are contributions. The dot product beside target attention,
+    of the history's last hidden state and the item, has no parts. Scores of other models and of
+    baselines are explained by removal: a contribution is what the score loses if that purchase is
+    taken away.
 
     Args:
         bundle: any but one of a model that generates purchases.
@@ -53,35 +59,44 @@ def explain(
         InputError: the item, or every item of the history, is not in the catalogue; see
             `ModelBundle.read_history`.
     """
+    (found,) = explain_items(bundle, history, [item], at=at)
+    return found
+
+
+def explain_items(
+    bundle: ModelBundle,
+    history: OneHistory,
+    items: Sequence[Any],
+    *,
+    at: RequestTime | None = None,
+) -> list[pl.DataFrame]:
+    """Explain the scores of several items by one history, together; see `explain`."""
     user = bundle.read_history(history, at)
-    candidate = known_tokens([item], bundle.vocabulary, "item", "catalogue")
+    candidates = known_tokens(items, bundle.vocabulary, "item", "catalogue")
     latest = slice(-_items_read(bundle), None)
     tokens, positions = user.histories.items[latest], user.positions[latest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
     recent = user.histories.latest(len(tokens))
-    if has_parts(bundle):
-        contributions, rest = _parts(bundle, recent, candidate)
+    if bundle.baseline is None:
+        contributions, rests = _model_parts(bundle, recent, candidates)
     else:
-        contributions, score = losses_by_removal(bundle.scorer, recent, candidate)
-        rest = score - float(contributions.sum())
-    size = np.abs(contributions).sum()
-    return (
-        bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
-        .with_columns(
-            pl.Series("contribution", contributions),
-            pl.Series("share", contributions / size if size else contributions),
+        contributions, rests = _by_removal(bundle.scorer, recent, candidates)
+    purchases = bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
+    purchases = purchases.insert_column(0, pl.Series("position", positions))
+    return [
+        purchases.with_columns(
+            pl.Series("contribution", parts),
+            pl.Series("share", parts / (np.abs(parts).sum() or 1)),
             pl.lit(rest, dtype=pl.Float32).alias("rest"),
         )
-        .insert_column(0, pl.Series("position", positions))
-    )
+        for parts, rest in zip(contributions, rests, strict=True)
+    ]
 
 
-def has_parts(bundle: ModelBundle) -> bool:
-    """Return whether scores are sums over purchases, up to a rest; else removal explains them."""
-    if bundle.baseline is not None:
-        return False
-    return bundle.model.head.kv_source is not None or bundle.count_ensemble is not None
+def explained_by_removal(bundle: ModelBundle) -> bool:
+    """Return whether a model, counts aside, has no terms for single purchases."""
+    return bundle.baseline is not None or bundle.model.head.kv_source is None
 
 
 def _items_read(bundle: ModelBundle) -> int:
@@ -95,36 +110,37 @@ def _items_read(bundle: ModelBundle) -> int:
     return _ALL if longest is None else longest
 
 
-def _parts(
-    bundle: ModelBundle, history: Histories, candidate: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], float]:
-    """Return what attention and counts add for each item of one history [L], and the rest."""
+def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+    """Return what model and counts add to the scores of candidates for each item of a history."""
     read = bundle.experiment.model.max_sequence_length
     recent = history.latest(read)
-    contributions = np.zeros(len(history.items), dtype=np.float32)
-    parts = _attention_parts(bundle.model, recent, candidate)
-    if parts is None:
-        rest = float(ModelScorer(bundle.model, read).score(recent, candidate[None])[0, 0])
+    if explained_by_removal(bundle):
+        of_model, rests = _by_removal(ModelScorer(bundle.model, read), recent, candidates)
     else:
-        contributions[-len(recent.items) :], rest = parts
+        of_model, rests = _attention_parts(bundle.model, recent, candidates)
+    contributions = np.zeros((len(candidates), len(history.items)), dtype=np.float32)
+    contributions[:, -len(recent.items) :] = of_model
     if bundle.count_ensemble is not None:
-        counts = bundle.count_ensemble.contributions(history.items, candidate.item())
-        contributions += counts.astype(np.float32)
-    return contributions, rest
+        counts = bundle.count_ensemble
+        contributions += np.stack(
+            [counts.contributions(history.items, candidate) for candidate in candidates.tolist()]
+        ).astype(np.float32)
+    return contributions, rests
+
+
+def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+    losses, scores = losses_by_removal(scorer, history, candidates)
+    return losses, scores - losses.sum(axis=1)
 
 
 @torch.inference_mode()
-def _attention_parts(
-    model: Model, history: Histories, candidate: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], float] | None:
-    """What attention adds for each item of one history [L], and the dot product.
-
-    If None, the head has no attention.
-    """
-    embedding = model.items(torch.from_numpy(candidate).to(model.items.weight.device))
+def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+    """Return what target attention adds for each item of one history, and the dot products."""
+    embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
     states, lengths = read_histories(model, history)
-    attention = model.head.attention(states, model.head.represent_candidates(embedding), lengths)
+    attention = model.head.attention(states, model.head.represent_candidates(embeddings), lengths)
     if attention is None:
-        return None
-    dot_product = float(last_states(states[0], lengths) @ embedding.T)
-    return attention.contributions[0, :, 0].cpu().numpy(), dot_product
+        raise ValueError(f"{type(model.head).__name__} has no attention")
+    dot_products = last_states(states[0], lengths) @ embeddings.T
+    contributions: NDArray[np.float32] = attention.contributions[0].T.cpu().numpy()
+    return contributions, dot_products[0].cpu().numpy()

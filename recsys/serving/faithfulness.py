@@ -16,7 +16,7 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scorer
-from recsys.serving.explain import explain, has_parts
+from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.fallback import seen_policy
 from recsys.serving.history_parts import chunks
 from recsys.serving.ids import RequestTime, id_series
@@ -79,7 +79,7 @@ def measure_faithfulness(
     older one. Users of fewer than two purchases are left out.
 
     Args:
-        recommender: a model with target attention or a count ensemble.
+        recommender: a model with target attention.
         histories: see `Recommender.read_histories`; all of them are explained.
         users: in their place, ids of users of the dataset; all if None.
         sample: how many of these are drawn at random.
@@ -87,17 +87,17 @@ def measure_faithfulness(
         at: the request time.
 
     Raises:
-        InputError: the scores have no parts, see `has_parts`; no user has two purchases; see
-            `explain` and `Recommender.read_histories`.
+        InputError: the scores are explained by removal; no user has two purchases; see `explain`
+            and `Recommender.read_histories`.
     """
     generator = np.random.default_rng(seed)
     if histories is None:
         users = _drawn(recommender, users, sample, generator)
     bundle = recommender.bundle
-    if not has_parts(bundle):
+    if explained_by_removal(bundle):
         raise InputError(
             f"{bundle.path}: its scores are explained by taking purchases away, which cannot be "
-            "checked by doing so: faithfulness is for target attention and count ensembles"
+            "checked by doing so: faithfulness is for target attention"
         )
     queries = recommender.read_histories(histories, users).with_request_time(bundle.times, at)
     scorer, seen = bundle.scorer, seen_policy(bundle, None)

@@ -18,6 +18,7 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
+from recsys.automatic.page import next_steps, write_page
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.refit import refit
 from recsys.automatic.reserve import reserve
@@ -561,6 +562,34 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     assert settings.baseline == run.baselines[0].name
     again = fit(settings, dataset, here / "again")
     assert again.test["ndcg_at_10"] == run.run.test["ndcg_at_10"]
+
+
+def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recsys.automatic.run.choose_field", interrupt)
+    run = run_automatically(dataset, Plan("stopped", "fast", 0, tracking), Budget(20))
+    assert "and Ctrl-C stopped the run before a model was validated." in run.answer
+    assert load_experiment(here / "runs" / "stopped" / "experiment.yaml").baseline
+    page = write_page(run, dataset, here / "runs" / "stopped", "recsys run chains.csv")
+    assert "still rising" not in page.read_text(encoding="utf-8")
+
+
+def test_more_time_is_advised_where_time_ended_the_training(
+    dataset: PreparedDataset, tracking: TrackingConfig, here: Path
+) -> None:
+    run = run_automatically(dataset, Plan("once", "fast", 0, tracking), Budget(1))
+    winner = run.contenders[0]
+    advice = next_steps(run, dataset)[0]
+    assert ("had been validated once" in advice) == (len(winner.points) == 1)
+    winner.ended_rising = False
+    assert not any("--time-limit" in step for step in next_steps(run, dataset))
 
 
 def test_baselines_are_tuned_within_their_time(

@@ -166,7 +166,30 @@ def test_counts_of_weight_0_leave_the_model_unchanged(
     )
     mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
     assert mine.equals(theirs)
-    assert explain(both, ["hat"], "boots")["contribution"].to_list() == [0]
+    assert explain(both, ["hat"], "boots").equals(explain(alone, ["hat"], "boots"))
+
+
+def test_counts_and_a_dot_product_are_explained_together(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    """The counts by their terms, the dot product by removal: no purchase's share leaves it out."""
+    experiment = tiny_experiment(DotProduct())
+    net = tiny_model(experiment, tiny_dataset.num_items)
+    given = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.7)
+    both, alone = (
+        ModelBundle.write(
+            tmp_path / name, net, experiment, tiny_dataset, ("train",), count_ensemble=counts
+        )
+        for name, counts in (("both", given), ("alone", None))
+    )
+    history = ["hat", "socks"]
+    mine, models = (explain(one, history, "boots") for one in (both, alone))
+    tokens = both.vocabulary.encode(pl.Series(history))
+    counts = given.contributions(tokens, both.vocabulary.encode(pl.Series(["boots"])).item())
+    expected = models["contribution"].to_numpy() + counts
+    assert mine["contribution"].to_list() == pytest.approx(expected.tolist(), abs=1e-5)
+    score = Recommender(both).score([history], ["boots"])["score"].item()
+    assert mine["contribution"].sum() + mine["rest"][0] == pytest.approx(score, abs=1e-5)
 
 
 def test_several_targets_of_one_history() -> None:

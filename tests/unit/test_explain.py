@@ -15,7 +15,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain, has_parts
+from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -72,7 +72,7 @@ def test_a_dot_product_is_explained_by_removal(
     tiny_dot_bundle: ModelBundle, history: list[str]
 ) -> None:
     parts = explain(tiny_dot_bundle, history, "hat")
-    assert not has_parts(tiny_dot_bundle)
+    assert explained_by_removal(tiny_dot_bundle)
     assert parts["item_id"].to_list() == history
     recommender = Recommender(tiny_dot_bundle)
     score = recommender.score([history], ["hat"])["score"].item()

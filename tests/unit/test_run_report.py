@@ -59,6 +59,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
             },
             "training": {"max_epochs": 1},
             "evaluation": {"seen": "allow"},
+            "count_ensemble": {},
             "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
         }
     )
@@ -177,7 +178,8 @@ def test_a_browser_shows_it(
 
 def test_the_answer_is_compared_with_the_best_baseline(report: RunReport) -> None:
     comparison = report.comparison
-    ours, *baselines = comparison.rows
+    ours, alone, *baselines = comparison.rows
+    assert ours.model == f"{alone.model} + counts"
     answer = Answer.of(comparison, ours.run_id)
     best = max(baselines, key=lambda row: row.metrics["ndcg_at_10"])
     assert answer.rival is not None
@@ -185,6 +187,8 @@ def test_the_answer_is_compared_with_the_best_baseline(report: RunReport) -> Non
     assert answer.difference is not None
     expected = ours.metrics["ndcg_at_10"] - best.metrics["ndcg_at_10"]
     assert answer.difference.difference == pytest.approx(expected)
+    # One pair has one p-value: that of the table, whose rows are one family.
+    assert answer.difference.p_value == best.differences["ndcg_at_10"].p_value
 
 
 def test_a_baseline_may_be_the_answer(report: RunReport) -> None:
