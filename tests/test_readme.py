@@ -81,10 +81,10 @@ def test_each_link_and_folder_exists() -> None:
                 assert path.is_dir() or path.with_suffix(".py").is_file(), name
 
 
-def test_each_room_of_the_package_is_in_the_tree() -> None:
+def test_each_folder_of_the_package_is_in_the_tree() -> None:
     (tree,) = re.findall(r"```\n(recsys/cli.+?)```", README, flags=re.DOTALL)
-    rooms = {path.name for path in (ROOT / "recsys").iterdir() if (path / "__init__.py").is_file()}
-    assert {room for room in rooms if room not in tree} <= {"report"}
+    folders = {path.name for path in (ROOT / "recsys").iterdir() if (path / "__init__.py").is_file()}
+    assert {name for name in folders if name not in tree} <= {"report"}
 
 
 def test_the_readme_is_short() -> None:
