@@ -83,7 +83,9 @@ def test_each_link_and_folder_exists() -> None:
 
 def test_each_folder_of_the_package_is_in_the_tree() -> None:
     (tree,) = re.findall(r"```\n(recsys/cli.+?)```", README, flags=re.DOTALL)
-    folders = {path.name for path in (ROOT / "recsys").iterdir() if (path / "__init__.py").is_file()}
+    folders = {
+        path.name for path in (ROOT / "recsys").iterdir() if (path / "__init__.py").is_file()
+    }
     assert {name for name in folders if name not in tree} <= {"report"}
 
 
