@@ -31,7 +31,7 @@ class TargetAttentionHead(nn.Module):
 
     For candidate c, position t and each attention head, with decay λ:
 
-        w_cj(t) = exp(τ cos(W_q e_c, W_k m_j) - λ (t - j))
+        w_cj(t) = exp(κ cos(W_q e_c, W_k m_j) - λ (t - j))
         a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
         score_t(c) = h_t · e_c + Σ_heads a_t(c)
 
@@ -40,10 +40,10 @@ class TargetAttentionHead(nn.Module):
     average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
 
     The query does not depend on t. So the two sums, at all positions together, are decayed running
-    sums over j of exp(τ cos) and of exp(τ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
-    The temperature τ is learned and capped, so nothing overflows. W_u starts at zero: training
-    starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978, over the encoder's
-    kv_source; the running-sum form is this project's.
+    sums over j of exp(κ cos) and of exp(κ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
+    The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
+    at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978,
+    over the encoder's kv_source; the running-sum form is this project's.
 
     Args:
         half_lives: numbers of purchases after which attention halves, one per head:
@@ -93,7 +93,7 @@ class TargetAttentionHead(nn.Module):
         return states, keys, self._split(self.value(source))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """The embeddings; queries τ W_q e and value queries W_u e, [H, C, d] or [B, H, C, d]."""
+        """The embeddings; queries κ W_q e and value queries W_u e, [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
         queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
         return embeddings, queries, self._split(self.value_query(embeddings))
@@ -207,8 +207,8 @@ class TargetAttentionHead(nn.Module):
     def _skipped(self, lengths: Tensor, dtype: torch.dtype) -> list[int]:
         """The number of first purchases that change no score of any history, for each head [H].
 
-        They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 τ) ≤ ε, since the
-        weight of a purchase that supports the candidate is up to exp(2 τ) times that of one that
+        They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε, since the
+        weight of a purchase that supports the candidate is up to exp(2 κ) times that of one that
         does not.
         """
         if torch.compiler.is_exporting():  # a graph has no lengths to decide by
