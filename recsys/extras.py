@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from importlib import metadata
+
 DISTRIBUTION = "recsys-target-attention"
-"""The name of the distribution on a package index; the import name is recsys."""
+"""The name of the distribution, which is on no package index; the import name is recsys."""
 
 EXTRA_OF = {
     "faiss": "ann",
@@ -30,11 +33,30 @@ EXTRA_OF = {
 def install_hint(error: ModuleNotFoundError) -> str | None:
     """Return how to install the module that an import lacked; None if it is in no extra.
 
-    >>> install_hint(ModuleNotFoundError("No module named 'optuna'", name="optuna.trial"))
-    "needs optuna, of the extra tune: pip install 'recsys-target-attention[tune]'"
+    The hint names the packages of the extra. The extra of recsys itself could only be installed
+    from the clone or the wheel that recsys was installed from, and that place is not known.
+
+    >>> install_hint(ModuleNotFoundError("No module named 'faiss'", name="faiss"))
+    "needs faiss, of the extra ann: pip install 'faiss-cpu<2,>=1.12'"
     """
     module = (error.name or "").partition(".")[0]
     if module not in EXTRA_OF:
         return None
     extra = EXTRA_OF[module]
-    return f"needs {module}, of the extra {extra}: pip install '{DISTRIBUTION}[{extra}]'"
+    packages = " ".join(map(shlex.quote, packages_of(extra)))
+    how = f"pip install {packages}" if packages else f"install recsys again with [{extra}]"
+    return f"needs {module}, of the extra {extra}: {how}"
+
+
+def packages_of(extra: str) -> list[str]:
+    """Return the requirements of an extra; none if the installed recsys does not list them."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # run from a folder without being installed
+        return []
+    split = (requirement.partition(";") for requirement in requirements)
+    return [
+        package.strip()
+        for package, _, marker in split
+        if marker.replace('"', "'").strip() == f"extra == '{extra}'"
+    ]
