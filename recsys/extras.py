@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from importlib import metadata
 
 DISTRIBUTION = "recsys-target-attention"
 """The name of the distribution, which is on no package index; the import name is recsys."""
@@ -50,6 +49,8 @@ def install_hint(error: ModuleNotFoundError) -> str | None:
 
 def packages_of(extra: str) -> list[str]:
     """Return the requirements of an extra; none if the installed recsys does not list them."""
+    from importlib import metadata  # noqa: PLC0415 - slow to import, and needed for an error only
+
     try:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # run from a folder without being installed
