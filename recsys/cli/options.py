@@ -138,6 +138,13 @@ Where = Annotated[
     str | None,
     typer.Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),
 ]
+TimeFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORM",
+        help="Form of dates that are not ISO 8601, in the codes of strftime: '%d.%m.%Y %H:%M'.",
+    ),
+]
 Since = Annotated[
     str | None, typer.Option(help="Drop the rows before this date, date-time or number.")
 ]

@@ -18,6 +18,7 @@ from recsys.cli.options import (
     Set,
     Since,
     Time,
+    TimeFormat,
     Uri,
     User,
     UserMinimum,
@@ -50,6 +51,7 @@ def run(
     user: User = None,
     item: Item = None,
     time: Time = None,
+    time_format: TimeFormat = None,
     time_limit: Annotated[
         str | None,
         typer.Option(help="Time of the whole run, e.g. 90s, 30m, 1.5h; default: the preset's."),
@@ -90,6 +92,7 @@ def run(
         "user": user,
         "item": item,
         "time": time,
+        "time_format": time_format,
         "header": False if no_header else None,
         "where": where,
         "since": since,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -70,6 +71,9 @@ class DataConfig(Section):
     where: str | None = None
     """A condition in SQL: rows for which it does not hold are dropped, e.g. ``event_type =
     'purchase' and price > 5``; ``==`` is understood too. It follows ``drop``."""
+    time_format: str | None = None
+    """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
+    %H:%M``. Dates of ISO 8601 are read as well."""
     since: Time | None = None
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
     or a number in the log's own unit."""
@@ -92,6 +96,18 @@ class DataConfig(Section):
     split: Split = LeaveLastOut()
     """Which interactions are held out for validation and test."""
 
+    @field_validator("time_format")
+    @classmethod
+    def _names_a_day(cls, form: str | None) -> str | None:
+        day = datetime(2001, 2, 3, tzinfo=UTC)
+        try:
+            read = day if form is None else datetime.strptime(f"{day:{form}}", form)  # noqa: DTZ007
+        except ValueError:
+            read = None
+        if read is None or read.date() != day.date():
+            raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M")
+        return form
+
     @field_validator("keep")
     @classmethod
     def _each_once(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,7 +122,7 @@ class DataConfig(Section):
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out settings that came later, at their defaults: fingerprints stay as they were."""
         tree: dict[str, Any] = dump(self)
-        later = {"header": True, "where": None, "since": None}
+        later = {"header": True, "where": None, "since": None, "time_format": None}
         return {name: value for name, value in tree.items() if later.get(name, ...) != value}
 
     @field_serializer("split")

@@ -84,8 +84,8 @@ def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[s
             kinds = ", ".join(map(repr, _kinds_of(path, section)))
             yield path, f"needs a kind, one of {kinds}; not {_shown(problem['input'])}"
         else:
-            rule = problem["msg"].lower().removeprefix("value error, ")
-            yield path, f"{rule}, not {_shown(problem['input'])}"
+            rule = problem["msg"].removeprefix("Value error, ")
+            yield path, f"{rule[:1].lower()}{rule[1:]}, not {_shown(problem['input'])}"
 
 
 def _shown(value: object) -> str:

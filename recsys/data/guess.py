@@ -12,6 +12,7 @@ import polars as pl
 from recsys.config import Columns
 from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import without_missing_words
+from recsys.data.time_format import as_iso, form_hint
 from recsys.errors import InputError, did_you_mean
 
 Role = Literal["user_id", "item_id", "timestamp"]
@@ -79,7 +80,11 @@ class GuessedColumns:
 
 
 def guess_columns(
-    sample: pl.DataFrame, given: Columns | None = None, origin: str = "the log", hint: str = ""
+    sample: pl.DataFrame,
+    given: Columns | None = None,
+    origin: str = "the log",
+    hint: str = "",
+    time_format: str | None = None,
 ) -> GuessedColumns:
     """Find the user, item and time column of a log by name and type.
 
@@ -93,6 +98,7 @@ def guess_columns(
         given: the columns that are known; unset fields are guessed.
         origin: the name of the log in messages.
         hint: what a refusal adds.
+        time_format: the form of times that are text, in the codes of strftime; ISO 8601 if None.
 
     Raises:
         InputError: a given column is missing; no column fits a role, or several do.
@@ -108,6 +114,8 @@ def guess_columns(
             raise InputError(
                 f"{origin}: no column {name!r} among {', '.join(sample.columns)}{near}"
             )
+    if time_format is not None:
+        sample = sample.select(as_iso(column, time_format) for column in sample)
     found: dict[str, str] = {}
     doubts: list[Role] = []
     by_position = _by_position(sample)
@@ -213,12 +221,15 @@ def _doubts(sample: pl.DataFrame, doubts: Sequence[Role]) -> Iterator[str]:
             yield f"{question}, {' or '.join(several)}"
             continue
         alike = _named(role, sample)
-        wrong = [
-            f"{name} has {_misfit(role, sample[name])}{_shown(sample[name])}" for name in alike
-        ]
+        wrong = [_complaint(role, sample[name]) for name in alike]
         yield question + (f" ({', '.join(wrong)})" if wrong else "")
 
 
-def _shown(values: pl.Series) -> str:
-    first = values.drop_nulls()
-    return f": {first[0]!r}" if len(first) else ""
+def _complaint(role: Role, values: pl.Series) -> str:
+    """Return why a column is not that of a role, with a value that shows it."""
+    text = f"{values.name} has {_misfit(role, values)}"
+    values = values.drop_nulls()
+    if role == "timestamp" and values.dtype == pl.String:
+        values = values.filter(dates_in(values).is_null() & numbers_in(values).is_null())
+        text += form_hint(values.first())
+    return f"{text}: {values[0]!r}" if len(values) else text

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from recsys.data.missing import without_missing_words
+from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
 _AS_WORD = " (a rule of data.drop can drop such rows)"
@@ -122,7 +123,9 @@ def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     if times.dtype == pl.String:
         facts = facts or text_facts(times)
         times = dates_in(times) if facts.as_dates else numbers_in(times, facts)
-        column.refuse(times.is_null(), "neither a number nor an ISO 8601 date")
+        bad = times.is_null()
+        hint = form_hint(column.values[first]) if (first := bad.arg_max()) is not None else ""
+        column.refuse(bad, f"neither a number nor an ISO 8601 date{hint}")
     if times.dtype in (pl.Date, pl.Datetime):
         return times
     return _numbers(replace(column, values=times))

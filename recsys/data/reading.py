@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig
+from recsys.config import DataConfig
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.row_rules import keep_interactions, rule_columns
@@ -33,7 +33,7 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
             `guess_columns`.
     """
     config = config or DataConfig()
-    return columns_of(open_table(source, header=config.header), config.columns)
+    return columns_of(open_table(source, header=config.header), config)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -47,7 +47,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
             does not fit, or a value breaks its column's rule.
     """
     table = open_table(source, origin, header=config.header)
-    found = columns_of(table, config.columns)
+    found = columns_of(table, config)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
     columns = found.columns
@@ -78,12 +78,14 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
     return {name: sum(given.get(name, 0) for given in counts) for name in names}
 
 
-def columns_of(table: OpenTable, given: Columns | None) -> GuessedColumns:
+def columns_of(table: OpenTable, config: DataConfig) -> GuessedColumns:
     """Return the columns of an open table, guessed from its first rows unless all are given.
 
     Raises:
         InputError: a column is missing or in doubt.
     """
+    given = config.columns
     if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
-    return guess_columns(table.read(rows=SAMPLE_ROWS), given, table.origin, table.hint)
+    sample = table.read(rows=SAMPLE_ROWS)
+    return guess_columns(sample, given, table.origin, table.hint, config.time_format)

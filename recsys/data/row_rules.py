@@ -17,6 +17,7 @@ from recsys.data.log_columns import TextFacts
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
+from recsys.data.time_format import as_iso
 from recsys.data.where import keep_where, where_columns
 
 _OF_THE_DATASET = {
@@ -64,6 +65,8 @@ def keep_interactions(
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Drop the rows of a raw log that are not interactions: by ``drop`` first, then by ``where``.
 
+    Times in the form of ``time_format`` become ISO 8601 after that: rules read the log's own text.
+
     Args:
         rows: the rows, with the columns of the rules.
         config: the rules.
@@ -87,6 +90,8 @@ def keep_interactions(
     if config.where is not None:
         rows, without = keep_where(rows, config.where, origin, facts=facts)
         dropped["where"] = dropped.get("where", 0) + without
+    if config.time_format is not None:
+        rows = rows.with_columns(as_iso(rows[columns.timestamp], config.time_format))
     return rows, dropped
 
 

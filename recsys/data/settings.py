@@ -22,6 +22,8 @@ class LogWords(TypedDict, total=False):
     """Whether the first line of a text file names the columns."""
     where: str | None
     """A condition in SQL that rows must meet; see `recsys.data.where.keep_where`."""
+    time_format: str | None
+    """Form of dates that are not ISO 8601, in the codes of strftime."""
     since: Any
     """Rows before this date, date-time or number are dropped."""
     user_minimum: int | None

@@ -43,10 +43,12 @@ SPLITS: list[Any] = [
     "user_holdout",
 ]
 DRAWN_DROP = (DropRows(reason="returns", column="price", below=1),)
+FORM = "%d.%m.%Y %H:%M:%S"
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "columns": st.sampled_from([None, Columns(user_id="who", item_id="what", timestamp="at")]),
     "drop": st.sampled_from([(), DRAWN_DROP]),
     "where": st.sampled_from([None, "event = 'buy'"]),
+    "time_format": st.sampled_from([None, FORM]),
     "since": st.none() | st.integers(0, 12),
     "keep": st.sampled_from([(), ("price", "event")]),
     "session_gap": st.none() | st.integers(1, 8),
@@ -68,6 +70,13 @@ def rows() -> st.SearchStrategy[list[tuple[Any, ...]]]:
         st.integers(0, 2),
     )
     return st.lists(row, min_size=4, max_size=40)
+
+
+def written(day: pl.DataFrame, form: str | None) -> pl.DataFrame:
+    """A day with its times as text of a form; as numbers without one."""
+    if form is None:
+        return day
+    return day.with_columns(pl.from_epoch("timestamp").dt.strftime(form).alias("timestamp"))
 
 
 def days_of(drawn: list[tuple[Any, ...]], ids: str, late: bool) -> list[pl.DataFrame]:
@@ -180,6 +189,7 @@ FIXED: dict[str, dict[str, Any]] = {
     },
     "users": {"split": "user_holdout", "duplicates": "last"},
     "sessions": {"session_gap": 2, "drop": DRAWN_DROP},
+    "another form of dates": {"time_format": FORM},
     "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
 }
 
@@ -199,13 +209,15 @@ def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path
         )
         for _ in range(120)
     ]
-    days = days_of(drawn, "text", late)
     config = DataConfig.model_validate(fields)
+    days = [written(day, config.time_format) for day in days_of(drawn, "text", late)]
     assert check_day_after_day(days, config, tmp_path) == 2
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(
     drawn=rows(),
     config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
@@ -216,7 +228,8 @@ def test_day_after_day_is_anew(
     drawn: list[tuple[Any, ...]], config: DataConfig, ids: str, late: bool
 ) -> None:
     names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
-    days = [day.rename(names) if config.columns else day for day in days_of(drawn, ids, late)]
+    days = [written(day, config.time_format) for day in days_of(drawn, ids, late)]
+    days = [day.rename(names) if config.columns else day for day in days]
     assume(len(days) > 1)
     with tempfile.TemporaryDirectory() as folder:
         try:

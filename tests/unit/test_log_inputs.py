@@ -261,6 +261,14 @@ READ: dict[str, Writer] = {
         iso("-05", hours=-5, form="%Y-%m-%d %H:%M:%S%.6f")
     ),
     "times with decimal commas": text(iso(",250")),
+    "days before months": text(iso("", form="%d.%m.%Y %H:%M:%S"), time_format="%d.%m.%Y %H:%M:%S"),
+    "months before days, in the afternoon": text(
+        iso("", form="%m/%d/%Y %I:%M:%S %p"), time_format="%m/%d/%Y %I:%M:%S %p"
+    ),
+    "times of a stream of messages": text(
+        iso("", hours=-5, form="%a %b %d %H:%M:%S -0500 %Y"),
+        time_format="%a %b %d %H:%M:%S %z %Y",
+    ),
     "whole floats": text(LOG.with_columns(pl.col("bought_at").cast(pl.Float64))),
     "Parquet": parquet(),
     "Parquet with dates": parquet(DATED),
@@ -362,7 +370,37 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "times of another form": (
         lines("customer_id,sku,InvoiceDate\n1,2,12/1/2010 8:26\n"),
-        ["the time (InvoiceDate has neither numbers nor ISO 8601 dates: '12/1/2010 8:26')"],
+        [
+            "the time (InvoiceDate has neither numbers nor ISO 8601 dates (a date of another form",
+            "with --time-format '%m/%d/%Y %H:%M' or '%d/%m/%Y %H:%M', in Python time_format=)",
+            ": '12/1/2010 8:26'); its columns",
+        ],
+    ),
+    "a time that has not the form": (
+        lines(
+            "customer_id,sku,date\n1,2,31.12.2024\n1,3,2024-12-31\n1,3,12/31/2024\n",
+            time_format="%d.%m.%Y",
+        ),
+        ["the time (date has neither numbers nor ISO 8601 dates", "'%m/%d/%Y'", "'12/31/2024'"],
+    ),
+    "a time of a named column that has not the form": (
+        lines(
+            "customer_id,sku,date\n1,2,31.12.2024\n1,3,12/31/2024\n",
+            user="customer_id",
+            item="sku",
+            time="date",
+            time_format="%d.%m.%Y",
+        ),
+        ["column 'date', data row 2: neither a number", "'%m/%d/%Y'", "'12/31/2024'"],
+    ),
+    "a form without a day": (
+        lines(BASE, time_format="%Y-%m"),
+        ["time_format: must give year, month and day, such as %d.%m.%Y %H:%M, not '%Y-%m'"],
+    ),
+    "a form that is none": (lines(BASE, time_format="DD.MM.YYYY"), ["must give year, month"]),
+    "a form with hours alone": (
+        lines(BASE.replace(f"{START}", "31.12.2024 10"), time_format="%d.%m.%Y %H"),
+        ["data.time_format='%d.%m.%Y %H': cannot be read", "both hour and minute"],
     ),
     "unknown names": (
         lines("a,b,c\n1,2,3\n"),

@@ -138,6 +138,17 @@ def test_types_are_those_of_the_whole_column(columns: dict[str, list[str]], tmp_
     both(str(path), tmp_path, DataConfig(keep=("line", "price")))
 
 
+def test_dates_of_another_form(tmp_path: Path) -> None:
+    times = pl.from_epoch("timestamp").dt.strftime("%m/%d/%Y %H:%M:%S")
+    log = random_log(2).with_columns(times)
+    config = DataConfig(
+        time_format="%m/%d/%Y %H:%M:%S", where="timestamp like '01/01/%'", keep=("line",)
+    )
+    found = both(log, tmp_path, config)
+    plain = prepare(random_log(2).filter(pl.col("timestamp") >= 0), out=tmp_path / "plain")
+    assert found.timestamps.tolist() == plain.timestamps.tolist()
+
+
 def test_types_of_frames(tmp_path: Path) -> None:
     times = pl.from_epoch("timestamp", time_unit="s").dt.replace_time_zone("Europe/Berlin")
     log = random_log(5).with_columns(times, pl.col("price").cast(pl.Decimal(8, 2)))

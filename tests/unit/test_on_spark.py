@@ -46,7 +46,10 @@ def generated_log(rows: int = 300, *, text: bool) -> pl.DataFrame:
         .then(pl.lit("NULL"))
         .otherwise(pl.format(" {}.0", "item_id"))
         .alias("item_id"),
-        pl.from_epoch("timestamp").dt.strftime("%Y-%m-%d %H:%M:%S").alias("timestamp"),
+        pl.when(pl.col("timestamp") % 20 == 0)
+        .then(pl.from_epoch("timestamp").dt.strftime("%Y-%m-%d %H:%M:%S"))
+        .otherwise(pl.from_epoch("timestamp").dt.strftime("%d.%m.%Y %H:%M:%S"))
+        .alias("timestamp"),
         pl.col("price").cast(pl.String),
         pl.col("kind").str.split("e").alias("tags"),
     )
@@ -78,6 +81,7 @@ CLEANED = DataConfig(
     where="price > 2.5 and kind <> 'view'",
     keep=("price", "kind", "tags"),
     since="2023-11-14T22:14",
+    time_format="%d.%m.%Y %H:%M:%S",
     split=GlobalTime(),
 )
 SESSIONS = DataConfig(

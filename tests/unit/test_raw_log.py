@@ -33,6 +33,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     ),
     "drop": st.sets(st.sampled_from([VIEWS, NO_EVENT, RETURNS])).map(tuple),
     "where": st.sampled_from([None, BOUGHT, SOLD]),
+    "time_format": st.sampled_from([None, "%d.%m.%Y %H:%M:%S"]),
     "since": st.none() | st.integers(0, 20),
     "keep": st.sampled_from([(), ("quantity",)]),
     "session_gap": st.none() | st.integers(1, 8),
@@ -57,7 +58,9 @@ def rows(size: int = 25) -> st.SearchStrategy[list[tuple[Any, ...]]]:
     return st.lists(row, min_size=1, max_size=size)
 
 
-def raw_log(drawn: list[tuple[Any, ...]], times: str, ids: str) -> pl.DataFrame:
+def raw_log(
+    drawn: list[tuple[Any, ...]], times: str, ids: str, form: str | None = None
+) -> pl.DataFrame:
     schema = ["user_id", "item_id", "timestamp", "event", "quantity"]
     log = pl.DataFrame(drawn, schema=schema, orient="row", infer_schema_length=None)
     begin = datetime(2024, 1, 1, tzinfo=UTC)
@@ -66,7 +69,7 @@ def raw_log(drawn: list[tuple[Any, ...]], times: str, ids: str) -> pl.DataFrame:
         "integers": log["timestamp"],
         "numbers": log["timestamp"] + 0.5,
         "dates": dates,
-        "text": [date.isoformat() for date in dates],
+        "text": [date.strftime(form) if form else date.isoformat() for date in dates],
     }
     line = pl.Series(range(len(log) - 1, -1, -1))
     return log.with_columns(
@@ -117,7 +120,7 @@ def history(read: UserHistories, user: int) -> list[tuple[int, int]]:
 def test_a_raw_log_gives_the_histories_of_the_dataset(
     drawn: list[tuple[Any, ...]], data: DataConfig, times: str, ids: str, plain: bool
 ) -> None:
-    log = raw_log(drawn, times, ids)
+    log = raw_log(drawn, times, ids, data.time_format)
     names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
     trained = log.rename(names) if data.columns and data.columns.user_id == "who" else log
     seconds = log.with_columns(second=pl.Series([row[2] for row in drawn]))

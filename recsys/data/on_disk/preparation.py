@@ -82,7 +82,7 @@ def prepare_on_disk(
     table = open_table(source, header=config.header, unpacked=unpacked)
     if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
         return None
-    found = columns_of(table, config.columns)
+    found = columns_of(table, config)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
     size = row_size(config, table.names, table.origin)

@@ -129,4 +129,5 @@ def _columns_of(source: SparkSource, config: DataConfig) -> GuessedColumns:
     if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
     sample = source.first_rows(SAMPLE_ROWS)
-    return guess_columns(sample, given, source.origin, source.table.hint)
+    hint, form = source.table.hint, config.time_format
+    return guess_columns(sample, given, source.origin, hint, form)

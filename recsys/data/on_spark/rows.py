@@ -97,7 +97,7 @@ class RowRules:
 
     def survey_condition(self, rows: pl.DataFrame) -> Found:
         """Return the facts of the text columns that ``where`` may read."""
-        undecided = self.config.model_copy(update={"where": None})
+        undecided = self.config.model_copy(update={"where": None, "time_format": None})
         kept, _ = keep_interactions(_filled(rows), undecided, self.columns, self.origin)
         texts = [without_missing_words(column) for column in kept if column.dtype == pl.String]
         return Found(facts={text.name: text_facts(text) for text in texts if len(text)})
