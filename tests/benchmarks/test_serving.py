@@ -4,11 +4,12 @@
 
 prints a line for each question, side and number of clients; it takes under ten minutes. Each side
 is alone on the machine, beside the clients, which are one more process. The sides of ours keep no
-states, so that each request costs a pass of the encoder, except those of known users.
+states, so that each request costs a pass of the encoder, except those of known users. Two stages
+rank 200 items by target attention, the best by the dot product.
 
 BENCH_SECONDS (4) for each number of clients; BENCH_CLIENTS (1,8,32,128); BENCH_ITEMS (3416) and
 BENCH_LARGE (1000000), the sizes of the catalogues, 0 for none; BENCH_LONGEST (200), the length of
-histories; BENCH_CANDIDATES (500); BENCH_SIDES, names of sides, separated by commas (all).
+histories; BENCH_CANDIDATES (500); BENCH_SIDES, names of sides, separated by semicolons (all).
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ from recsys.serving.recommender import Recommender
 ROOT = Path(__file__).parents[2]
 OURS = [sys.executable, "-m", "recsys", "serve"]
 NO_STATES = ["--cache", "0"]
+TWO_STAGES = ["--retrieve", "200"]
 SIDES: dict[str, list[str]] = {
     "ours": OURS + NO_STATES,
     "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, cores() - 1))],
     "workers": [*OURS, *NO_STATES, "--workers", str(cores())],
+    "two stages, workers": [*OURS, *NO_STATES, *TWO_STAGES, "--workers", str(cores())],
     "known users": OURS,
     "known users, workers": [*OURS, "--workers", str(cores())],
+    "known users, two stages, workers": [*OURS, *TWO_STAGES, "--workers", str(cores())],
     "plain FastAPI": [sys.executable, str(Path(__file__).parent / "sides" / "plain_fastapi.py")],
     "mlflow": [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-m"],
 }
@@ -174,7 +178,7 @@ def folder_for(side: str, bundle: ModelBundle, store: Path) -> Path:
 
 def chosen_sides() -> list[str]:
     named = os.environ.get("BENCH_SIDES")
-    return list(SIDES) if named is None else named.split(",")
+    return list(SIDES) if named is None else named.split(";")
 
 
 @pytest.mark.benchmark
@@ -191,10 +195,12 @@ def test_single_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         bundle = make_bundle(tmp_path / "large", large, DotProduct())
         asked.append((bundle, list(questions(bundle, scores=False))))
     with capsys.disabled():
-        print(f"\n{'question':<22}{'side':<17}{'clients':>8}{'requests/s':>12}", end="")
+        print(f"\n{'question':<22}{'side':<33}{'clients':>8}{'requests/s':>12}", end="")
         print(f"{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}", flush=True)
     for bundle, about in asked:
         for side in chosen_sides():
+            if "two stages" in side and bundle.experiment.family != "target_attention":
+                continue
             with started(side, folder_for(side, bundle, tmp_path)) as port:
                 for question in about:
                     loads = list(measured(question, side, port))
@@ -213,11 +219,11 @@ def measured(question: Question, side: str, port: int) -> Iterator[tuple[int, Lo
 
 def show(question: str, side: str, clients: int, load: Load) -> None:
     if not load.milliseconds:
-        print(f"{question:<22}{side:<17}{clients:>8}   none answered in {load.seconds:.0f} s")
+        print(f"{question:<22}{side:<33}{clients:>8}   none answered in {load.seconds:.0f} s")
         return
     times = np.percentile(np.array(load.milliseconds), [50, 95, 99])
     rate = len(load.milliseconds) / load.seconds
-    print(f"{question:<22}{side:<17}{clients:>8}{rate:>12,.1f}", end="")
+    print(f"{question:<22}{side:<33}{clients:>8}{rate:>12,.1f}", end="")
     print("".join(f"{one:>9.1f}" for one in times), flush=True)
 
 
