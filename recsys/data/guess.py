@@ -28,11 +28,13 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "userid customerid visitorid clientid memberid uid buyerid shopperid viewerid readerid "
             "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
             "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
-            "msno"
+            "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
+            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente"
         ),
         (
             "user customer visitor client member buyer shopper viewer reader listener subscriber "
-            "consumer guest player learner household householdkey username reviewer"
+            "consumer guest player learner household householdkey username reviewer "
+            "kunde nutzer benutzer cliente usuario utilisateur utente"
         ),
         "sessionid session",
     ),
@@ -41,9 +43,14 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
             "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid "
             "courseid postid podcastid goodsid materialid itemcode productcode articlecode "
-            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid"
+            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid artikelid "
+            "artikelnr artikelnummer produktid produktnr produktnummer productoid idproducto "
+            "produitid idproduit prodottoid idprodotto produtoid idproduto articuloid idarticulo"
         ),
-        "item product movie track article song book video film game app recipe show course goods",
+        (
+            "item product movie track article song book video film game app recipe show course "
+            "goods artikel produkt producto produit prodotto produto articulo"
+        ),
         "parentasin",
     ),
     "timestamp": (
@@ -52,11 +59,12 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat "
             "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
             "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
-            "timestampms timestampus timestampns epoch"
+            "timestampms timestampus timestampns epoch zeitstempel zeitpunkt"
         ),
         (
             "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
-            "ratingdate reviewdate orderpurchasetimestamp"
+            "ratingdate reviewdate orderpurchasetimestamp datum bestelldatum kaufdatum "
+            "rechnungsdatum dateachat datecommande fecha fechacompra"
         ),
     ),
 }

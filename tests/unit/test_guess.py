@@ -55,6 +55,20 @@ def test_names_of_times(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "names",
+    [
+        ("Kunden-Nr.", "Artikel-Nr.", "Bestelldatum"),
+        ("kunde", "artikel", "datum"),
+        ("id_client", "id_produit", "date_commande"),
+        ("usuario", "producto", "fecha"),
+    ],
+)
+def test_names_of_other_languages(names: tuple[str, str, str]) -> None:
+    columns = guess_columns(sample(*names)).columns
+    assert (columns.user_id, columns.item_id, columns.timestamp) == names
+
+
+@pytest.mark.parametrize(
     "seen", [1, 1.0, date(2024, 1, 5), datetime(2024, 1, 5), "2024-01-05", "7"]
 )
 def test_types_of_times(seen: Any) -> None:
