@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
@@ -44,7 +45,10 @@ def show_faithfulness(
 
 @app.command("calibrate")
 def calibrate_bundle(
-    bundle: Bundle,
+    bundle: Annotated[
+        Path,
+        typer.Argument(help="Folder of a trained model, runs/NAME, which keeps the temperature."),
+    ],
     data: BundleData,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample of histories.")] = 0,
     as_json: Json = False,
