@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from recsys.automatic.contender import Contender
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline
+from recsys.experiments.final_scorer import CALIBRATING
 
 _COUNT_TRIALS = 35
 """Rankings of a validation target to weight the counts, in units of a ranking by popularity."""
 _MODEL_TESTS = 3.5
 """Rankings of a test target to test the model: without the counts, with them, and for the lists."""
+_TEMPERATURES = 8
+"""Scorings of a sample of validation histories to fit the temperature of probabilities."""
 _MODEL_COST = 2.0
 """A ranking by a model that is not timed yet, in units of a ranking by popularity."""
 _BASELINE_TESTS = 2.0
@@ -40,7 +43,7 @@ def reserve(
     if model is not None and model.points:
         per_history = model.seconds_validating / len(model.points) / valid
     counts = _COUNT_TRIALS * unit * valid
-    tests = _MODEL_TESTS * per_history * test
+    tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
     others = sum(
         _REFIT_COST * one.fit_seconds
         + _BASELINE_TESTS * one.rank_seconds / valid * test

@@ -55,19 +55,26 @@ def calibrate_bundle(
 ) -> None:
     """Fit the temperature that makes probabilities of scores, and keep it in the bundle.
 
-    It is fitted on the validation targets, so the model must not have been trained on them. Shows
-    log loss and expected calibration error, on both parts, without and with the temperature.
+    It is fitted on the validation targets. A model that was refitted on them keeps the temperature
+    that its training fitted before. Shows log loss and expected calibration error on the targets
+    that the model was not trained on, without and with the temperature.
     """
     from recsys.serving.bundle import ModelBundle
     from recsys.serving.calibration import fit_temperature, measure_calibration, save_temperature
 
     opened, dataset = ModelBundle.open(bundle), PreparedDataset.open(data)
+    parts, fitted = PARTS, opened.manifest.temperature
+    refitted = "valid" in opened.manifest.protocol.trained_on
     with stage("calibrating"):
-        fitted = fit_temperature(opened, dataset, seed)
+        if refitted and fitted is not None:
+            parts = PARTS[1:]
+        else:
+            fitted = fit_temperature(opened, dataset, seed)
         found = [
             measure_calibration(opened, dataset, part, temperature, seed)
-            for part in PARTS
+            for part in parts
             for temperature in (1.0, fitted)
         ]
-    save_temperature(opened, fitted)
+    if not refitted:
+        save_temperature(opened, fitted)
     show_rows([asdict(row) for row in found], as_json)

@@ -32,6 +32,17 @@ GRID = tuple(
 """Settings to try; without popularity, which the model learns by itself."""
 
 
+class Weighed(NamedTuple):
+    """A trained model with its counts."""
+
+    count_ensemble: CountEnsemble
+    """Counts of the parts that the model was trained on."""
+    validated: Scorer
+    """The model of the best epoch with counts of the training part."""
+    ranks: RankTable
+    """Its ranks of the validation targets."""
+
+
 class Choice(NamedTuple):
     """The count ensemble that validation chose."""
 
@@ -50,7 +61,7 @@ def fit_count_ensemble(
     dataset: PreparedDataset,
     valid: Holdout,
     fitted: Fitted,
-) -> tuple[CountEnsemble, RankTable]:
+) -> Weighed:
     """Fit the count ensemble of a trained model on the data that the model was trained on.
 
     Its settings and weights are chosen with the model of the best epoch, before any refit.
@@ -61,25 +72,20 @@ def fit_count_ensemble(
         dataset: the prepared dataset.
         valid: the validation targets.
         fitted: the trained model.
-
-    Returns:
-        The count ensemble, and the ranks of the validation targets with it.
     """
-    model = fitted.model
-    if "valid" in fitted.trained_on:  # the refit has seen the validation targets
-        model = fitted.catalogue.restored_model(
-            experiment.model, dataset.histories("valid"), fitted.curve.best_weights
-        ).to(fitted.model.items.weight.device)
-    choice = choose_count_ensemble(
-        model_scorer(model, experiment),
-        dataset.histories("valid"),
-        valid,
-        experiment.evaluation.seen,
-        config.weights,
-    )
-    histories = dataset.histories("test" if "valid" in fitted.trained_on else "valid")
-    counts = PCTM.fit(histories, dataset.num_items, choice.settings)
-    return CountEnsemble(counts, choice.weight, choice.repeat_weight), choice.ranks
+    model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+    histories = dataset.histories("valid")
+    seen = experiment.evaluation.seen
+    choice = choose_count_ensemble(model, histories, valid, seen, config.weights)
+
+    def counted(part: Histories) -> CountEnsemble:
+        counts = PCTM.fit(part, dataset.num_items, choice.settings)
+        return CountEnsemble(counts, choice.weight, choice.repeat_weight)
+
+    before = after = counted(histories)
+    if "valid" in fitted.trained_on:
+        after = counted(dataset.histories("test"))
+    return Weighed(after, before.added_to(model), choice.ranks)
 
 
 def choose_count_ensemble(

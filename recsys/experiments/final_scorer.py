@@ -16,7 +16,11 @@ from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.inference.scorer import Scorer
 from recsys.progress import stage
 from recsys.serving.bundle import model_scorer
+from recsys.serving.calibration import temperature_of
 from recsys.training.refit import Fitted
+
+CALIBRATING = 500
+"""Histories that the temperature is fitted on; `recsys calibrate` takes more."""
 
 
 class FinalScorer(NamedTuple):
@@ -28,6 +32,8 @@ class FinalScorer(NamedTuple):
     """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
     alone: dict[Part, RankTable]
     """Ranks without the count ensemble, by part; empty if there is none."""
+    temperature: float | None
+    """That of its probabilities, fitted on validation with the model of the best epoch."""
 
 
 def final_scorer(
@@ -38,16 +44,25 @@ def final_scorer(
     candidates: Candidates | None,
     progress: Progress | None,
 ) -> FinalScorer:
-    """Return the trained model, with its count ensemble weighed on validation if it has one."""
+    """Return the trained model, with its count ensemble weighed on validation if it has one.
+
+    A refit has seen the validation targets: the temperature is that of the model before it.
+    """
     _, valid = fitted.curve.validated()
     scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
+    some = held_out.valid.sample(CALIBRATING, experiment.seed)
     if experiment.count_ensemble is None:
-        return FinalScorer(scorer, None, valid, {})
+        validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+        return FinalScorer(scorer, None, valid, {}, temperature_of(validated, some))
     with stage(f"weighing counts of {experiment.name}", None, progress):
         test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
-        count_ensemble, weighed = fit_count_ensemble(
+        weighed = fit_count_ensemble(
             experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
         )
     return FinalScorer(
-        count_ensemble.added_to(scorer), count_ensemble, weighed, {"valid": valid, "test": test}
+        weighed.count_ensemble.added_to(scorer),
+        weighed.count_ensemble,
+        weighed.ranks,
+        {"valid": valid, "test": test},
+        temperature_of(weighed.validated, some),
     )

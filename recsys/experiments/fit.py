@@ -189,7 +189,7 @@ def evaluate_and_write(
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
     with phases.timed("evaluation"):
-        scorer, count_ensemble, valid_ranks, alone = final_scorer(
+        scorer, count_ensemble, valid_ranks, alone, temperature = final_scorer(
             experiment, dataset, held_out, fitted, candidates, progress
         )
         testing = f"testing {experiment.name}"
@@ -229,7 +229,7 @@ def evaluate_and_write(
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
-    bundle = _write(out, experiment, dataset, fitted, count_ensemble, results)
+    bundle = _write(out, experiment, dataset, fitted, count_ensemble, temperature, results)
     results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
@@ -259,6 +259,7 @@ def _write(
     dataset: PreparedDataset,
     fitted: Fitted,
     count_ensemble: CountEnsemble | None,
+    temperature: float | None,
     results: Results,
 ) -> ModelBundle:
     with new_folder(out) as folder:
@@ -271,6 +272,7 @@ def _write(
             git_commit(),
             count_ensemble,
             fitted.catalogue.encoders,
+            temperature,
         )
         results.save(folder)
         draw_learning_curve(fitted.curve, experiment.name, folder / artifacts.LEARNING_CURVE)

@@ -57,8 +57,7 @@ class ModelBundle:
     trained: Model | None
     """The trained model, on the CPU, in evaluation mode; None if there is a baseline."""
     item_table: pl.DataFrame
-    """I rows: item_id, the features of the items but for vectors, and count, the number of
-    interactions of the item in training; row i is item token i + 1."""
+    """I rows, token 1 first: item_id, features but for vectors, count (of its interactions)."""
     count_ensemble: CountEnsemble | None = None
     """The count ensemble whose scores are added to the model's; None if there is none."""
     encoders: Encoders = NO_ENCODERS
@@ -79,6 +78,7 @@ class ModelBundle:
         git_commit: str | None = None,
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
+        temperature: float | None = None,
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it.
 
@@ -93,6 +93,7 @@ class ModelBundle:
             git_commit: the commit of the code that trained it.
             count_ensemble: counts of the same parts, whose scores are added.
             encoders: the encoders of the features that the model reads.
+            temperature: that of calibrated probabilities.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
@@ -114,6 +115,7 @@ class ModelBundle:
                     trained_on=trained_on,
                 ),
                 git_commit=git_commit,
+                temperature=temperature,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
                 started_from=EarlierBundle.of_start(experiment.start),

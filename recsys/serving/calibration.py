@@ -48,10 +48,7 @@ class Calibration:
 
 
 def fit_temperature(bundle: ModelBundle, dataset: PreparedDataset, seed: int = 0) -> float:
-    """Return the temperature with the least log loss on validation targets.
-
-    The probability of an item after a history is the softmax of score / temperature over all items
-    of the catalogue. The log loss is convex in 1 / temperature: Newton's method finds its minimum.
+    """Return the temperature with the least log loss on validation targets: see `temperature_of`.
 
     Args:
         bundle: the model, or the baseline.
@@ -61,18 +58,26 @@ def fit_temperature(bundle: ModelBundle, dataset: PreparedDataset, seed: int = 0
     Raises:
         InputError: the model was trained on the validation targets, or there are none.
     """
-    holdout = _holdout(bundle, dataset, "valid", seed)
+    return temperature_of(bundle.scorer, _holdout(bundle, dataset, "valid", seed)) or 1.0
+
+
+def temperature_of(scorer: Scorer, holdout: Holdout) -> float | None:
+    """Return the temperature with the least log loss on targets; None if the scores cannot tell.
+
+    The probability of an item after a history is the softmax of score / temperature over all items
+    of the catalogue. The log loss is convex in 1 / temperature: Newton's method finds its minimum.
+    """
     inverse = 1.0
     for _ in range(_STEPS):
         slope = curvature = 0.0
-        for scores, target_scores in _scores(bundle.scorer, holdout):
+        for scores, target_scores in _scores(scorer, holdout):
             probabilities = (scores * inverse).softmax(dim=1)
             known = scores.masked_fill(scores == -torch.inf, 0.0)
             mean = (probabilities * known).sum(dim=1)
             slope += float((mean - target_scores).sum())
             curvature += float((probabilities * (known - mean[:, None]) ** 2).sum())
-        if curvature <= 0:  # all scores are equal
-            break
+        if curvature <= 0:  # all scores are equal, or there are no targets
+            return None
         lowest, highest = inverse / _FARTHEST, inverse * _FARTHEST
         before, inverse = inverse, min(max(inverse - slope / curvature, lowest), highest)
         if abs(inverse / before - 1) < _PRECISION:

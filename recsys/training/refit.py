@@ -45,6 +45,15 @@ class Fitted:
     catalogue: Catalogue
     """The catalogue that the model was built for."""
 
+    def validated_model(self, experiment: Experiment, dataset: PreparedDataset) -> Model:
+        """Return the model of the best epoch, which has not seen the validation targets."""
+        if "valid" not in self.trained_on:
+            return self.model
+        restored = self.catalogue.restored_model(
+            experiment.model, dataset.histories("valid"), self.curve.best_weights
+        )
+        return restored.to(self.model.items.weight.device)
+
 
 def train_and_refit(
     experiment: Experiment,

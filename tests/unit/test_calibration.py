@@ -16,9 +16,11 @@ from scipy.optimize import minimize_scalar
 from typer.testing import CliRunner
 
 from recsys.cli import app
-from recsys.data.prepared import PreparedDataset
+from recsys.config import parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
+from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import (
     expected_calibration_error,
@@ -27,6 +29,7 @@ from recsys.serving.calibration import (
     save_temperature,
 )
 from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import make_shop
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 
@@ -135,3 +138,38 @@ def test_the_command_keeps_the_temperature(
     out = tmp_path / "scores.parquet"
     run("score", bundle.path, *options, "--item", best[0]["item_id"], "--out", out)
     assert pl.read_parquet(out)["probability"][0] == pytest.approx(best[0]["probability"])
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["alone", "with counts"])
+def test_a_refitted_model_keeps_the_temperature_of_the_model_before(
+    counts: bool, tmp_path: Path
+) -> None:
+    """Of the same training without a refit, by the targets that it has not seen."""
+    shop = make_shop(num_customers=150, num_products=220)
+    dataset = prepare(shop.interactions, out=tmp_path / "data")
+    bundles = []
+    for refit in (False, True):
+        settings = {
+            "name": f"refit-{refit}",
+            "model": {
+                "embedding_dim": 16,
+                "num_blocks": 1,
+                "max_sequence_length": 8,
+                "head": {"kind": "dot_product"},
+            },
+            "training": {"max_epochs": 3, "refit": refit, "precision": "float32"},
+            "count_ensemble": {} if counts else None,
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+        }
+        run_of = fit(parse_experiment(settings), dataset, tmp_path / str(refit))
+        bundles.append(ModelBundle.open(run_of.bundle))
+    before, refitted = bundles
+    assert before.manifest.temperature == refitted.manifest.temperature
+    assert before.manifest.temperature == pytest.approx(fit_temperature(before, dataset), rel=1e-4)
+    rows = run("calibrate", refitted.path, "--data", dataset.path)
+    assert [row["part"] for row in rows] == ["test", "test"]
+    assert rows[1]["temperature"] == refitted.manifest.temperature
+    assert ModelBundle.open(refitted.path).manifest == refitted.manifest
+    user = dataset.user_ids[0]
+    best = Recommender(refitted, dataset).recommend(users=[user], k=3, probabilities=True)
+    assert best["probability"].is_between(0, 1).all()
