@@ -106,6 +106,8 @@ class DataConfig(Section):
             read = None
         if read is None or read.date() != day.date():
             raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M")
+        if form is not None and "%Z" in form:
+            raise ValueError("names of zones are not read, offsets such as +0100 are, by %z")
         return form
 
     @field_validator("keep")

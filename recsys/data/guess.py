@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
@@ -43,9 +43,10 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
             "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid "
             "courseid postid podcastid goodsid materialid itemcode productcode articlecode "
-            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid artikelid "
-            "artikelnr artikelnummer produktid produktnr produktnummer productoid idproducto "
-            "produitid idproduit prodottoid idprodotto produtoid idproduto articuloid idarticulo"
+            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid businessid "
+            "artikelid artikelnr artikelnummer produktid produktnr produktnummer productoid "
+            "idproducto produitid idproduit prodottoid idprodotto produtoid idproduto articuloid "
+            "idarticulo"
         ),
         (
             "item product movie track article song book video film game app recipe show course "
@@ -59,7 +60,8 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat "
             "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
             "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
-            "timestampms timestampus timestampns epoch zeitstempel zeitpunkt"
+            "transactiondt dateadded timestampms timestampus timestampns epoch zeitstempel "
+            "zeitpunkt"
         ),
         (
             "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
@@ -81,10 +83,16 @@ class GuessedColumns:
     guessed: dict[str, str]
     """The column of each guessed role, by the role's word; empty if nothing had to be guessed.
     Columns that have the default names of their roles do not count."""
+    examples: dict[str, object] = field(default_factory=dict)
+    """A value of each guessed column, by the role's word, if the columns have numbers for names."""
 
     def __str__(self) -> str:
         """Return one line of what was guessed."""
-        return ", ".join(f"{word} {column!r}" for word, column in self.guessed.items())
+        return ", ".join(
+            f"{word} {column!r}"
+            + (f" (such as {self.examples[word]!r})" if word in self.examples else "")
+            for word, column in self.guessed.items()
+        )
 
 
 def guess_columns(
@@ -141,7 +149,8 @@ def guess_columns(
         raise InputError(f"{origin}: {_refusal(sample, doubts)}{hint}")
     guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
     columns = (given or Columns()).model_copy(update=found)
-    return GuessedColumns(columns, guessed)
+    examples = {word: sample[name][0] for word, name in guessed.items() if name.isdigit()}
+    return GuessedColumns(columns, guessed, examples)
 
 
 def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
@@ -151,7 +160,8 @@ def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
     for names in _NAMES[role]:
         alike = [name for name in sample.columns if _plain(name) in names.split()]
         if fitting := [name for name in alike if _misfit(role, sample[name]) is None]:
-            return fitting
+            filled = [name for name in fitting if not _is_missing(sample[name])]
+            return filled or fitting
     return []
 
 
@@ -177,6 +187,10 @@ def _misfit(role: Role, values: pl.Series) -> str | None:
     if values.dtype.is_numeric() and (values.cast(pl.Float64) % 1 == 0).all():
         return None
     return "neither integers nor text"
+
+
+def _is_missing(values: pl.Series) -> bool:
+    return without_missing_words(values).null_count() == len(values)
 
 
 def _is_time(values: pl.Series) -> bool:
@@ -239,5 +253,5 @@ def _complaint(role: Role, values: pl.Series) -> str:
     values = values.drop_nulls()
     if role == "timestamp" and values.dtype == pl.String:
         values = values.filter(dates_in(values).is_null() & numbers_in(values).is_null())
-        text += form_hint(values.first())
+        text += form_hint(values)
     return f"{text}: {values[0]!r}" if len(values) else text

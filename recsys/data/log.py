@@ -18,6 +18,10 @@ from recsys.errors import InputError
 
 Frame = nw.LazyFrame[Any]
 
+_FINER_UNITS = ((10**11, 10**3), (10**14, 10**6), (10**17, 10**9))
+"""Numbers from the first on are epochs in milli-, micro- or nanoseconds: in the unit before they
+would be times after the year 5000."""
+
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
 
@@ -114,7 +118,7 @@ def check_log(
     if table.is_empty():
         raise InputError(f"{origin}: no rows")
     typed = [
-        RULES[role](LogColumn(table[role], table["row"], f"{origin}: column {name!r}"), None)
+        RULES[role](LogColumn(table[role], table["row"], origin, name), None)
         for role, name in roles.items()
     ]
     ordered = _in_order(table.with_columns(typed))
@@ -246,7 +250,16 @@ def whole_times(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def _since(frame: Frame, since: str | float | None) -> Frame:
-    return frame if since is None else frame.filter(nw.col("timestamp") >= time_value(since))
+    """Drop the rows before a time; a date is compared with numbers in their likely unit."""
+    if since is None:
+        return frame
+    time, earliest = nw.col("timestamp"), time_value(since)
+    if not isinstance(since, str):
+        return frame.filter(time >= earliest)
+    late = time >= earliest
+    for limit, unit in _FINER_UNITS:
+        late = nw.when(time.abs() < limit).then(late).otherwise(time >= earliest * unit)
+    return frame.filter(late)
 
 
 def _before_end_of_split(frame: Frame, split: Split) -> Frame:

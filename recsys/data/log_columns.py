@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,6 @@ from recsys.data.missing import without_missing_words
 from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
-_AS_WORD = " (a rule of data.drop can drop such rows)"
 _WHOLE_FLOAT = r"^-?[0-9]{1,15}\.0$"
 """Integers as pandas writes them if some are missing in the column."""
 _NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
@@ -32,8 +32,20 @@ class LogColumn:
     values: pl.Series
     rows: pl.Series
     """The number of each data row, from 1; null in a frame of Spark, whose rows have none."""
-    name: str
-    """The origin and the column's name."""
+    origin: str
+    column: str
+
+    @property
+    def name(self) -> str:
+        """The origin and the column's name."""
+        return f"{self.origin}: column {self.column!r}"
+
+    @property
+    def how_to_drop(self) -> str:
+        """How rows without a value can be dropped, for a message."""
+        quoted = self.column.replace('"', '""')
+        condition = shlex.quote(f'"{quoted}" is not null')
+        return f" (drop such rows with --where {condition}, in Python where=)"
 
     def refuse(self, bad: pl.Series, rule: str) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
@@ -98,7 +110,7 @@ def has_whole_floats(text: pl.Series) -> bool:
 def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return ids: integers as int64, or text."""
     ids = without_missing_words(column.values)
-    column.refuse(ids.is_null(), "an id is missing" + _AS_WORD)
+    column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop)
     if ids.dtype == pl.String:
         if not (has_whole_floats(ids) if facts is None else facts.whole_floats):
             return ids
@@ -116,16 +128,32 @@ def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     return integers
 
 
+def plain_ids(ids: pl.Series) -> pl.Series:
+    """Return ids that are all whole floats, such as ``12.0``, as integers; others unchanged.
+
+    >>> plain_ids(pl.Series(["7.0", "12.0"])).to_list(), plain_ids(pl.Series([7.5])).to_list()
+    ([7, 12], [7.5])
+    """
+    numbers = ids
+    if len(ids) and ids.dtype == pl.String and has_whole_floats(ids):
+        numbers = ids.cast(pl.Float64)
+    if not (numbers.dtype.is_float() or numbers.dtype.is_decimal()):
+        return ids
+    whole = numbers.cast(pl.Int64, strict=False)
+    return whole if (whole == numbers).fill_null(value=False).all() else ids
+
+
 def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return times as int64, float64, date or date-time, in full precision for the order."""
     times = without_missing_words(column.values)
-    column.refuse(times.is_null(), "a value is missing" + _AS_WORD)
+    column.refuse(times.is_null(), "a value is missing" + column.how_to_drop)
     if times.dtype == pl.String:
         facts = facts or text_facts(times)
         times = dates_in(times) if facts.as_dates else numbers_in(times, facts)
         bad = times.is_null()
-        hint = form_hint(column.values[first]) if (first := bad.arg_max()) is not None else ""
-        column.refuse(bad, f"neither a number nor an ISO 8601 date{hint}")
+        if bad.any():
+            hint = form_hint(column.values.filter(bad))
+            column.refuse(bad, f"neither a number nor an ISO 8601 date{hint}")
     if times.dtype in (pl.Date, pl.Datetime):
         return times
     return _numbers(replace(column, values=times))

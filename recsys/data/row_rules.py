@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
-from recsys.data.log import InteractionLog, filter_log
-from recsys.data.log_columns import TextFacts
+from recsys.data.log import ROW, InteractionLog, filter_log
+from recsys.data.log_columns import LogColumn, TextFacts
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
@@ -91,8 +91,23 @@ def keep_interactions(
         rows, without = keep_where(rows, config.where, origin, facts=facts)
         dropped["where"] = dropped.get("where", 0) + without
     if config.time_format is not None:
-        rows = rows.with_columns(as_iso(rows[columns.timestamp], config.time_format))
+        rows = rows.with_columns(_dated(rows, columns.timestamp, config.time_format, origin))
     return rows, dropped
+
+
+def _dated(rows: pl.DataFrame, name: str, form: str, origin: str) -> pl.Series:
+    """Return times of a form as ISO 8601; numbers that have it not are no times of another unit.
+
+    Raises:
+        InputError: a number has not the form.
+    """
+    times = as_iso(rows[name], form)
+    if times.dtype == pl.String:
+        numbers = rows[ROW] if ROW in rows.columns else pl.int_range(1, len(rows) + 1, eager=True)
+        wrong = times.cast(pl.Float64, strict=False).is_not_null()
+        rule = f"has not the form {form!r} of data.time_format, nor that of ISO 8601"
+        LogColumn(rows[name], numbers, origin, name).refuse(wrong, rule)
+    return times
 
 
 def select_interactions(log: InteractionLog, config: DataConfig) -> InteractionLog:

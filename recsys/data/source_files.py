@@ -138,7 +138,14 @@ def _known_file(path: Path) -> SourceFile:
     file = _file(path)
     if file is None:
         known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
-        raise InputError(f"{path}: unknown extension {path.suffix!r}, not {known}")
+        inner = path.with_suffix("") if path.suffix.lower() in _COMPRESSIONS else path
+        ending = f"{inner.suffix}{path.suffix}" if inner != path else path.suffix
+        hint = (
+            "if it has an object on each line, name it .jsonl"
+            if inner.suffix.lower() == ".json"
+            else "if it is text with a delimiter, name it .csv or .tsv"
+        )
+        raise InputError(f"{path}: unknown extension {ending!r}, not {known}: {hint}")
     return file
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import narwhals as nw
 import polars as pl
+from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
@@ -221,6 +222,8 @@ def _scan(files: Sequence[SourceFile], hive: bool) -> pl.LazyFrame:
 
 
 def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
+    if is_pandas_dataframe(frame) and (levels := frame.columns.nlevels) > 1:
+        raise InputError(f"{origin}: names of columns must be text, not of {levels} levels")
     try:
         lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
         names: list[Any] = lazy.collect_schema().names()  # pandas allows any object

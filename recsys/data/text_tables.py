@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +20,7 @@ _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 _DELIMITERS = (",", "\t", ";", "|")
 _DOUBLE_COLON = "::"
+_EXCEL_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n')
 _OTHER_KINDS = {
     "PAR1": "a Parquet file: name it .parquet",
     "PK\x03\x04": "a zip archive or Excel workbook: extract or export it",
@@ -43,6 +45,10 @@ class TextTable:
     """The header without surrounding blanks, or 1, 2, … if the file has none."""
     has_header: bool
     origin: str
+    quoted: bool = True
+    """Whether quotes around a field belong to the file's form."""
+    skipped: int = 0
+    """The number of lines before the header or the first row."""
 
     @property
     def header_looks_like_data(self) -> bool:
@@ -55,6 +61,8 @@ class TextTable:
         return pl.scan_csv(
             source,
             separator=self.delimiter,
+            quote_char='"' if self.quoted else None,
+            skip_rows=self.skipped,
             has_header=self.has_header,
             new_columns=list(self.names),
             infer_schema=False,
@@ -78,7 +86,8 @@ class TextTable:
             text = io.StringIO(self.source.decode(errors="replace"), newline="")
         else:
             text = io.StringIO(self.source.read_text("utf-8", errors="replace"), newline="")
-        for row, fields in enumerate(csv.reader(text, delimiter=self.delimiter)):
+        rows = islice(_reader(text, self.delimiter, quoted=self.quoted), self.skipped, None)
+        for row, fields in enumerate(rows):
             if len(fields) > len(self.names):
                 return row + (not self.has_header), len(fields)
         return None
@@ -88,7 +97,10 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
     """Find the encoding, the delimiter and the names of the columns of a text file.
 
     Byte order marks and UTF-16 are recognised. The delimiter is the one of comma, tab, semicolon,
-    bar and ``::`` that divides the first lines into equally many fields, the most if several do.
+    bar and ``::`` that divides the first lines into equally many fields, the most if several do, or
+    the one that a first line ``sep=;`` names, as Excel writes it. In a file with tabs a quote is a
+    character like any other, unless its first line has quoted fields: titles such as ``"Heroes"``
+    would else swallow rows up to the next quote.
 
     Raises:
         InputError: the file is empty, is not text, or two columns have the same name.
@@ -99,14 +111,17 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         raise InputError(f"{origin}: is {kind}")
     if not sample.strip():
         raise InputError(f"{origin}: the file is empty")
-    delimiter = _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
+    if excel := _EXCEL_LINE.match(sample):
+        sample = sample[excel.end() :]
+    delimiter = excel[1] if excel else _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
     if delimiter == _DOUBLE_COLON:
         content = source if isinstance(source, bytes) else source.read_bytes()
         source, delimiter = content.replace(b"::", b"\t"), "\t"
         sample = sample.replace(_DOUBLE_COLON, delimiter)
-    first = [name.strip() for name in next(csv.reader(io.StringIO(sample), delimiter=delimiter))]
+    quoted = _has_quotes(sample.partition("\n")[0], delimiter)
+    first = [name.strip() for name in next(_reader(io.StringIO(sample), delimiter, quoted=quoted))]
     names = first if header else [str(number) for number in range(1, len(first) + 1)]
-    table = TextTable(source, delimiter, tuple(names), header, origin)
+    table = TextTable(source, delimiter, tuple(names), header, origin, quoted, int(bool(excel)))
     if twice := next((name for name in names if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
@@ -222,5 +237,17 @@ def _delimiter_of(sample: str, default: str) -> str:
 
 
 def _fields(lines: Sequence[str], delimiter: str) -> list[int]:
-    rows: Iterable[list[str]] = csv.reader(lines, delimiter=delimiter)
-    return [len(row) for row in rows]
+    quoted = _has_quotes(lines[0], delimiter)
+    return [len(row) for row in _reader(lines, delimiter, quoted=quoted)]
+
+
+def _has_quotes(first: str, delimiter: str) -> bool:
+    """Return whether quotes around fields belong to the form of a file, by its first line."""
+    fields = (field.strip() for field in first.split(delimiter))
+    return delimiter != "\t" or any(re.fullmatch('".*"', field) for field in fields)
+
+
+def _reader(lines: Iterable[str], delimiter: str, *, quoted: bool) -> Iterator[list[str]]:
+    return csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )

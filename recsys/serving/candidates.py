@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns
 from recsys.data.histories import PAD
+from recsys.data.log_columns import plain_ids
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
@@ -101,7 +102,7 @@ class RawCandidates:
 
 def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
     """Return a column of ids; integers and text are not copied."""
-    ids = table[name]
+    ids = plain_ids(table[name])
     typed = ids.dtype.is_integer() or ids.dtype == pl.String
     return ids if typed and not ids.null_count() else id_series(ids, f"{origin}: column {name!r}")
 

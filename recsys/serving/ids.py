@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.config import time_value
 from recsys.data.histories import PAD
+from recsys.data.log_columns import plain_ids
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
 
@@ -45,6 +46,8 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
         raise InputError(f"{place}: ids are all integers or all text") from error
     if ids.null_count():
         raise InputError(f"{place}: an id is missing")
+    if ids.dtype.is_float():  # as pandas has integers if some are missing
+        ids = plain_ids(ids)
     if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
         raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
     return ids

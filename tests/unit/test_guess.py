@@ -94,6 +94,20 @@ def test_a_default_name_wins_over_another_name_and_an_id_over_a_name() -> None:
     assert guess_columns(sample("uid", "movie", "ts", movieId=[1])).columns.item_id == "movieId"
 
 
+def test_an_empty_column_is_not_preferred() -> None:
+    table = sample("uid", "sku", "date_added").with_columns(read_at=pl.lit(""))
+    assert guess_columns(table).columns.timestamp == "date_added"
+    assert guess_columns(table.drop("date_added")).columns.timestamp == "read_at"
+
+
+def test_columns_without_names_are_shown_with_values() -> None:
+    """The order of user and item is a guess that only the values can correct."""
+    table = pl.DataFrame({"1": ["B0030"], "2": ["A39HT"], "3": [5], "4": [1_300_000_000]})
+    assert str(guess_columns(table)) == (
+        "user '1' (such as 'B0030'), item '2' (such as 'A39HT'), time '4' (such as 1300000000)"
+    )
+
+
 def test_what_is_given_is_not_guessed() -> None:
     table = sample("customer_id", "sku", "ts", userId=[1])
     columns = guess_columns(table, Columns(user_id="customer_id")).columns

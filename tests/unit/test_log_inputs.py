@@ -265,6 +265,27 @@ READ: dict[str, Writer] = {
     "months before days, in the afternoon": text(
         iso("", form="%m/%d/%Y %I:%M:%S %p"), time_format="%m/%d/%Y %I:%M:%S %p"
     ),
+    "dates as numbers, of one day": text(
+        LOG.with_columns(bought_at=pl.from_epoch("bought_at").dt.strftime("%Y%m%d%H%M%S")),
+        time_format="%Y%m%d%H%M%S",
+    ),
+    "fractions of seconds": text(
+        iso(".250", form="%d.%m.%Y, %H:%M:%S"), time_format="%d.%m.%Y, %H:%M:%S.%f"
+    ),
+    "the first line of Excel": lines("sep=;\n" + LOG.write_csv(separator=";")),
+    "the first line of Excel, with a comma": lines('"sep=,"\r\n' + LOG.write_csv()),
+    "quotes in titles, divided by tabs": lines(
+        LOG.with_columns(title=pl.Series(['"Heroes', "a", "b", '"Heroes', '"W" A', 'x"']))
+        .select("title", *NAMES)
+        .write_csv(separator="\t", quote_style="never"),
+        "log.tsv",
+    ),
+    "quoted fields, divided by tabs": lines(
+        LOG.with_columns(title=pl.lit("a\tb"))
+        .select("title", *NAMES)
+        .write_csv(separator="\t", quote_style="non_numeric"),
+        "log.tsv",
+    ),
     "times of a stream of messages": text(
         iso("", hours=-5, form="%a %b %d %H:%M:%S -0500 %Y"),
         time_format="%a %b %d %H:%M:%S %z %Y",
@@ -326,6 +347,7 @@ READ: dict[str, Writer] = {
     "names that words tell": text(renamed("who", "what", "at"), user="who", item="what", time="at"),
     "purchases among views": text(VIEWS, where="event_type == 'purchase'"),
     "purchases, as pandas has it": text(VIEWS, where='event_type == "purchase" and price < 9.75'),
+    "rows with a user": lines(LOG.write_csv() + ",P-7,5\n", where='"customer_id" is not null'),
     "the latest rows": text(
         pl.concat([LOG, LOG.with_columns(pl.col("bought_at") - 10**6)]),
         where=f"bought_at >= {START}",
@@ -352,6 +374,7 @@ def test_the_plain_csv(plain: InteractionLog) -> None:
 
 BASE = LOG.write_csv()
 WHERE = BASE + "C03,P-7,soon\n"
+WITHOUT = "(drop such rows with --where '\"customer_id\" is not null', in Python where=)"
 TIES = "customer_id,sku,product_id,ts\n1,2,3,4\n"
 
 REFUSED: dict[str, tuple[Writer, list[str]]] = {
@@ -392,6 +415,23 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
             time_format="%d.%m.%Y",
         ),
         ["column 'date', data row 2: neither a number", "'%m/%d/%Y'", "'12/31/2024'"],
+    ),
+    "a number that has not the form": (
+        lines(BASE, time_format="%d.%m.%Y"),
+        [
+            "column 'bought_at', data row 1: has not the form '%d.%m.%Y' of data.time_format",
+            f"nor that of ISO 8601: {START + 30}",
+        ],
+    ),
+    "a form with the name of a zone": (
+        lines(BASE, time_format="%d.%m.%Y %H:%M %Z"),
+        ["names of zones are not read, offsets such as +0100 are, by %z"],
+    ),
+    "columns of two levels": (
+        frame(
+            lambda: pd.DataFrame(list(ROWS), columns=pd.MultiIndex.from_product([["log"], NAMES]))
+        ),
+        ["the frame: names of columns must be text, not of 2 levels"],
     ),
     "a form without a day": (
         lines(BASE, time_format="%Y-%m"),
@@ -444,7 +484,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         ["day-3.csv: has the columns who, sku, at, but ", "day-1.csv has customer_id, sku"],
     ),
     "a short row": (lines(BASE + "C03,P-7\n"), ["'bought_at', data row 7: a value is missing"]),
-    "a missing id": (lines(BASE + ",P-7,5\n"), ["data row 7: an id is missing", "data.drop"]),
+    "a missing id": (lines(BASE + ",P-7,5\n"), ["data row 7: an id is missing", WITHOUT]),
     "NULL for an id": (lines(BASE + "NULL,P-7,5\n"), ["'customer_id', data row 7: an id is"]),
     "NA for an id": (lines(BASE + "C03,NA,5\n"), ["'sku', data row 7: an id is missing"]),
     "blanks for an id": (lines(BASE + "   ,P-7,5\n"), ["data row 7: an id is missing"]),
@@ -472,6 +512,8 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         lines(BASE.replace(",", " ")),
         ["fields are divided by comma, tab, semicolon, bar or ::"],
     ),
+    "JSON by another name": (lines(BASE, "log.json.gz"), ["'.json.gz'", "name it .jsonl"]),
+    "another name of text": (lines(BASE, "u.data"), ["'.data'", "name it .csv or .tsv"]),
     "an archive": (lines(BASE, "log.zip"), ["unknown extension '.zip'", ".csv", ".gz"]),
     "a prepared dataset": (
         prepared_folder,

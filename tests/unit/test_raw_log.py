@@ -18,6 +18,7 @@ from recsys.config import Columns, DataConfig, DropRows, GlobalTime
 from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
+from recsys.serving.candidates import RawCandidates
 from recsys.serving.inputs import UserHistories
 
 VIEWS = DropRows(reason="views", column="event", matches="^view$")
@@ -120,6 +121,8 @@ def history(read: UserHistories, user: int) -> list[tuple[int, int]]:
 def test_a_raw_log_gives_the_histories_of_the_dataset(
     drawn: list[tuple[Any, ...]], data: DataConfig, times: str, ids: str, plain: bool
 ) -> None:
+    if times != "text":
+        data = data.model_copy(update={"time_format": None})
     log = raw_log(drawn, times, ids, data.time_format)
     names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
     trained = log.rename(names) if data.columns and data.columns.user_id == "who" else log
@@ -239,3 +242,43 @@ def test_minimum_numbers_of_interactions_are_those_of_the_dataset_only() -> None
     log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
     found = read(log, min_user_interactions=5, min_item_interactions=5, k_core=True)
     assert found.histories.items.tolist() == [1]
+
+
+@pytest.mark.parametrize("form", ["text", "numbers"])
+def test_ids_with_zeros_behind_a_point_are_those_of_the_dataset(form: str, tmp_path: Path) -> None:
+    """As pandas writes integers if some of them are missing."""
+    log = pl.DataFrame(
+        {"user_id": [12, 12, 12, 7, 7, 7], "item_id": [1, 2, 3, 3, 2, 1], "timestamp": range(6)}
+    )
+    pointed = log.with_columns(pl.col("user_id", "item_id").cast(pl.Float64))
+    dataset = prepare(pointed, out=tmp_path / "data")
+    assert dataset.user_ids.to_list() == [7, 12]
+    if form == "text":
+        pointed.write_csv(tmp_path / "log.csv")
+        found = UserHistories.from_raw(tmp_path / "log.csv", dataset.config, dataset.vocabulary)
+    else:
+        frame = pointed.to_pandas()
+        found = UserHistories.from_raw(frame, dataset.config, dataset.vocabulary)
+    plain = UserHistories.from_raw(log, dataset.config, dataset.vocabulary)
+    assert found.user_ids.to_list() == [7, 12]
+    assert found.histories.items.tolist() == plain.histories.items.tolist()
+    candidates = RawCandidates.read(pointed.select("user_id", "item_id"), Columns())
+    assert candidates.items.to_list() == log["item_id"].to_list()
+    assert candidates.users is not None
+    assert candidates.users.to_list() == log["user_id"].to_list()
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_a_date_is_compared_with_epochs_in_their_unit(unit: int, tmp_path: Path) -> None:
+    days = [datetime(2011, month, 1, tzinfo=UTC) for month in (1, 3, 5, 7)] * 2
+    log = pl.DataFrame(
+        {
+            "user_id": [1] * 4 + [2] * 4,
+            "item_id": [1, 2, 3, 4] * 2,
+            "timestamp": [int(day.timestamp()) * unit for day in days],
+        }
+    )
+    config = DataConfig(since="2011-03-01")
+    for memory in (None, "100"):
+        dataset = prepare(log, config, tmp_path / str(memory), memory=memory)
+        assert dataset.manifest.dropped == {"since": 2}

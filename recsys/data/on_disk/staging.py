@@ -57,8 +57,8 @@ class StagedLog:
         Raises:
             InputError: a value breaks its column's rule.
         """
-        name = f"{self.origin}: column {self.names[role]!r}"
-        return RULES[role](LogColumn(part[role], part["row"], name), self.facts.get(role))
+        column = LogColumn(part[role], part["row"], self.origin, self.names[role])
+        return RULES[role](column, self.facts.get(role))
 
 
 def stage_log(
@@ -170,7 +170,7 @@ def check_ids(
     for role, name in names.items():
         values = without_missing_words(filled[role])
         if role in _IDS:
-            rule = LogColumn(filled[role], filled["row"], f"{origin}: column {name!r}")
+            rule = LogColumn(filled[role], filled["row"], origin, name)
             filled = filled.with_columns(RULES[role](rule, text).alias(role))
         if values.dtype == pl.String and len(values):
             found[role] = _id_facts(values) if role in _IDS else text_facts(values)

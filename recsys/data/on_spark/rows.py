@@ -116,8 +116,8 @@ class RowRules:
         for role in TIMES:
             if role not in checked.columns:
                 continue
-            name = f"{self.origin}: column {self.names[role]!r}"
-            values = LogColumn(_exact(checked[role]), checked["row"], name)
+            column = _exact(checked[role])
+            values = LogColumn(column, checked["row"], self.origin, self.names[role])
             times = RULES[role](values, self.times.get(role, TextFacts()))
             moment = MOMENT if role == "timestamp" else role
             checked = checked.with_columns(_moments(times).alias(moment))
