@@ -76,7 +76,8 @@ class DataConfig(Section):
     %H:%M``. Dates of ISO 8601 are read as well."""
     since: Time | None = None
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
-    or a number in the log's own unit."""
+    or a number in the log's own unit. Epochs in milli-, micro- or nanoseconds are compared with a
+    date in their unit."""
     keep: tuple[str, ...] = ()
     """Further columns of the source to store with each interaction, for
     ``model.interaction_features``; without them a dataset is smaller."""

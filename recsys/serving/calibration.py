@@ -32,6 +32,8 @@ _STEPS = 30
 _PRECISION = 1e-4
 _FARTHEST = 4.0
 """The largest factor by which a step changes the temperature."""
+_LARGEST = 1e6
+"""The largest temperature, and the inverse of the smallest, of scores that order all targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,13 @@ def fit_temperature(bundle: ModelBundle, dataset: PreparedDataset, seed: int = 0
 
 
 def temperature_of(scorer: Scorer, holdout: Holdout) -> float | None:
-    """Return the temperature with the least log loss on targets; None if the scores cannot tell.
+    """Return the temperature with the least log loss on targets; None if there are no targets.
 
     The probability of an item after a history is the softmax of score / temperature over all items
     of the catalogue. The log loss is convex in 1 / temperature: Newton's method finds its minimum.
     """
+    if not len(holdout.targets):
+        return None
     inverse = 1.0
     for _ in range(_STEPS):
         slope = curvature = 0.0
@@ -76,9 +80,10 @@ def temperature_of(scorer: Scorer, holdout: Holdout) -> float | None:
             mean = (probabilities * known).sum(dim=1)
             slope += float((mean - target_scores).sum())
             curvature += float((probabilities * (known - mean[:, None]) ** 2).sum())
-        if curvature <= 0:  # all scores are equal, or there are no targets
-            return None
-        lowest, highest = inverse / _FARTHEST, inverse * _FARTHEST
+        if curvature <= 0:  # all scores are equal, or the target of each history stands out
+            break
+        lowest = max(inverse / _FARTHEST, 1 / _LARGEST)
+        highest = min(inverse * _FARTHEST, _LARGEST)
         before, inverse = inverse, min(max(inverse - slope / curvature, lowest), highest)
         if abs(inverse / before - 1) < _PRECISION:
             break

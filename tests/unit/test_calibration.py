@@ -21,12 +21,14 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.experiments.fit import fit
+from recsys.inference.scorer import Scored
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import (
     expected_calibration_error,
     fit_temperature,
     measure_calibration,
     save_temperature,
+    temperature_of,
 )
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
@@ -88,6 +90,22 @@ def test_the_temperature_of_known_probabilities_is_found(
         for temperature in (0.5, 2.5)
     ]
     assert errors[1] < 0.02 < errors[0]
+
+
+@pytest.mark.parametrize("scale", [1e8, 5.0, 1e-9, -1.0, 0.0])
+def test_a_temperature_stays_finite(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, scale: float
+) -> None:
+    """For scores that put every target first, or last, or are equal."""
+    holdout = find_holdout(tiny_dataset, "valid", "unknown")
+    one = holdout.sample(1, 0)
+    scores = torch.full((len(one.histories), bundle.num_items + 1), 0.0, dtype=torch.float32)
+    scores[:, 0] = -torch.inf
+    scores[torch.arange(len(scores)), torch.from_numpy(one.targets.astype(np.int64))] = scale
+    found = temperature_of(Scored(scores), one)
+    assert found is not None
+    assert 1e-6 <= found <= 1e6
+    assert (found == 1) == (scale in (0, 1e8))
 
 
 def test_the_calibration_error_by_hand() -> None:
