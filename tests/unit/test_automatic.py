@@ -581,6 +581,7 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
     assert "still rising" not in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_more_time_is_advised_where_time_ended_the_training(
     dataset: PreparedDataset, tracking: TrackingConfig, here: Path
 ) -> None:

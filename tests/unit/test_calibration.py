@@ -158,6 +158,7 @@ def test_the_command_keeps_the_temperature(
     assert pl.read_parquet(out)["probability"][0] == pytest.approx(best[0]["probability"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [False, True], ids=["alone", "with counts"])
 def test_a_refitted_model_keeps_the_temperature_of_the_model_before(
     counts: bool, tmp_path: Path

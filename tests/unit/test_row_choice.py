@@ -212,7 +212,7 @@ def test_the_words_of_the_command_line(tmp_path: Path) -> None:
         ),
         (DataConfig(min_user_interactions=2), {"user_minimum": 3}, "min_user_interactions=2"),
         (None, {"user_minimum": 0}, "min_user_interactions: input should be greater than"),
-        (None, {"since": "soon"}, "since: a time must be a number or an iso 8601 date"),
+        (None, {"since": "soon"}, "since: a time must be a number or an ISO 8601 date"),
         (None, {"split": "last"}, "split: the kind must be 'leave_last_out'"),
         (None, {"customer": "x"}, "customer: no such setting of a log; they are user, item, time"),
     ],

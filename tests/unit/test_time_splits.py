@@ -219,7 +219,7 @@ def test_too_few_users_to_hold_out() -> None:
 @pytest.mark.parametrize(
     ("split", "words"),
     [
-        ("{kind: global_time, test_from: soon}", "a number or an iso 8601 date, not 'soon'"),
+        ("{kind: global_time, test_from: soon}", "a number or an ISO 8601 date, not 'soon'"),
         ("{kind: global_time, test_from: 2, valid_from: 3}", "must ascend"),
         ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "exclude each other"),
         ("{kind: backtest, cuts: [3, 2]}", "the cuts must ascend"),
