@@ -170,10 +170,10 @@ def with_probabilities(
     """
     temperature = bundle.manifest.temperature
     if temperature is None:
-        raise InputError(
-            f"{bundle.path}: has no temperature, which probabilities need: recsys calibrate "
-            f"{bundle.path} --data DATASET"
-        )
+        remedy = f"recsys calibrate {bundle.path} --data DATASET"
+        if "valid" in bundle.manifest.protocol.trained_on:
+            remedy = "none can be fitted, since it was fitted on the validation targets too"
+        raise InputError(f"{bundle.path}: has no temperature, which probabilities need: {remedy}")
     rows = np.flatnonzero(queries.histories.lengths)
     totals = np.full(len(queries.user_ids), np.nan)
     with torch.inference_mode():

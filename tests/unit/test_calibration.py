@@ -137,6 +137,10 @@ def test_probabilities_are_the_softmax_over_the_catalogue(
 def test_probabilities_need_a_temperature(bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="has no temperature, which probabilities need: recsys"):
         Recommender(bundle).score([["hat"]], ["boots"], probabilities=True)
+    protocol = bundle.manifest.protocol.model_copy(update={"trained_on": ("train", "valid")})
+    refitted = replace(bundle, manifest=bundle.manifest.model_copy(update={"protocol": protocol}))
+    with pytest.raises(InputError, match="none can be fitted, since it was fitted on the valid"):
+        Recommender(refitted).score([["hat"]], ["boots"], probabilities=True)
 
 
 def test_the_command_keeps_the_temperature(
