@@ -69,8 +69,7 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
     """Return what a user may try next, in sentences, the most promising first."""
     steps, first = [], next(iter(automatic.contenders), None)
     if first is not None and first.ended_rising:
-        often = len(first.points)
-        reached = "was still rising" if often > 1 else "had been validated once"
+        reached = "was still rising" if len(first.points) > 1 else "had been validated once"
         steps.append(
             f"{first.candidate.name} {reached} when its time was over: give the run more with "
             "--time-limit."

@@ -117,10 +117,7 @@ def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
         ids = ids.cast(pl.Float64)
     if ids.dtype.is_float() or ids.dtype.is_decimal():
         column.refuse(ids.cast(pl.Float64).is_nan(), "an id is missing")
-        whole = ids.cast(pl.Int64, strict=False)
-        if not (whole == ids).fill_null(value=False).all():
-            raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
-        return whole
+        ids = plain_ids(ids)
     if not ids.dtype.is_integer():
         raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
     integers = ids.cast(pl.Int64, strict=False)

@@ -68,7 +68,7 @@ def keep_interactions(
     Times in the form of ``time_format`` become ISO 8601 after that: rules read the log's own text.
 
     Args:
-        rows: the rows, with the columns of the rules.
+        rows: the rows, with the columns of the rules and `ROW`.
         config: the rules.
         columns: the names of the columns.
         origin: the name of the log in messages.
@@ -103,10 +103,9 @@ def _dated(rows: pl.DataFrame, name: str, form: str, origin: str) -> pl.Series:
     """
     times = as_iso(rows[name], form)
     if times.dtype == pl.String:
-        numbers = rows[ROW] if ROW in rows.columns else pl.int_range(1, len(rows) + 1, eager=True)
         wrong = times.cast(pl.Float64, strict=False).is_not_null()
         rule = f"has not the form {form!r} of data.time_format, nor that of ISO 8601"
-        LogColumn(rows[name], numbers, origin, name).refuse(wrong, rule)
+        LogColumn(rows[name], rows[ROW], origin, name).refuse(wrong, rule)
     return times
 
 

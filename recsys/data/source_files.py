@@ -100,9 +100,7 @@ def source_name(source: str) -> str:
     if is_pattern(source):
         fixed = [part for part in path.parts if not glob.has_magic(part) and part != os.sep]
         return fixed[-1] if fixed else "log"
-    if path.suffix.lower() in _COMPRESSIONS:
-        path = path.with_suffix("")
-    return path.stem
+    return _unpacked(path).stem
 
 
 def _matched(path: Path) -> tuple[SourceFile, ...]:
@@ -138,8 +136,8 @@ def _known_file(path: Path) -> SourceFile:
     file = _file(path)
     if file is None:
         known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
-        inner = path.with_suffix("") if path.suffix.lower() in _COMPRESSIONS else path
-        ending = f"{inner.suffix}{path.suffix}" if inner != path else path.suffix
+        inner = _unpacked(path)
+        ending = inner.suffix + path.name.removeprefix(inner.name)
         hint = (
             "if it has an object on each line, name it .jsonl"
             if inner.suffix.lower() == ".json"
@@ -151,7 +149,11 @@ def _known_file(path: Path) -> SourceFile:
 
 def _file(path: Path) -> SourceFile | None:
     """Return the file with the format that its name tells, None if it tells none."""
+    kind = _KINDS.get(_unpacked(path).suffix.lower())
     compression = _COMPRESSIONS.get(path.suffix.lower())
-    inner = path if compression is None else path.with_suffix("")
-    kind = _KINDS.get(inner.suffix.lower())
     return None if kind is None else SourceFile(path, kind, compression)
+
+
+def _unpacked(path: Path) -> Path:
+    """Return the path without the ending of a compression."""
+    return path.with_suffix("") if path.suffix.lower() in _COMPRESSIONS else path

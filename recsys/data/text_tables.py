@@ -109,10 +109,10 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
     source, sample = _utf8(file)
     if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
         raise InputError(f"{origin}: is {kind}")
-    if not sample.strip():
-        raise InputError(f"{origin}: the file is empty")
     if excel := _EXCEL_LINE.match(sample):
         sample = sample[excel.end() :]
+    if not sample.strip():
+        raise InputError(f"{origin}: the file is empty")
     delimiter = excel[1] if excel else _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
     if delimiter == _DOUBLE_COLON:
         content = source if isinstance(source, bytes) else source.read_bytes()

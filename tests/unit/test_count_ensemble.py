@@ -149,21 +149,27 @@ def test_harmful_counts_get_the_weight_0() -> None:
     assert choice.ranks.frame.equals(evaluate(model, valid, "valid", "filter").frame)
 
 
+def with_and_without(
+    counts: CountEnsemble, dataset: PreparedDataset, folder: Path
+) -> tuple[ModelBundle, ModelBundle]:
+    """Bundles of one dot product: with the counts, and alone."""
+    experiment = tiny_experiment(DotProduct())
+    net = tiny_model(experiment, dataset.num_items)
+    both, alone = (
+        ModelBundle.write(folder / name, net, experiment, dataset, ("train",), count_ensemble=given)
+        for name, given in (("both", counts), ("alone", None))
+    )
+    return both, alone
+
+
 def test_counts_of_weight_0_leave_the_model_unchanged(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     """Their scores of padding are -inf, and 0 times -inf is NaN."""
     model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
     assert count_ensemble(weight=0).added_to(model) is model
-    experiment = tiny_experiment(DotProduct())
-    net = tiny_model(experiment, tiny_dataset.num_items)
     counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.0)
-    both, alone = (
-        ModelBundle.write(
-            tmp_path / name, net, experiment, tiny_dataset, ("train",), count_ensemble=given
-        )
-        for name, given in (("both", counts), ("alone", None))
-    )
+    both, alone = with_and_without(counts, tiny_dataset, tmp_path)
     mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
     assert mine.equals(theirs)
     assert explain(both, ["hat"], "boots").equals(explain(alone, ["hat"], "boots"))
@@ -173,15 +179,8 @@ def test_counts_and_a_dot_product_are_explained_together(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     """The counts by their terms, the dot product by removal: no purchase's share leaves it out."""
-    experiment = tiny_experiment(DotProduct())
-    net = tiny_model(experiment, tiny_dataset.num_items)
     given = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.7)
-    both, alone = (
-        ModelBundle.write(
-            tmp_path / name, net, experiment, tiny_dataset, ("train",), count_ensemble=counts
-        )
-        for name, counts in (("both", given), ("alone", None))
-    )
+    both, alone = with_and_without(given, tiny_dataset, tmp_path)
     history = ["hat", "socks"]
     mine, models = (explain(one, history, "boots") for one in (both, alone))
     tokens = both.vocabulary.encode(pl.Series(history))

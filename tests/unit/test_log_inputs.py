@@ -512,6 +512,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         lines(BASE.replace(",", " ")),
         ["fields are divided by comma, tab, semicolon, bar or ::"],
     ),
+    "Excel's first line alone": (lines("sep=;\n"), ["log.csv: the file is empty"]),
     "JSON by another name": (lines(BASE, "log.json.gz"), ["'.json.gz'", "name it .jsonl"]),
     "another name of text": (lines(BASE, "u.data"), ["'.data'", "name it .csv or .tsv"]),
     "an archive": (lines(BASE, "log.zip"), ["unknown extension '.zip'", ".csv", ".gz"]),
