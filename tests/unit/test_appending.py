@@ -69,7 +69,7 @@ def rows() -> st.SearchStrategy[list[tuple[Any, ...]]]:
         st.integers(0, 3),
         st.integers(0, 2),
     )
-    return st.lists(row, min_size=4, max_size=40)
+    return st.lists(row, min_size=20, max_size=60)
 
 
 def written(day: pl.DataFrame, form: str | None) -> pl.DataFrame:
@@ -215,9 +215,7 @@ def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     drawn=rows(),
     config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
