@@ -79,7 +79,11 @@ class ModelScorer:
 
     @property
     def _step(self) -> _Step:
-        return _CPU_STEP if self._model.items.weight.device.type == "cpu" else _GPU_STEP
+        return _CPU_STEP if self._device.type == "cpu" else _GPU_STEP
+
+    @property
+    def _device(self) -> torch.device:
+        return self._model.items.weight.device
 
     @property
     def num_items(self) -> int:
@@ -90,34 +94,27 @@ class ModelScorer:
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
         """See `Scorer.score`; on the device of the model.
 
-        Only the candidates are scored, unless they are most of the catalogue.
+        Only the candidates are scored, unless they are most of the catalogue. Candidates that are
+        the same for all histories are represented once.
 
         Raises:
             ValueError: a history is empty; or the model reads times or features that the histories
                 do not have.
         """
         recent = self._read(histories)
-        lengths = recent.lengths
-        device = self._model.items.weight.device
-        if candidates is not None and candidates.shape[1] > MOST_CANDIDATES * self.num_items:
-            tokens = torch.from_numpy(candidates.astype(np.int64)).to(device)
-            return self.score(histories).gather(1, tokens)
-        width = self.num_items + 1 if candidates is None else candidates.shape[1]
-        scores = torch.empty(len(histories), width, device=device)
-        most_rows = users_per_batch(self.num_items)
         with evaluating(self._model):
-            catalogue: CandidateRepresentation = ()
             if candidates is None:
-                catalogue = self._catalogue()
-            for rows in batches_of_similar_length(lengths, self._step.tokens, most_rows):
-                batch, indices = recent.take(rows), torch.from_numpy(rows).to(device)
-                if candidates is None:
-                    for columns, part in self._catalogue_scores(batch, catalogue):
-                        scores[indices, columns] = part.to(scores.dtype)
-                    scores[indices, PAD] = -torch.inf
-                else:
-                    scores[indices] = self._candidate_scores(batch, candidates[rows])
-        return scores
+                scores = self._scores_of_shared(recent, self._catalogue())
+                scores[:, PAD] = -torch.inf
+                return scores
+            tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
+            if len(candidates) and (candidates == candidates[0]).all():
+                scores = self._scores_of_shared(recent, self._represented(tokens[0]))
+            elif candidates.shape[1] > MOST_CANDIDATES * self.num_items:
+                return self.score(histories).gather(1, tokens)
+            else:
+                scores = self._scores_of_own(recent, tokens)
+            return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
@@ -126,14 +123,14 @@ class ModelScorer:
         Raises:
             ValueError: see `score`.
         """
-        recent, device = self._read(histories), self._model.items.weight.device
-        states = torch.empty(len(recent), 0, device=device)
+        recent = self._read(histories)
+        states = torch.empty(len(recent), 0, device=self._device)
         with evaluating(self._model):
-            for rows in batches_of_similar_length(recent.lengths, self._step.tokens, len(recent)):
+            for rows in self._batches(recent, len(recent)):
                 state = self._encode_last(recent.take(rows))[0]
                 if not states.shape[1]:
                     states = state.new_empty(len(recent), state.shape[1])
-                states[torch.from_numpy(rows).to(device)] = state
+                states[torch.from_numpy(rows).to(self._device)] = state
         return states
 
     def _read(self, histories: Histories) -> Histories:
@@ -165,35 +162,45 @@ class ModelScorer:
             self._kept = catalogue
         return catalogue
 
-    def _catalogue_scores(
-        self, histories: Histories, catalogue: CandidateRepresentation
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield chunks of the catalogue and their scores [B, C] for a batch of histories."""
-        last = self._encode_last(histories)
-        step = max(1, self._step.elements // self._head.elements_per_candidate(last))
-        for start in range(0, self.num_items + 1, step):
-            columns = slice(start, start + step)
-            chunk = tuple(part[..., columns, :] for part in catalogue)
-            yield columns, self._head.score_last(last, chunk)
+    def _scores_of_shared(self, recent: Histories, items: CandidateRepresentation) -> Tensor:
+        """Scores [B, C] of histories with the same C items."""
+        count = items[0].shape[-2]
+        scores = torch.empty(len(recent), count, device=self._device)
+        for rows in self._batches(recent, users_per_batch(count)):
+            last = self._encode_last(recent.take(rows))
+            indices = torch.from_numpy(rows).to(self._device)
+            step = max(1, self._step.elements // self._head.elements_per_candidate(last))
+            for start in range(0, count, step):
+                columns = slice(start, start + step)
+                chunk = tuple(part[..., columns, :] for part in items)
+                scores[indices, columns] = self._head.score_last(last, chunk).to(scores.dtype)
+        return scores
 
-    def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
-        """Scores [B, C] for a batch of histories, each of its own candidates [B, C]."""
-        last = self._encode_last(histories)
-        tokens = torch.from_numpy(candidates.astype(np.int64)).to(last[0].device)
-        gathered = len(tokens) * self._model.items.embedding_dim
-        per_candidate = max(self._head.elements_per_candidate(last), gathered)
-        step = max(1, self._step.elements // per_candidate)
-        scores = torch.empty(tokens.shape, device=tokens.device)
-        for start in range(0, tokens.shape[1], step):
-            chunk = self._represented(tokens[:, start : start + step])
-            scores[:, start : start + step] = self._head.score_last(last, chunk)
-        return scores.masked_fill_(tokens == PAD, -torch.inf)
+    def _scores_of_own(self, recent: Histories, tokens: Tensor) -> Tensor:
+        """Scores [B, C] of histories, each with candidates of its own [B, C]."""
+        scores = torch.empty(tokens.shape, device=self._device)
+        for rows in self._batches(recent, users_per_batch(self.num_items)):
+            last = self._encode_last(recent.take(rows))
+            indices = torch.from_numpy(rows).to(self._device)
+            gathered = len(rows) * self._model.items.embedding_dim
+            per_candidate = max(self._head.elements_per_candidate(last), gathered)
+            step = max(1, self._step.elements // per_candidate)
+            for start in range(0, tokens.shape[1], step):
+                columns = slice(start, start + step)
+                chunk = self._represented(tokens[indices, columns])
+                scores[indices, columns] = self._head.score_last(last, chunk).to(scores.dtype)
+        return scores
+
+    def _batches(self, recent: Histories, most_rows: int) -> Iterator[NDArray[np.int64]]:
+        return batches_of_similar_length(recent.lengths, self._step.tokens, most_rows)
 
     def _represented(self, tokens: Tensor) -> CandidateRepresentation:
-        """The representation of candidates [B, C], of each history its own."""
+        """The representation of candidates [C] of all histories, or [B, C] of each."""
         if self._kept is None:
             return self._head.represent_candidates(self._model.items(tokens))
         rows = [part.index_select(-2, tokens.flatten()) for part in self._kept]
+        if tokens.dim() == 1:
+            return tuple(rows)
         own = [part.unflatten(-2, tokens.shape) for part in rows]
         return tuple(part.movedim(-3, 0) for part in own)
 

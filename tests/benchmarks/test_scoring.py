@@ -19,7 +19,7 @@ TARGET_ATTENTION = Side(
 PEERS = [Side("rectools", "rectools"), Side("replay", "replay")]
 
 
-def show(title: str, found: dict[str, list[Answer]], users: int) -> None:
+def show(title: str, found: dict[str, list[Answer]], count: int, what: str = "users") -> None:
     """A line for each side: medians, or why there are none."""
     print(f"\n{title}")
     for name, answers in found.items():
@@ -29,7 +29,7 @@ def show(title: str, found: dict[str, list[Answer]], users: int) -> None:
             continue
         figures = medians(answers)
         print(
-            f"{name}: {figures['seconds']:.2f} s, {users / figures['seconds']:,.0f} users/s, "
+            f"{name}: {figures['seconds']:.2f} s, {count / figures['seconds']:,.0f} {what}/s, "
             f"peak {figures['peak_mib']:,.0f} MiB"
         )
 
@@ -71,6 +71,38 @@ def test_a_million_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for answers in found.values():
         for answer in answers:
             check_lists(answer, contest)
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("items", [0, 1_000_000], ids=["ml-1m", "million"])
+def test_ten_million_candidates(
+    items: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten million pairs: the same candidates for all users of MovieLens-1M, or for 20,000 users of
+    a million items; ranked by score, all of them. As `test_a_million_items` else.
+    """
+    memory = from_environment("MEMORY_GIB", 16)
+    settings = replace(settings_of(LOG), memory_gib=memory)
+    if items:
+        shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
+        overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
+        settings = replace(settings, **shape, users=20_000, candidates=500, overrides=overrides)
+        problem = large(20_000, items)
+    else:
+        problem = problem_of(LOG, tmp_path)
+        settings = replace(settings, candidates=10_000_000 // len(problem.targets))
+    contest = Contest(tmp_path, problem, settings)
+    users = settings.users or len(problem.targets)
+    with capsys.disabled():
+        found = contest.in_turn(chosen([OURS, TARGET_ATTENTION, *PEERS]), "candidates")
+        show(f"{users:,} users, {settings}", found, users * settings.candidates, "pairs")
+    expected = np.arange(1, settings.candidates + 1)
+    for answers in found.values():
+        for answer in answers:
+            if "lists" in answer:
+                lists = np.load(answer["lists"])
+                assert lists.shape == (users, settings.candidates)
+                assert (np.sort(lists, axis=1) == expected).all()
 
 
 def check_lists(answer: Answer, contest: Contest) -> None:

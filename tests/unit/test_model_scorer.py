@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import DotProduct, NextItemConfig, TargetAttention
+from recsys.config import DotProduct, MixtureOfLogits, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
@@ -21,16 +21,18 @@ from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4
-HEADS: list[DotProduct | TargetAttention] = [
+AnyHead = DotProduct | TargetAttention | MixtureOfLogits
+HEADS: list[AnyHead] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4),
+    MixtureOfLogits(components=2, component_dim=4),
 ]
 HISTORIES = st.lists(
     st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=7), min_size=1, max_size=12
 )
 
 
-def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
+def make_model(head: AnyHead) -> NextItemModel:
     torch.manual_seed(5)
     config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head
@@ -45,7 +47,7 @@ def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
 @settings(max_examples=25, deadline=None)
 @given(lists=HISTORIES, tokens=st.integers(1, 20), elements=st.integers(1, 200))
 def test_any_steps_give_what_the_model_gives_one_by_one(
-    head: DotProduct | TargetAttention, lists: list[list[int]], tokens: int, elements: int
+    head: AnyHead, lists: list[list[int]], tokens: int, elements: int
 ) -> None:
     model = make_model(head)
     with pytest.MonkeyPatch.context() as patch:
@@ -70,18 +72,25 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
     count=st.integers(1, 2 * NUM_ITEMS),
     tokens=st.integers(1, 20),
     elements=st.integers(1, 500),
+    same=st.booleans(),
+    trained=st.booleans(),
 )
 def test_candidates_score_as_they_do_in_the_catalogue(
-    head: DotProduct | TargetAttention,
+    head: AnyHead,
     lists: list[list[int]],
     count: int,
     tokens: int,
     elements: int,
+    same: bool,
+    trained: bool,
 ) -> None:
-    """Each history's own candidates, in any order, repeated or PAD."""
-    scorer, histories = ModelScorer(make_model(head), LENGTH), Histories.from_lists(lists)
+    """Candidates of each history or the same for all, in any order, repeated or PAD."""
+    scorer = ModelScorer(make_model(head), LENGTH, trained=trained)
+    histories = Histories.from_lists(lists)
     drawn = np.random.default_rng(count).integers(0, NUM_ITEMS + 1, (len(lists), count))
     candidates = drawn.astype(np.int32)
+    if same:
+        candidates[:] = candidates[0]
     expected = scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))

@@ -19,6 +19,7 @@ from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import top_k
+from recsys.inference.scorer import user_batches
 from recsys.model.build import build_model
 from recsys.training import loop
 from recsys.training.module import TrainingModule
@@ -108,6 +109,27 @@ def recommend(problem: Problem, settings: Settings) -> None:
     emit_timed(ask, problem, settings)
 
 
+def candidates(problem: Problem, settings: Settings) -> None:
+    """The candidates of all users, by score."""
+    model = scorer(problem, settings)
+    tokens = np.arange(1, settings.candidates + 1, dtype=np.int32)
+
+    def ask(some: Problem) -> Callable[[], NDArray[np.int64]]:
+        histories = Histories(some.items, some.offsets)
+
+        def lists() -> NDArray[np.int64]:
+            found = np.empty((len(histories), len(tokens)), dtype=np.int64)
+            for rows in user_batches(len(histories), len(tokens)):
+                batch = histories[rows]
+                scores = model.score(batch, np.tile(tokens, (len(batch), 1)))
+                found[rows] = scores.argsort(dim=1, descending=True).numpy() + 1
+            return found
+
+        return lists
+
+    emit_timed(ask, problem, settings)
+
+
 def evaluation(problem: Problem, settings: Settings) -> None:
     """Exact ranks of all targets over the whole catalogue and NDCG@10."""
     model = scorer(problem, settings)
@@ -119,4 +141,10 @@ def evaluation(problem: Problem, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(train=train, quality=quality, recommend=recommend, evaluation=evaluation)
+    main(
+        train=train,
+        quality=quality,
+        recommend=recommend,
+        candidates=candidates,
+        evaluation=evaluation,
+    )

@@ -7,6 +7,7 @@ no trainer for that net, so the loop is Lightning's and the loss that of `UniSRe
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -169,17 +170,23 @@ def untrained(problem: Problem, settings: Settings) -> tuple[SASRecModel, Datase
 
 
 def frame_of(
-    model: SASRecModel, data: Dataset, problem: Problem, filtered: bool = True
+    model: SASRecModel, data: Dataset, problem: Problem, filtered: bool = True, candidates: int = 0
 ) -> pd.DataFrame:
-    """The best items of the users, seen ones left out if filtered."""
+    """The best items of the users, seen ones left out if filtered; or all of the candidates."""
     users = np.arange(len(problem.targets))
-    frame: pd.DataFrame = model.recommend(users=users, dataset=data, k=K, filter_viewed=filtered)
+    frame: pd.DataFrame = model.recommend(
+        users=users,
+        dataset=data,
+        k=candidates or K,
+        filter_viewed=filtered,
+        items_to_recommend=np.arange(1, candidates + 1) if candidates else None,
+    )
     return frame
 
 
-def as_lists(frame: pd.DataFrame, problem: Problem) -> NDArray[np.int64]:
-    """Item tokens [U, K]."""
-    lists = np.zeros((len(problem.targets), K), dtype=np.int64)
+def as_lists(frame: pd.DataFrame, problem: Problem, width: int = K) -> NDArray[np.int64]:
+    """Item tokens [U, width]."""
+    lists = np.zeros((len(problem.targets), width), dtype=np.int64)
     lists[frame[Columns.User], frame[Columns.Rank] - 1] = frame[Columns.Item]
     return lists
 
@@ -188,6 +195,17 @@ def recommend(problem: Problem, settings: Settings) -> None:
     """The best items of all users, seen ones left out."""
     model, data = untrained(problem, settings)
     emit_timed(lambda some: lambda: as_lists(frame_of(model, data, some), some), problem, settings)
+
+
+def candidates(problem: Problem, settings: Settings) -> None:
+    """The candidates of all users, by score."""
+    model, data = untrained(problem, settings)
+    count = settings.candidates
+
+    def ask(some: Problem) -> Callable[[], NDArray[np.int64]]:
+        return lambda: as_lists(frame_of(model, data, some, False, count), some, count)
+
+    emit_timed(ask, problem, settings)
 
 
 def evaluation(problem: Problem, settings: Settings) -> None:
@@ -207,4 +225,10 @@ def evaluation(problem: Problem, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(train=train, quality=quality, recommend=recommend, evaluation=evaluation)
+    main(
+        train=train,
+        quality=quality,
+        recommend=recommend,
+        candidates=candidates,
+        evaluation=evaluation,
+    )

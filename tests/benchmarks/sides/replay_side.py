@@ -177,13 +177,13 @@ def quality(problem: Problem, settings: Settings) -> None:
     trainer(settings, callback).fit(sasrec(problem, settings), datamodule=data)
 
 
-def recommend(problem: Problem, settings: Settings) -> None:
-    """The best items of all users, seen ones left out."""
-    model = sasrec(problem, settings)
-    seen = SeenItemsFilter(problem.num_items)
+def emit_lists(
+    problem: Problem, settings: Settings, model: LightningModule, width: int, *seen: SeenItemsFilter
+) -> None:
+    """Time the lists of so many items of all users."""
 
     def ask(some: Problem) -> Callable[[], NDArray[np.int64]]:
-        best = TorchTopItemsCallback(K, "user_id", [seen])
+        best = TorchTopItemsCallback(width, "user_id", list(seen))
         data = data_module(some, settings, "predict")
 
         def lists() -> NDArray[np.int64]:
@@ -194,6 +194,19 @@ def recommend(problem: Problem, settings: Settings) -> None:
         return lists
 
     emit_timed(ask, problem, settings)
+
+
+def recommend(problem: Problem, settings: Settings) -> None:
+    """The best items of all users, seen ones left out."""
+    seen = SeenItemsFilter(problem.num_items)
+    emit_lists(problem, settings, sasrec(problem, settings), K, seen)
+
+
+def candidates(problem: Problem, settings: Settings) -> None:
+    """The candidates of all users, by score."""
+    model = sasrec(problem, settings)
+    model.candidates_to_score = torch.arange(settings.candidates)
+    emit_lists(problem, settings, model, settings.candidates)
 
 
 def evaluation(problem: Problem, settings: Settings) -> None:
@@ -214,4 +227,10 @@ def evaluation(problem: Problem, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(train=train, quality=quality, recommend=recommend, evaluation=evaluation)
+    main(
+        train=train,
+        quality=quality,
+        recommend=recommend,
+        candidates=candidates,
+        evaluation=evaluation,
+    )

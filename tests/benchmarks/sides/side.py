@@ -87,6 +87,8 @@ class Settings:
     """Whether items of the history are left out of the lists of a training (filter or allow)."""
     users: int = 0
     """Who recommendations are asked for: the first so many; 0: all."""
+    candidates: int = 0
+    """Items that are scored for every user: the tokens 1 to so many."""
     fast: bool = False
     """Of RecTools: the net of `rectools.fast_transformers` in place of `SASRecModel`."""
     memory_gib: float = 16
