@@ -16,7 +16,21 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.inference.scorer import RankingScorer, Scorer, user_batches
+from recsys.inference.best_scores import (
+    at_least,
+    best_of_blocks,
+    best_of_rows,
+    finds_few,
+    smallest_of_ties,
+)
+from recsys.inference.scorer import (
+    FEWEST_USERS,
+    BlockScorer,
+    RankingScorer,
+    Scorer,
+    user_batches,
+    users_per_batch,
+)
 
 NEVER = np.iinfo(np.int32).max
 """The rank of a target that can never be recommended: no metric credits it, whatever its k."""
@@ -109,12 +123,12 @@ def _ranks(
     target = torch.from_numpy(targets.astype(np.int64)).to(scores.device)
     target_score = scores.gather(1, target[:, None])[:, 0]
     if ties == "against_target":
-        rank = _at_least(scores, target_score)
+        rank = at_least(scores, target_score)
     else:
         catalogue = torch.arange(scores.shape[1], device=scores.device)
         rank = 1 + _precedes(scores, catalogue, target_score[:, None], target[:, None], ties).sum(1)
     # Subtract excluded items afterwards: faster than a copy of the scores without them.
-    rows, tokens = _excluded(histories, seen, scores)
+    rows, tokens = _excluded(histories, seen, scores.shape[1], scores.device)
     ahead = _precedes(scores[rows, tokens], tokens, target_score[rows], target[rows], ties)
     rank -= torch.bincount(rows[ahead], minlength=len(rank))
     rank[target_score == -math.inf] = NEVER
@@ -140,18 +154,21 @@ def top_k(
         raise InputError(f"k={k}: must be from 1 to {scorer.num_items}, the size of the catalogue")
     if isinstance(scorer, RankingScorer):
         return scorer.top_k(histories, k, seen)
+    is_large = users_per_batch(scorer.num_items) == FEWEST_USERS
+    if is_large and isinstance(scorer, BlockScorer) and finds_few(k, scorer.num_items):
+        return _top_k_of_blocks(scorer, histories, k, seen)
     items = np.empty((len(histories), k), dtype=np.int32)
     values = np.empty((len(histories), k), dtype=np.float32)
     for users in user_batches(len(histories), scorer.num_items):
         scores = _checked_scores(scorer, histories[users])
         # The scores are the scorer's: restore the excluded ones below, since copying all of them
         # takes half as long as computing them.
-        excluded = _excluded(histories[users], seen, scores)
+        excluded = _excluded(histories[users], seen, scores.shape[1], scores.device)
         original = scores[excluded]
         scores[excluded] = -math.inf
-        best, tokens, tied = _best(scores, k)
+        best, tokens, tied = best_of_rows(scores, k)
         if tied.any():
-            tokens[tied] = _smallest_of_ties(scores[tied], best[tied, -1:], k)
+            tokens[tied] = smallest_of_ties(scores[tied], best[tied, -1:], k)
         tokens = tokens.sort(dim=1).values  # so that equal scores are in their order
         best, order = scores.gather(1, tokens).sort(dim=1, descending=True, stable=True)
         tokens = tokens.gather(1, order).masked_fill_(best == -math.inf, PAD)
@@ -160,34 +177,21 @@ def top_k(
     return items, values
 
 
-def _best(
-    scores: torch.Tensor, k: int, block: int = 512
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`torch.topk`, which splits wide rows into blocks.
-
-    No item outside the k blocks with the largest maxima scores higher than the k-th best in them,
-    and finding maxima is limited by the speed of memory only.
-
-    Returns:
-        The k best scores of each row and their tokens; and the rows where other scores equal the
-        last of them, since `torch.topk` does not define which of those it returns.
-    """
-    blocks = scores.shape[1] // block
-    if blocks < 4 * k:
-        best = scores.topk(k)
-        return best.values, best.indices, _at_least(scores, best.values[:, -1]) > k
-    covered = blocks * block
-    maxima = scores[:, :covered].unflatten(1, (blocks, block)).amax(2)
-    fullest = maxima.topk(k).indices
-    within = torch.arange(block, device=scores.device)
-    rest = torch.arange(covered, scores.shape[1], device=scores.device).expand(len(scores), -1)
-    tokens = torch.cat([(fullest[..., None] * block + within).flatten(1), rest], dim=1)
-    found = scores.gather(1, tokens)
-    best = found.topk(k)
-    # Unless more than k blocks hold a score equal to the last, all of these are among the tokens.
-    last = best.values[:, -1:]
-    tied = ((maxima >= last).sum(1) > k) | ((found >= last).sum(1) > k)
-    return best.values, tokens.gather(1, best.indices), tied
+def _top_k_of_blocks(
+    scorer: BlockScorer, histories: Histories, k: int, seen: Seen
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """See `top_k`; the scores of all items are never held at once."""
+    items = np.empty((len(histories), k), dtype=np.int32)
+    values = np.empty((len(histories), k), dtype=np.float32)
+    for rows, blocks in scorer.score_blocks(histories):
+        left_out = _excluded(histories.take(rows), seen, scorer.num_items + 1)
+        by_token = left_out[1].argsort()
+        excluded = left_out[0][by_token], left_out[1][by_token]
+        best, tokens = best_of_blocks(blocks, k, len(rows), excluded)
+        _check_numbers(scorer, best)
+        tokens = tokens.masked_fill_(best == -math.inf, PAD)
+        items[rows], values[rows] = tokens.cpu().numpy(), best.cpu().numpy()
+    return items, values
 
 
 def _precedes(
@@ -214,35 +218,22 @@ def _precedes(
     return (scores > target_score) | ((scores == target_score) & (tokens < target))
 
 
-def _smallest_of_ties(scores: torch.Tensor, kth: torch.Tensor, k: int) -> torch.Tensor:
-    """The k best items of each row [B, k]: those above the k-th score, then the smallest tokens."""
-    above, level = scores > kth, scores == kth
-    room = k - above.sum(1, keepdim=True)
-    chosen = above | (level & (level.cumsum(1, dtype=torch.int32) <= room))
-    return chosen.nonzero()[:, 1].view(-1, k)
-
-
-def _at_least(scores: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
-    """The number of scores of each row that are at least its threshold [B].
-
-    On a CPU numpy counts them: it takes a tenth of the time of torch's comparison and sum.
-    """
-    if scores.device.type == "cpu":
-        above = scores.numpy() >= thresholds.numpy()[:, None]
-        return torch.from_numpy(np.count_nonzero(above, axis=1))
-    return (scores >= thresholds[:, None]).sum(1)
-
-
 def _excluded(
-    histories: Histories, seen: Seen, scores: torch.Tensor
+    histories: Histories, seen: Seen, width: int, device: torch.device | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows and tokens of excluded items: PAD and, if filtered, each seen item once."""
+    """The rows and tokens of excluded items: PAD and, if filtered, each seen item once.
+
+    Args:
+        histories: those whose items are excluded.
+        seen: whether they are.
+        width: the number of item tokens, PAD included.
+        device: of the answer.
+    """
     rows, tokens = np.arange(len(histories)), np.zeros(len(histories), dtype=np.int64)
     if seen == "filter":
-        width = scores.shape[1]
         pairs = np.unique(histories.users * width + histories.items)
         rows, tokens = np.append(rows, pairs // width), np.append(tokens, pairs % width)
-    return torch.from_numpy(rows).to(scores.device), torch.from_numpy(tokens).to(scores.device)
+    return torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)
 
 
 def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
@@ -254,9 +245,13 @@ def _checked_scores(scorer: Scorer, histories: Histories) -> torch.Tensor:
             f"{type(scorer).__name__}.score gave {tuple(scores.shape)} {scores.dtype}, "
             f"not {expected} torch.float32"
         )
+    _check_numbers(scorer, scores)
+    return scores
+
+
+def _check_numbers(scorer: Scorer, scores: torch.Tensor) -> None:
     if scores.amax().isnan():  # the largest of numbers among which one is NaN
         raise NotANumberError(f"{type(scorer).__name__}.score gave NaN: did its training diverge?")
-    return scores
 
 
 def _only_candidates(scores: torch.Tensor, candidates: Histories) -> torch.Tensor:

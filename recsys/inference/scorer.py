@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -55,6 +55,30 @@ class RankingScorer(Scorer, Protocol):
         self, histories: Histories, k: int, seen: Seen
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """See `recsys.inference.ranking.top_k`, which calls it; k is valid."""
+        ...
+
+
+class CatalogueBlock(NamedTuple):
+    """Scores of neighbouring items."""
+
+    columns: slice
+    """The item tokens of the C items."""
+    scores: torch.Tensor
+    """Shape [B, C], float32; the caller may write in it."""
+
+
+@runtime_checkable
+class BlockScorer(Scorer, Protocol):
+    """A scorer that scores a large catalogue block by block, so that nobody holds all scores."""
+
+    def score_blocks(
+        self, histories: Histories
+    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
+        """Yield some of the histories, by number, and the blocks of their scores, in order.
+
+        The blocks of some histories must be read before the next ones are asked for. PAD, token 0,
+        has a column, with any score.
+        """
         ...
 
 

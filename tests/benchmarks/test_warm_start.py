@@ -16,8 +16,13 @@ from contest import from_environment
 
 import recsys
 from recsys.config import DataConfig, Experiment, GlobalTime, load_experiment
+from recsys.config.split import ChosenTargets
 from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.held_out import find_holdout
+from recsys.evaluation.tables.rank import evaluate
 from recsys.experiments.results import Run
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.held_out import for_evaluation
 
 LOGS = {"online-retail-ii": ("online-retail-ii", None), "ml-1m": ("ml-1m-sasrec", "2000-12-31")}
 """The wholesaler's log and MovieLens-1M: the preset that trains it, and the day that ends the days;
@@ -30,13 +35,35 @@ def days_of(times: np.ndarray, count: int) -> list[int]:
     return [int(day) * DAY for day in np.unique(times // DAY)[-count:]]
 
 
+def log_of(dataset: PreparedDataset) -> pl.DataFrame:
+    """Return the rows of a prepared log, oldest first."""
+    log = dataset.interaction_table.with_columns(timestamp=np.array(dataset.timestamps))
+    return log.select("user_id", "item_id", "timestamp").drop_nulls().sort("timestamp")
+
+
 def known_after(
-    log: pl.DataFrame, before: int, day: int, base: Experiment, folder: Path
+    log: pl.DataFrame,
+    before: int,
+    day: int,
+    base: Experiment,
+    folder: Path,
+    days: int = 1,
+    targets: ChosenTargets = "first",
 ) -> PreparedDataset:
-    """Prepare what was known at the end of a day, which is tested; the day before is validation."""
-    split = GlobalTime(kind="global_time", valid_from=before, test_from=day)
+    """Prepare what was known some days after a day began, from when on all of it is test.
+
+    The day before is validation. If every interaction is a target, all earlier ones of the user are
+    its history; else those before the day are.
+    """
+    split = GlobalTime(
+        kind="global_time",
+        valid_from=before,
+        test_from=day,
+        targets=targets,
+        history="advancing" if targets == "every" else "frozen",
+    )
     config = DataConfig(split=split, duplicates=base.data.duplicates)
-    return recsys.prepare(log.filter(pl.col("timestamp") < day + DAY), config, folder)
+    return recsys.prepare(log.filter(pl.col("timestamp") < day + days * DAY), config, folder)
 
 
 def facts(run: Run, seconds: float) -> dict[str, Any]:
@@ -72,9 +99,7 @@ def test_day_after_day(
     preset, last = LOGS[name]
     base = load_experiment(preset, changes + os.environ.get("BENCH_SET", "").split())
     undivided = base.data.model_copy(update={"split": DataConfig().split})
-    whole = recsys.prepare(name, undivided, work / "log")
-    log = whole.interaction_table.with_columns(timestamp=np.array(whole.timestamps))
-    log = log.select("user_id", "item_id", "timestamp").drop_nulls().sort("timestamp")
+    log = log_of(recsys.prepare(name, undivided, work / "log"))
     if end := os.environ.get("BENCH_UNTIL", last):
         log = log.filter(pl.from_epoch("timestamp") < pl.lit(end).str.to_datetime("%Y-%m-%d"))
     log = log.tail(round(from_environment("ROWS", len(log))))
@@ -95,6 +120,52 @@ def test_day_after_day(
         before = done[str(day)]["warm"]["bundle"]
     with capsys.disabled():
         report(name, [done[str(day)] for day in days[2:]])
+
+
+@pytest.mark.benchmark
+@pytest.mark.realdata
+@pytest.mark.parametrize(("ahead", "targets"), [(7, "first"), (1, "every")])
+@pytest.mark.parametrize("name", LOGS)
+def test_on_more_targets(
+    name: str,
+    ahead: int,
+    targets: ChosenTargets,
+    mirror: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The models of `test_day_after_day`, in BENCH_OUT, on more than the first of the day.
+
+    That is each user's first interaction of the next seven days, or all of the day.
+    """
+    monkeypatch.setenv("RECSYS_MIRROR", str(mirror))
+    work = Path(os.environ.get("BENCH_OUT", tmp_path)).absolute() / name
+    if not (work / "days.json").is_file():
+        pytest.skip("BENCH_OUT has no models: run test_day_after_day first")
+    done = json.loads((work / "days.json").read_text())
+    base = load_experiment(LOGS[name][0])
+    log = log_of(PreparedDataset.open(work / "log"))
+    days = []
+    for before, day in pairwise(map(int, done)):
+        folder = tmp_path / str(day)
+        data = known_after(log, before, day, base, folder, ahead, targets)
+        days.append({way: facts_of_test(found, data) for way, found in done[str(day)].items()})
+    with capsys.disabled():
+        report(f"{name}, {targets} of {ahead} days", days)
+        quick = np.array([done[day]["anew"]["epoch"] <= 4 for day in done][1:])
+        for which, some in (("at most 4 epochs", quick), ("more epochs", ~quick)):
+            report(f"anew {which}", [day for day, one in zip(days, some, strict=True) if one])
+
+
+def facts_of_test(found: dict[str, Any], data: PreparedDataset) -> dict[str, Any]:
+    """Return the facts of a day's model, with its NDCG@10 on other data."""
+    bundle = ModelBundle.open(Path(found["bundle"]))
+    mapped = for_evaluation(bundle, data, "test")
+    config = bundle.experiment.evaluation
+    holdout = find_holdout(mapped, "test", config.request_time)
+    table = evaluate(bundle.scorer, holdout, "test", config.seen)
+    return {**found, "ndcg": float(table.values("ndcg_at_10").mean())}
 
 
 def train(

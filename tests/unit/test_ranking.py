@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import metric_values
-from recsys.inference import ranking
 from recsys.inference import scorer as scorer_module
+from recsys.inference.best_scores import best_of_rows
 from recsys.inference.ranking import NEVER, Seen, Ties, rank_targets, top_k
 from recsys.inference.scorer import Scored
 
@@ -278,7 +278,7 @@ def test_best_by_blocks_is_topk(rows: int, width: int, k: int, seed: int) -> Non
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(0, 6, (rows, width), generator=generator).float()
     scores[:, ::7] = -torch.inf
-    best, tokens, tied = ranking._best(scores, k, block=3)
+    best, tokens, tied = best_of_rows(scores, k, block=3)
     assert torch.equal(best, scores.topk(k).values)
     assert torch.equal(scores.gather(1, tokens), best)
     assert all(len(set(row)) == k for row in tokens.tolist())
