@@ -1,8 +1,8 @@
-"""What preparation and audit cost as the log grows, beside reading the file once and sorting it.
+"""From a log to a trained model as the log grows, beside reading the file once and sorting it.
 
 PEERS names the folder that peers.sh filled: peers then prepare the same logs, each in its own
-environment, up to PEER_INTERACTIONS (10,000,000) rows; MOST_INTERACTIONS leaves the largest logs
-out.
+environment, up to PEER_INTERACTIONS (10,000,000) rows; an epoch is trained up to
+TRAINED_INTERACTIONS (10,000,000); MOST_INTERACTIONS leaves the largest logs out.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ def test_preparation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Each step in a process of its own."""
     most = int(os.environ.get("MOST_INTERACTIONS", "100000000"))
     most_of_peers = int(os.environ.get("PEER_INTERACTIONS", "10000000"))
+    most_trained = int(os.environ.get("TRAINED_INTERACTIONS", "10000000"))
     for rows in (size for size in SIZES if size <= most):
         folder = tmp_path / str(rows)
         folder.mkdir()
         log = folder / "log.parquet"
         generate(log, rows)
         ours = SIDES / "our_preparation.py"
-        steps = ("sort", "prepare", "audit")
+        steps = ["sort", "prepare", "audit", *["train"] * (rows <= most_trained)]
         found = {name: cost(sys.executable, ours, name, log, folder / "out") for name in steps}
         for peer in ("rectools", "replay"):
             python = Path(os.environ.get("PEERS", "peers")).absolute() / peer / "bin" / "python"
