@@ -96,28 +96,43 @@ class ModelScorer:
             ValueError: a history is empty; or the model reads times or features that the histories
                 do not have.
         """
-        recent = self._read(histories)
-        lengths = recent.lengths
         device = self._model.items.weight.device
-        if candidates is not None and candidates.shape[1] > MOST_CANDIDATES * self.num_items:
+        if candidates is None:
+            with evaluating(self._model):
+                scores = self.score_shared(histories, self._catalogue())
+            scores[:, PAD] = -torch.inf
+            return scores
+        if candidates.shape[1] > MOST_CANDIDATES * self.num_items:
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(device)
             return self.score(histories).gather(1, tokens)
-        width = self.num_items + 1 if candidates is None else candidates.shape[1]
-        scores = torch.empty(len(histories), width, device=device)
-        most_rows = users_per_batch(self.num_items)
+        scores = torch.empty(candidates.shape, device=device)
         with evaluating(self._model):
-            catalogue: CandidateRepresentation = ()
-            if candidates is None:
-                catalogue = self._catalogue()
-            for rows in batches_of_similar_length(lengths, self._step.tokens, most_rows):
-                batch, indices = recent.take(rows), torch.from_numpy(rows).to(device)
-                if candidates is None:
-                    for columns, part in self._catalogue_scores(batch, catalogue):
-                        scores[indices, columns] = part.to(scores.dtype)
-                    scores[indices, PAD] = -torch.inf
-                else:
-                    scores[indices] = self._candidate_scores(batch, candidates[rows])
+            for rows, batch in self._batches(histories):
+                indices = torch.from_numpy(rows).to(device)
+                scores[indices] = self._candidate_scores(batch, candidates[rows])
         return scores
+
+    @torch.inference_mode()
+    def score_shared(self, histories: Histories, candidates: CandidateRepresentation) -> Tensor:
+        """Return the scores [B, C] of C represented candidates, the same for all histories.
+
+        Raises:
+            ValueError: see `score`.
+        """
+        device = self._model.items.weight.device
+        scores = torch.empty(len(histories), candidates[0].shape[-2], device=device)
+        with evaluating(self._model):
+            for rows, batch in self._batches(histories):
+                indices = torch.from_numpy(rows).to(device)
+                for columns, part in self._chunk_scores(batch, candidates):
+                    scores[indices, columns] = part.to(scores.dtype)
+        return scores
+
+    def _batches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Histories]]:
+        """Yield the rows of histories that go through the model together, and what it reads."""
+        recent, most = self._read(histories), users_per_batch(self.num_items)
+        for rows in batches_of_similar_length(recent.lengths, self._step.tokens, most):
+            yield rows, recent.take(rows)
 
     @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
@@ -165,15 +180,15 @@ class ModelScorer:
             self._kept = catalogue
         return catalogue
 
-    def _catalogue_scores(
-        self, histories: Histories, catalogue: CandidateRepresentation
+    def _chunk_scores(
+        self, histories: Histories, candidates: CandidateRepresentation
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield chunks of the catalogue and their scores [B, C] for a batch of histories."""
+        """Yield chunks of shared candidates and their scores [B, C] for a batch of histories."""
         last = self._encode_last(histories)
         step = max(1, self._step.elements // self._head.elements_per_candidate(last))
-        for start in range(0, self.num_items + 1, step):
+        for start in range(0, candidates[0].shape[-2], step):
             columns = slice(start, start + step)
-            chunk = tuple(part[..., columns, :] for part in catalogue)
+            chunk = tuple(part[..., columns, :] for part in candidates)
             yield columns, self._head.score_last(last, chunk)
 
     def _candidate_scores(self, histories: Histories, candidates: NDArray[np.int32]) -> Tensor:
