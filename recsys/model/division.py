@@ -46,7 +46,8 @@ class Division:
     @property
     def own(self) -> slice:
         """The rows of this process."""
-        return slice(*self.bounds[self.index : self.index + 2])
+        start, stop = self.bounds[self.index : self.index + 2]
+        return slice(start, stop)
 
     @property
     def num_rows(self) -> int:

@@ -70,7 +70,10 @@ class Head(Protocol):
         ...
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D]."""
+        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D].
+
+        Each candidate by its own only: a process may represent a share of the catalogue.
+        """
         ...
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:

@@ -23,7 +23,9 @@ from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.division import Division
+from recsys.model.protocols import Model
 from recsys.training import processes
+from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
 from recsys.training.schedule import Schedule
@@ -85,7 +87,7 @@ def module_of(experiment: Experiment, division: Division | None) -> TrainingModu
     with torch.no_grad():  # target attention starts at zero, where half of its gradients are too
         for name, weight in module.model.named_parameters():
             if name.startswith("head."):
-                weight += 0.1 * torch.randn(weight.shape)
+                weight.add_(0.1 * torch.randn(weight.shape))
     return module
 
 
@@ -138,7 +140,13 @@ def walks(users: int) -> tuple[Histories, Holdout]:
     return before, Holdout(each, targets, full.offsets[1:] - 1, each, before, dropped=0)
 
 
-def training(head: str, *overrides: str) -> dict[str, Any]:
+def distance(one: Model, other: Model) -> float:
+    """Return the largest difference of two weights of the same name."""
+    weights, others = one.state_dict(), other.state_dict()
+    return max(float((weights[name] - others[name]).abs().max()) for name in weights)
+
+
+def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     """Train divided and undivided, and resume the divided one from a state in its midst."""
     experiment = make_experiment(head, "training.checkpoint_minutes=0", *overrides)
     undivided = make_experiment(head, "training.divide_catalogue=false", *overrides)
@@ -166,7 +174,7 @@ def training(head: str, *overrides: str) -> dict[str, Any]:
         step(self, *args, **kwargs)
         table = self.model.items.weight
         held = [table, table.grad, *self.trainer.optimizers[0].state[table].values()]
-        key = "divided" if self._division is not None else "undivided"  # noqa: SLF001
+        key = "divided" if self._division is not None else "undivided"
         bytes_of[key] = sum(part.nbytes for part in held if part is not None and part.dim())
 
     TrainingModule.optimizer_step = measured  # type: ignore[method-assign]
@@ -177,18 +185,19 @@ def training(head: str, *overrides: str) -> dict[str, Any]:
         "expected": expected.epochs,
         "bytes": bytes_of,
     }
-    # The first process alone has saved states; both resume from one, as if read from a file.
-    halfway: list[Any] = [states[len(states) // 2] if states else None]
-    dist.broadcast_object_list(halfway)
-    resumed, again = run(experiment, start=halfway[0])
-    found["resumed"] = again.epochs
-    _, across = run(undivided, start=halfway[0])
-    found["resumed undivided"] = across.epochs
+    file = CheckpointFile(folder / f"{head}.checkpoint", {})
+    if states:  # the first process alone has saved any
+        file.write(Checkpoint("run", 0.0, states[len(states) // 2]))
+    dist.barrier()
+    for name, settings in (("resumed", experiment), ("resumed undivided", undivided)):
+        halfway = file.read()
+        assert halfway is not None
+        resumed, again = run(settings, start=halfway.state)
+        found[name] = {"epochs": again.epochs}
+        if processes.is_first():
+            found[name]["weights"] = distance(resumed, model)
     if processes.is_first():
-        weights, others = model.state_dict(), plain.state_dict()
-        found["weights"] = max(float((weights[n] - others[n]).abs().max()) for n in weights)
-        repeated = resumed.state_dict()
-        found["repeated"] = max(float((weights[n] - repeated[n]).abs().max()) for n in weights)
+        found["weights"] = distance(model, plain)
         table = evaluate(ModelScorer(model, 10), holdout, "valid", "filter")
         found["alone"] = float(table.values("ndcg_at_10").mean())
         found["best"] = curve.best
@@ -206,10 +215,13 @@ def main(out: Path) -> None:
     }
     found = {
         "steps": steps,
-        "trainings": {head: training(head) for head in ("dot_product", "target_attention")},
+        "trainings": {
+            head: training(head, out.parent) for head in ("dot_product", "target_attention")
+        },
     }
     if processes.is_first():
         out.write_text(json.dumps(found))
+    dist.barrier()
     dist.destroy_process_group()
 
 
