@@ -64,10 +64,9 @@ class TrainingModule(pl.LightningModule):
         self._exclude_seen = exclude_seen
         self._division = division
         if division is not None:
-            # Their gradients are not averaged: each process has rows of its own. torch has no other
-            # way to say so: https://github.com/pytorch/pytorch/blob/main/torch/nn/parallel/distributed.py
+            # Each process has rows of its own, which are not averaged. torch has no public way.
             ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
-            ignore(self, [ITEM_ROWS])
+            ignore(self, [ITEM_ROWS])  # type: ignore[no-untyped-call]
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """The sum of the losses and the number of targets of the epoch so far, in this process."""

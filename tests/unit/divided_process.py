@@ -151,7 +151,7 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     experiment = make_experiment(head, "training.checkpoint_minutes=0", *overrides)
     undivided = make_experiment(head, "training.divide_catalogue=false", *overrides)
     histories, holdout = walks(60)
-    states: list[TrainingState] = []
+    file, saved = CheckpointFile(folder / f"{head}.checkpoint", {}), 0
     bytes_of: dict[str, int] = {}
 
     def run(
@@ -178,20 +178,24 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
         bytes_of[key] = sum(part.nbytes for part in held if part is not None and part.dim())
 
     TrainingModule.optimizer_step = measured  # type: ignore[method-assign]
-    model, curve = run(experiment, save=lambda state: states.append(state.copy()))
+
+    def save(state: TrainingState) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 6:  # in the midst of the second epoch
+            file.write(Checkpoint("run", 0.0, state))
+
+    model, curve = run(experiment, save=save)
     plain, expected = run(undivided)
     found = {
         "epochs": curve.epochs,
         "expected": expected.epochs,
         "bytes": bytes_of,
     }
-    file = CheckpointFile(folder / f"{head}.checkpoint", {})
-    if states:  # the first process alone has saved any
-        file.write(Checkpoint("run", 0.0, states[len(states) // 2]))
-    dist.barrier()
     for name, settings in (("resumed", experiment), ("resumed undivided", undivided)):
         halfway = file.read()
         assert halfway is not None
+        assert halfway.state.epoch.batches > 0
         resumed, again = run(settings, start=halfway.state)
         found[name] = {"epochs": again.epochs}
         if processes.is_first():

@@ -71,8 +71,9 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(found: dict[str, A
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["dot_product", "target_attention"])
 def test_a_divided_training_ends_as_an_undivided_one(head: str, found: dict[str, Any]) -> None:
+    """AdamW moves a weight with a tiny gradient as far as any other, and rounding decides where."""
     training = found["trainings"][head]
-    assert training["weights"] < 1e-4
+    assert training["weights"] < 1e-3
     for name in ("train/loss", "epoch/valid_ndcg_at_10"):
         assert len(training["epochs"]) == 3
         for epoch, other in zip(training["epochs"], training["expected"], strict=True):
@@ -86,7 +87,7 @@ def test_a_divided_training_ends_as_an_undivided_one(head: str, found: dict[str,
 def test_it_resumes_from_an_ordinary_checkpoint(head: str, how: str, found: dict[str, Any]) -> None:
     training = found["trainings"][head]
     resumed = training[how]
-    assert resumed["weights"] < (1e-6 if how == "resumed" else 1e-4)
+    assert resumed["weights"] < (1e-6 if how == "resumed" else 1e-3)
     for epoch, other in zip(resumed["epochs"], training["epochs"], strict=True):
         assert epoch["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
 
