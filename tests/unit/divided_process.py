@@ -112,7 +112,7 @@ def step_differences(head: str, smoothing: float, *, targets: bool) -> dict[str,
     divided.training_step(batches[mine], 0).backward()
     divided.on_after_backward()
     loss = processes.all_reduce_sum(divided.sums)
-    found["loss"] = abs(float(loss[0] / loss[1]) - float(total))
+    found["loss"] = abs(float(loss[0] / loss[1]) - total.item())
     for name, weight in divided.model.named_parameters():
         assert weight.grad is not None
         if name == "items.weight":
@@ -151,7 +151,7 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     experiment = make_experiment(head, "training.checkpoint_minutes=0", *overrides)
     undivided = make_experiment(head, "training.divide_catalogue=false", *overrides)
     histories, holdout = walks(60)
-    file, saved = CheckpointFile(folder / f"{head}.checkpoint", {}), 0
+    file = CheckpointFile(folder / f"{head}.checkpoint", {})
     bytes_of: dict[str, int] = {}
 
     def run(
@@ -180,9 +180,7 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     TrainingModule.optimizer_step = measured  # type: ignore[method-assign]
 
     def save(state: TrainingState) -> None:
-        nonlocal saved
-        saved += 1
-        if saved == 6:  # in the midst of the second epoch
+        if len(state.curve.epochs) == 1 and state.epoch.batches == 1:
             file.write(Checkpoint("run", 0.0, state))
 
     model, curve = run(experiment, save=save)
