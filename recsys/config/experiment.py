@@ -106,6 +106,19 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _can_divide_the_catalogue(self) -> Experiment:
+        if not self.training.divide_catalogue:
+            return self
+        setting, model = "training.divide_catalogue", self.model
+        if not isinstance(model, NextItemConfig | HSTUConfig):
+            raise ValueError(f"{setting}: not supported by the model {model.kind}")
+        if model.item_features:
+            raise ValueError(f"{setting}: not supported with model.item_features")
+        if self.start is not None:
+            raise ValueError(f"{setting}: not supported by a training that starts from a model")
+        return self
+
+    @model_validator(mode="after")
     def _has_one_answer(self) -> Experiment:
         if self.baseline is not None and self.start is not None:
             raise ValueError("baseline: has no weights to start from: leave start out")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import Head, Model
+from recsys.model.protocols import Head, Items, Model
 
 BATCH, LENGTH, TIMES, CANDIDATES = "batch", "length", "length_plus_one", "candidates"
 """The names of the dynamic dimensions."""
@@ -39,7 +39,7 @@ class EncoderGraph(nn.Module):
 class HeadGraph(nn.Module):
     """Candidates [B, C] and what the encoder made of histories to scores [B, C]."""
 
-    def __init__(self, items: ItemEmbeddings, head: Head) -> None:
+    def __init__(self, items: Items, head: Head) -> None:
         super().__init__()
         self.items = items
         self.head = head

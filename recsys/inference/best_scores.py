@@ -46,9 +46,9 @@ def best_of_blocks(
         limits = torch.tensor([columns.start, columns.stop], device=tokens.device)
         first, last = torch.searchsorted(tokens, limits).tolist()
         scores[rows[first:last], tokens[first:last] - columns.start] = -torch.inf
-        if missing := -scores.shape[1] % _GROUP:  # else `pad` copies all of it
-            scores = F.pad(scores, (0, missing), value=-torch.inf)
-        groups = scores.unflatten(1, (-1, _GROUP))
+        missing = -scores.shape[1] % _GROUP  # none, but at the end: `pad` copies all of it
+        padded = F.pad(scores, (0, missing), value=-torch.inf) if missing else scores
+        groups = padded.unflatten(1, (-1, _GROUP))
         highest = groups.amax(2)
         best = torch.cat([best, highest], dim=1).topk(k).values
         # Not "at least the k-th": NaN is kept, and groups of -inf are not.

@@ -19,6 +19,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
+from recsys.model.division import Division
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings, VectorEmbeddings
 from recsys.model.protocols import Model
@@ -72,22 +73,32 @@ class Catalogue:
         vectors = encoder.vectors(items) if vectors is None else vectors
         return cls(num_items, encoders, encoder.encode(items), vectors)
 
-    def check_memory(self, config: ModelConfig, copies: int) -> None:
+    def check_memory(
+        self, config: ModelConfig, copies: int, division: Division | None = None
+    ) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
+
+        With a division they are those of this process.
 
         Raises:
             InputError: they do not.
         """
         encoder = self.encoders.items
         dims = {} if encoder is None else encoder.vector_dims
-        parameters = count_weights(config, self.num_items, dims)
+        num_items = self.num_items if division is None else division.num_rows - 1
+        parameters = count_weights(config, num_items, dims)
         check_memory(
             copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
             "choose a smaller embedding_dim, or narrower and fewer blocks",
         )
 
-    def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
+    def new_model(
+        self,
+        config: ModelConfig,
+        interactions: NDArray[np.int64],
+        division: Division | None = None,
+    ) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
         Where there are features, an item without interactions is represented by them only. Its own
@@ -97,11 +108,13 @@ class Catalogue:
         Args:
             config: the configuration of the model.
             interactions: the interactions of each item in training, by item token, PAD included.
+            division: which rows of the item embeddings this process holds, where items have no
+                features. If None, it holds all of them.
 
         Raises:
             InputError: the model does not fit into the memory.
         """
-        self.check_memory(config, copies=1)
+        self.check_memory(config, 1, division)
         encoders, dim = self.encoders, config.embedding_dim
         inputs = features = None
         if encoders.reads_inputs:
@@ -121,7 +134,7 @@ class Catalogue:
                 self._vector_embeddings(config, trained),
             )
         if _has_item_ids(config):
-            return build_model(config, self.num_items, features, inputs)
+            return build_model(config, self.num_items, features, inputs, division)
         model = build_model(config, 0, features, inputs)
         if features is not None:
             features.draw_weights()

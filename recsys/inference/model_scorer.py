@@ -104,19 +104,18 @@ class ModelScorer:
             ValueError: a history is empty; or the model reads times or features that the histories
                 do not have.
         """
-        recent = self._read(histories)
         with evaluating(self._model):
             if candidates is None:
-                scores = self._scores_of_shared(recent, self._catalogue())
+                scores = self.score_shared(histories, self._catalogue())
                 scores[:, PAD] = -torch.inf
                 return scores
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
             if len(candidates) and (candidates == candidates[0]).all():
-                scores = self._scores_of_shared(recent, self._represented(tokens[0]))
+                scores = self.score_shared(histories, self._represented(tokens[0]))
             elif candidates.shape[1] > MOST_CANDIDATES * self.num_items:
                 return self.score(histories).gather(1, tokens)
             else:
-                scores = self._scores_of_own(recent, tokens)
+                scores = self._scores_of_own(histories, tokens)
             return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
@@ -128,11 +127,25 @@ class ModelScorer:
         Raises:
             ValueError: see `score`.
         """
-        recent = self._read(histories)
         with evaluating(self._model):
             catalogue = self._catalogue()
-            for rows in self._batches(recent, users_per_batch(self.num_items)):
-                yield rows, self._blocks(recent.take(rows), catalogue)
+            for rows, batch in self._batches(histories):
+                yield rows, self._blocks(batch, catalogue)
+
+    @torch.inference_mode()
+    def score_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
+        """Return the scores [B, C] of C represented items, the same for all histories.
+
+        Raises:
+            ValueError: see `score`.
+        """
+        scores = torch.empty(len(histories), items[0].shape[-2], device=self._device)
+        with evaluating(self._model):
+            for rows, batch in self._batches(histories):
+                indices = torch.from_numpy(rows).to(self._device)
+                for columns, part in self._blocks(batch, items):
+                    scores[indices, columns] = part
+        return scores
 
     @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
@@ -141,13 +154,12 @@ class ModelScorer:
         Raises:
             ValueError: see `score`.
         """
-        recent = self._read(histories)
-        states = torch.empty(len(recent), 0, device=self._device)
+        states = torch.empty(len(histories), 0, device=self._device)
         with evaluating(self._model):
-            for rows in self._batches(recent, len(recent)):
-                state = self._encode_last(recent.take(rows))[0]
+            for rows, batch in self._batches(histories):
+                state = self._encode_last(batch)[0]
                 if not states.shape[1]:
-                    states = state.new_empty(len(recent), state.shape[1])
+                    states = state.new_empty(len(histories), state.shape[1])
                 states[torch.from_numpy(rows).to(self._device)] = state
         return states
 
@@ -180,16 +192,6 @@ class ModelScorer:
             self._kept = catalogue
         return catalogue
 
-    def _scores_of_shared(self, recent: Histories, items: CandidateRepresentation) -> Tensor:
-        """Scores [B, C] of histories with the same C items."""
-        count = items[0].shape[-2]
-        scores = torch.empty(len(recent), count, device=self._device)
-        for rows in self._batches(recent, users_per_batch(count)):
-            indices = torch.from_numpy(rows).to(self._device)
-            for columns, part in self._blocks(recent.take(rows), items):
-                scores[indices, columns] = part
-        return scores
-
     def _blocks(
         self, histories: Histories, items: CandidateRepresentation
     ) -> Iterator[CatalogueBlock]:
@@ -203,11 +205,11 @@ class ModelScorer:
             chunk = tuple(part[..., columns, :] for part in items)
             yield CatalogueBlock(columns, self._head.score_last(last, chunk).float())
 
-    def _scores_of_own(self, recent: Histories, tokens: Tensor) -> Tensor:
+    def _scores_of_own(self, histories: Histories, tokens: Tensor) -> Tensor:
         """Scores [B, C] of histories, each with candidates of its own [B, C]."""
         scores = torch.empty(tokens.shape, device=self._device)
-        for rows in self._batches(recent, users_per_batch(self.num_items)):
-            last = self._encode_last(recent.take(rows))
+        for rows, batch in self._batches(histories):
+            last = self._encode_last(batch)
             indices = torch.from_numpy(rows).to(self._device)
             gathered = len(rows) * self._model.items.embedding_dim
             per_candidate = max(self._head.elements_per_candidate(last), gathered)
@@ -218,8 +220,11 @@ class ModelScorer:
                 scores[indices, columns] = self._head.score_last(last, chunk).float()
         return scores
 
-    def _batches(self, recent: Histories, most_rows: int) -> Iterator[NDArray[np.int64]]:
-        return batches_of_similar_length(recent.lengths, self._step.tokens, most_rows)
+    def _batches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Histories]]:
+        """Yield the rows of histories that go through the model together, and what it reads."""
+        recent, most = self._read(histories), users_per_batch(self.num_items)
+        for rows in batches_of_similar_length(recent.lengths, self._step.tokens, most):
+            yield rows, recent.take(rows)
 
     def _represented(self, tokens: Tensor) -> CandidateRepresentation:
         """The representation of candidates [C] of all histories, or [B, C] of each."""

@@ -28,12 +28,14 @@ from recsys.model.blocks import (
     SwiGLU,
 )
 from recsys.model.decoder import Decoder
+from recsys.model.divided_items import DividedItemEmbeddings
+from recsys.model.division import Division
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
-from recsys.model.item_embeddings import ItemFeatureEmbeddings
+from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.masked_item import MaskedItemModel
 from recsys.model.next_item import NextItemModel
 from recsys.model.positions import (
@@ -53,6 +55,7 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
+    division: Division | None = None,
 ) -> NextItemModel: ...
 @overload
 def build_model(config: MaskedItemConfig, num_items: int) -> MaskedItemModel: ...
@@ -66,6 +69,7 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
+    division: Division | None = None,
 ) -> Model: ...
 
 
@@ -74,6 +78,7 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
+    division: Division | None = None,
 ) -> Model:
     """Build a model with new weights; seed torch before calling.
 
@@ -82,6 +87,8 @@ def build_model(
         num_items: the number of items that have embeddings of their own.
         features: embeds the item features of the config, if it has any.
         inputs: embeds its features of interactions and users, if it has any.
+        division: which rows of the item embeddings this process holds, of a `NextItemModel` without
+            item features. If None, it holds all of them.
     """
     dim = config.embedding_dim
     if isinstance(config, FactorisationMachineConfig):
@@ -101,7 +108,13 @@ def build_model(
         stack = _hstu_encoder(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
-    return NextItemModel(num_items, dim, stack, _head(config), features, inputs)
+    head = _head(config)
+    items: ItemEmbeddings | DividedItemEmbeddings
+    if division is None:
+        items = ItemEmbeddings(num_items, dim, features)
+    else:
+        items = DividedItemEmbeddings(division, dim)
+    return NextItemModel(items, stack, head, inputs)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:

@@ -42,9 +42,7 @@ class FactorisationMachine(nn.Module):
         self.dropout = Dropout(dropout)
         self.head = DotProductHead()
         for table in (self.items, self.last, self.bag):
-            nn.init.normal_(table.weight, std=0.05)
-            with torch.no_grad():
-                table.weight[0] = 0
+            table.draw(std=0.05)
         with torch.no_grad():
             self.items.weight[:, -1] = 0
 

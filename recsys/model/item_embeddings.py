@@ -125,6 +125,12 @@ class ItemEmbeddings(nn.Embedding):
         """The number of items, I."""
         return (self.num_embeddings if self.features is None else len(self.features.rows)) - 1
 
+    @torch.no_grad()
+    def draw(self, std: float) -> None:
+        """Draw the rows of the table from a normal distribution; that of PAD is zero."""
+        nn.init.normal_(self.weight, std=std)
+        self.weight[0] = 0
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings [..., D] of item tokens [...]; only their rows are read."""
         if self.features is None:

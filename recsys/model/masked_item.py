@@ -43,9 +43,7 @@ class MaskedItemModel(nn.Module):
         self.encoder = encoder
         self.head = DotProductHead()
         nn.init.normal_(self.mask, std=0.02)
-        nn.init.normal_(self.items.weight, std=0.02)
-        with torch.no_grad():
-            self.items.weight[0] = 0
+        self.items.draw(std=0.02)
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         """The state of a masked item after each history, [B, 1, D]."""

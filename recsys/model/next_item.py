@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
 
+from recsys.model.divided_items import DividedItemEmbeddings
 from recsys.model.encoder import Encoder
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.hstu import HSTUEncoder
-from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
+from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.protocols import Head, HistoryRepresentation, LastRepresentation
 from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
@@ -26,32 +26,26 @@ class NextItemModel(nn.Module):
     with, at whatever position, and every attention layer on the way can use them.
 
     Args:
-        num_items: the number of items that have embeddings of their own.
-        embedding_dim: D.
+        items: the embeddings of the items; their rows are drawn here.
         encoder: maps input embeddings to states.
         head: maps states and input embeddings to scores.
-        features: embeds the features of items.
         inputs: embeds the features of interactions and users.
     """
 
     def __init__(
         self,
-        num_items: int,
-        embedding_dim: int,
+        items: ItemEmbeddings | DividedItemEmbeddings,
         encoder: Encoder | HSTUEncoder,
         head: Head,
-        features: ItemFeatureEmbeddings | None = None,
         inputs: FeatureEmbeddings | None = None,
     ) -> None:
         super().__init__()
-        self.items = ItemEmbeddings(num_items, embedding_dim, features)
+        self.items = items
         self.inputs = inputs
-        self.num_items = self.items.num_items
+        self.num_items = items.num_items
         self.encoder = encoder
         self.head = head
-        nn.init.normal_(self.items.weight, std=0.02)
-        with torch.no_grad():
-            self.items.weight[0] = 0
+        items.draw(std=0.02)
 
     @property
     def times(self) -> TimesRead:

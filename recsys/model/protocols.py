@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.model.decoder import DecoderCache, EncodedHistory
-from recsys.model.item_embeddings import ItemEmbeddings
+from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.recorded_attention import AttentionLayer
 
@@ -70,7 +70,10 @@ class Head(Protocol):
         ...
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D]."""
+        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D].
+
+        Each candidate by its own only: a process may represent a share of the catalogue.
+        """
         ...
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
@@ -106,6 +109,28 @@ class Head(Protocol):
         ...
 
 
+class Items(Protocol):
+    """The embeddings of the items: `ItemEmbeddings`, or a share of them in each process."""
+
+    embedding_dim: int
+    """D."""
+    weight: Tensor
+    """The rows of this process: all [I + 1, D], or its share."""
+
+    @property
+    def features(self) -> ItemFeatureEmbeddings | None:
+        """Embeds the features of the items; None if they have none."""
+        ...
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Embeddings [..., D] of item tokens [...]."""
+        ...
+
+    def table(self) -> Tensor:
+        """The embeddings of PAD and all items [I + 1, D]."""
+        ...
+
+
 class Model(Protocol):
     """A model that can be trained, and scores the items of a catalogue."""
 
@@ -118,7 +143,7 @@ class Model(Protocol):
         ...
 
     @property
-    def items(self) -> ItemEmbeddings:
+    def items(self) -> Items:
         """The embeddings of the items, as inputs and as candidates."""
         ...
 

@@ -55,9 +55,7 @@ class SequenceToSequence(nn.Module):
             if weight.dim() > 1:
                 nn.init.xavier_uniform_(weight)
         nn.init.normal_(self.begin, std=0.02)
-        nn.init.normal_(self.items.weight, std=0.02)
-        with torch.no_grad():
-            self.items.weight[0] = 0
+        self.items.draw(std=0.02)
 
     def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""

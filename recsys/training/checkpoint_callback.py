@@ -9,9 +9,11 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
+from recsys.model.division import Division
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder
 from recsys.training.divergence import check_finite
+from recsys.training.divided_state import whole
 from recsys.training.module import TrainingModule
 from recsys.training.state import PartialEpoch, TrainingState, random_state
 
@@ -25,6 +27,7 @@ class CheckpointCallback(pl.Callback):
         save: called in the first process, with tensors that the next step changes.
         config: the training section.
         start: the state to resume from. If None, training starts from the beginning.
+        division: which rows of the item embeddings this process trains. If None, all of them.
     """
 
     def __init__(
@@ -34,11 +37,13 @@ class CheckpointCallback(pl.Callback):
         save: Callable[[TrainingState], None],
         config: TrainingConfig,
         start: TrainingState | None,
+        division: Division | None = None,
     ) -> None:
         self._module = module
         self._recorder = recorder
         self._save_state = save
         self._config = config
+        self._division = division
         self._interval = config.checkpoint_minutes * 60
         self._step = 0 if start is None else start.step
         self._batches = 0 if start is None else start.epoch.batches
@@ -79,15 +84,16 @@ class CheckpointCallback(pl.Callback):
         loss, targets = processes.all_reduce_sum(module.sums).tolist()
         check_finite(module.model, loss, len(self._recorder.curve.epochs) + 1, self._config)
         random = processes.all_gather(random_state())
+        state = TrainingState(
+            module.model.state_dict(),
+            module.moments(),
+            random,
+            self._step,
+            PartialEpoch(self._batches, loss, int(targets), seconds),
+            self._recorder.curve,
+        )
+        if self._division is not None:
+            state = whole(state, self._division)
         if processes.is_first():
-            self._save_state(
-                TrainingState(
-                    module.model.state_dict(),
-                    module.moments(),
-                    random,
-                    self._step,
-                    PartialEpoch(self._batches, loss, int(targets), seconds),
-                    self._recorder.curve,
-                )
-            )
+            self._save_state(state)
         self._last = time.monotonic()

@@ -10,6 +10,7 @@ import torch
 from recsys.config import TrainingConfig
 from recsys.errors import InputError
 from recsys.model.protocols import Model
+from recsys.training import processes
 from recsys.training.state import Curve
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,11 @@ def check_finite(model: Model, loss: float, epoch: int, config: TrainingConfig) 
     """
     if not math.isfinite(loss):
         raise DivergedError.of(f"the loss is {loss}", epoch, config)
-    for name, weight in model.state_dict().items():
-        if not torch.isfinite(weight).all():
+    weights = model.state_dict()
+    broken = torch.tensor([not bool(weight.isfinite().all()) for weight in weights.values()])
+    # Where each process holds rows of its own, one may find what the others do not have.
+    for name, found in zip(weights, processes.all_reduce_sum(broken.int()).tolist(), strict=True):
+        if found:
             raise DivergedError.of(f"the weight {name} is not finite", epoch, config)
 
 

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 
@@ -25,16 +26,14 @@ from recsys.data.holdout import Holdout
 from recsys.data.replay import PlainBatches
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
-from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.model.division import Division
 from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.divergence import warn_of_harm
+from recsys.training.divided_state import collected, own_part
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name
 from recsys.training.precision_choice import settle_precision
@@ -42,12 +41,16 @@ from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
+from recsys.training.validation import histories_here, validation_of
 from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
+_COLLECTED = 4
+"""Copies of all weights that the first of several processes with rows of their own collects for a
+checkpoint: themselves, two moments, and the best so far."""
 
 
 def train(
@@ -79,7 +82,8 @@ def train(
         save: called with the state from time to time and after each epoch, in the first process.
 
     Returns:
-        The model with the weights of the best epoch (the last one without validation). With
+        The model with the weights of the best epoch (the last one without validation). Of a divided
+        catalogue the first process returns the whole model, on the CPU, another its rows. With
         validation, Ctrl-C ends the training early: the best epoch so far is returned, and the
         curve is marked as interrupted. The caller's random state is restored.
 
@@ -94,7 +98,8 @@ def train(
     warm = start if isinstance(start, WarmStart) else None
     start = start.state if isinstance(start, WarmStart) else start
     batches = build_batches(experiment, histories, warm)
-    config = experiment.training
+    config, division = experiment.training, division_of(experiment, catalogue)
+    start = start if start is None or division is None else own_part(start, division)
     if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
         raise InputError(
             f"training.loss={config.loss.kind}: its gradients are sparse, which several GPUs "
@@ -103,15 +108,16 @@ def train(
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(_gpus()):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, catalogue, histories, schedule, start, warm)
+        module = new_module(experiment, catalogue, histories, schedule, start, warm, division)
         settled = None if start is None else start.curve.precision
         precision = settled or settle_precision(experiment, module.model)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step
-            ranked = 0 if validation is None else len(validation.histories) // processes.count()
-            line = ProgressLine(experiment.name, steps, max(ranked, 1), progress)
-        validate = _validate(experiment, module.model, validation, line)
+            ranked = histories_here(validation, division)
+            line = ProgressLine(experiment.name, steps, ranked, progress)
+        shown = (lambda _: None) if line is None else line.rank
+        validate = validation_of(experiment, module.model, validation, division, shown)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
@@ -121,7 +127,7 @@ def train(
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
-            callbacks.append(CheckpointCallback(module, recorder, save, config, start))
+            callbacks.append(CheckpointCallback(module, recorder, save, config, start, division))
         if line is not None:
             line.follow(recorder)
             callbacks.append(line)
@@ -131,9 +137,21 @@ def train(
                 trainer.fit(module, shared)
             if processes.is_first():
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
-    model = module.model
-    model.load_state_dict(recorder.curve.best_weights)
-    return model.to(_device()).eval(), recorder.curve
+    if division is None:
+        module.model.load_state_dict(recorder.curve.best_weights)
+        return module.model.to(_device()).eval(), recorder.curve
+    curve = replace(recorder.curve, best_weights=collected(recorder.curve.best_weights, division))
+    if not processes.is_first():
+        return module.model, curve
+    # It stays on the CPU: the table may be larger than the device.
+    return catalogue.restored_model(experiment.model, histories, curve.best_weights), curve
+
+
+def division_of(experiment: Experiment, catalogue: Catalogue) -> Division | None:
+    """Return which rows of the item embeddings this process trains; None if all of them."""
+    if not experiment.training.divide_catalogue or processes.count() == 1:
+        return None
+    return Division(catalogue.num_items, processes.index(), processes.count())
 
 
 def new_module(
@@ -143,14 +161,17 @@ def new_module(
     schedule: Schedule,
     start: TrainingState | None = None,
     warm: WarmStart | None = None,
+    division: Division | None = None,
 ) -> TrainingModule:
     """Return the module that trains a new model, or the model of a start, on the histories.
 
-    Seed torch before the call.
+    Seed torch before the call. With a division it trains the rows of this process.
     """
-    catalogue.check_memory(experiment.model, _COPIES)
+    catalogue.check_memory(experiment.model, _COPIES, division)
+    if division is not None and processes.is_first():
+        catalogue.check_memory(experiment.model, _COLLECTED)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
-    model = catalogue.new_model(experiment.model, interactions)
+    model = catalogue.new_model(experiment.model, interactions, division)
     if warm is not None and start is None:
         warm.initialise(model, histories)
     return TrainingModule(
@@ -159,31 +180,9 @@ def new_module(
         schedule,
         torch.from_numpy(interactions),
         exclude_seen=experiment.evaluation.seen == "filter",
+        division=division,
         start=start,
     )
-
-
-def _validate(
-    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine | None
-) -> Callable[[], RankTable] | None:
-    if validation is None:
-        return None
-    scorer: Scorer = ModelScorer(model, experiment.model.max_sequence_length)
-    if line is not None:
-        scorer = ReportingScorer(scorer, line.rank)
-    return lambda: _rank_together(scorer, validation, experiment.evaluation.seen)
-
-
-def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable:
-    """Rank a share of the validation targets in each process, and return all ranks in each."""
-    positions, share = validation.shard(processes.index(), processes.count())
-    table = evaluate(scorer, share, "valid", seen)
-    if processes.count() == 1:
-        return table
-    ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
-    ranks[positions] = torch.from_numpy(table.ranks.copy())
-    total = processes.all_reduce_sum(ranks).numpy()
-    return rank_table(total, validation, "valid", scorer.num_items, seen)
 
 
 def build_batches(

@@ -9,18 +9,24 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, float64
+from torch.nn.parallel import DistributedDataParallel
 
 from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
+from recsys.model.division import Division
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training import processes
 from recsys.training.cost import StepMeter
+from recsys.training.losses import count_targets
 from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import Schedule
 from recsys.training.state import TrainingState, restore_random
+
+ITEM_ROWS = "model.items.weight"
+"""The weight of a training module that a division divides."""
 
 
 class TrainingModule(pl.LightningModule):
@@ -32,6 +38,7 @@ class TrainingModule(pl.LightningModule):
         schedule: the learning-rate schedule.
         interactions: number of interactions of each item in training [I + 1], by item token.
         exclude_seen: whether items seen before a target are excluded from its negatives.
+        division: which rows of the item embeddings this process trains. If None, all of them.
         start: the state to resume from. If None, training starts from the beginning.
     """
 
@@ -43,17 +50,23 @@ class TrainingModule(pl.LightningModule):
         interactions: Tensor,
         *,
         exclude_seen: bool,
+        division: Division | None = None,
         start: TrainingState | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self.objective = build_objective(config, interactions)
+        self.objective = build_objective(config, interactions, division)
         if isinstance(self.objective, SampledObjective):
             use_sparse_gradients(model)
         self._config = config
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
         self._exclude_seen = exclude_seen
+        self._division = division
+        if division is not None:
+            # Each process has rows of its own, which are not averaged. torch has no public way.
+            ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
+            ignore(self, [ITEM_ROWS])  # type: ignore[no-untyped-call]
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """The sum of the losses and the number of targets of the epoch so far, in this process."""
@@ -96,7 +109,13 @@ class TrainingModule(pl.LightningModule):
         self.meter.lap("forward")
 
     def on_after_backward(self) -> None:
-        """Record the time of the backward pass."""
+        """Record the time of the backward pass.
+
+        The losses were multiplied by the number of processes, because the gradients of what they
+        share are averaged; the rows that one process holds have gradients that are complete.
+        """
+        if self._division is not None and self.model.items.weight.grad is not None:
+            self.model.items.weight.grad /= self._division.count
         self.meter.lap("backward")
 
     def on_train_batch_end(self, outputs: Any, batch: SequenceBatch, batch_idx: int) -> None:
@@ -113,7 +132,9 @@ class TrainingModule(pl.LightningModule):
         if processes.count() == 1:
             return loss
         # Lightning averages the gradients of the processes, but some have more targets than others.
-        return loss * (targets * processes.count() / processes.all_reduce_sum(targets))
+        # One without targets multiplies its loss, which is 0, by the factor of one with a target.
+        counted = count_targets(batch.targets)
+        return loss * (counted * processes.count() / processes.all_reduce_sum(targets))
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
         """Return the model's history representation and the seen items; see `NextItemModel`."""
@@ -178,7 +199,12 @@ class TrainingModule(pl.LightningModule):
         Lightning's implementation refuses fused optimisers, because it would unscale float16
         gradients twice; bf16 needs no scaling.
         """
-        clip_gradients(self.model.parameters(), self._config.gradient_clip)
+        shared = list(self.model.parameters())
+        own: list[Tensor] = []
+        if self._division is not None:
+            own = [self.model.items.weight]
+            shared = [weight for weight in shared if weight is not own[0]]
+        clip_gradients(shared, self._config.gradient_clip, own)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int

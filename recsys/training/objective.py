@@ -18,12 +18,14 @@ from recsys.config import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
+from recsys.model.division import Division
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
     chunked_sampled_loss,
+    divided_cross_entropy,
     expand_seen,
     sampled_softmax,
 )
@@ -59,6 +61,37 @@ class CatalogueObjective(nn.Module):
             targets,
             seen,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
+            label_smoothing=self._label_smoothing,
+        )
+
+
+class DividedObjective(nn.Module):
+    """Cross-entropy over a catalogue whose rows are divided over the processes."""
+
+    def __init__(self, label_smoothing: float, division: Division) -> None:
+        super().__init__()
+        self._label_smoothing = label_smoothing
+        self._division = division
+
+    def forward(
+        self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
+    ) -> Tensor:
+        """Return the mean loss of the targets of this process; see `divided_cross_entropy`.
+
+        The arguments are those of `CatalogueObjective`. All processes call it together.
+        """
+        head, most = model.head, max(self._division.sizes)
+        if head.kv_source is None:
+            rows = head.chunk_rows(1, most)
+            history, targets, seen = drop_padding(history, targets, seen, rows)
+        return divided_cross_entropy(
+            head.logits,
+            history,
+            head.represent_candidates(model.items.weight),
+            targets,
+            seen,
+            self._division,
+            chunk_rows=lambda length: head.chunk_rows(length, most),
             label_smoothing=self._label_smoothing,
         )
 
@@ -145,9 +178,14 @@ def _padded_count(count: int, chunk_rows: int) -> int:
 
 
 def build_objective(
-    config: TrainingConfig, interactions: Tensor
-) -> CatalogueObjective | SampledObjective:
-    """Build the objective of a config; for ``interactions`` see `SampledObjective`."""
+    config: TrainingConfig, interactions: Tensor, division: Division | None = None
+) -> CatalogueObjective | DividedObjective | SampledObjective:
+    """Build the objective of a config; for ``interactions`` see `SampledObjective`.
+
+    With a division it is that of its processes, which has no negatives to sample.
+    """
+    if division is not None:
+        return DividedObjective(config.label_smoothing, division)
     if isinstance(config.loss, CrossEntropy):
         return CatalogueObjective(config.label_smoothing)
     return SampledObjective(config.loss, interactions)

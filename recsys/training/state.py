@@ -129,6 +129,8 @@ def random_state() -> Tensor:
 def restore_random(state: Tensor) -> None:
     """Restore a state that `random_state` returned."""
     size = len(torch.get_rng_state())
-    torch.set_rng_state(state[:size])
+    # A copy: of the row of a second process, which does not begin where its memory does, torch 2.13
+    # reads what is before it, and crashes.
+    torch.set_rng_state(state[:size].clone())
     if torch.cuda.is_available() and len(state) > size:
-        torch.cuda.set_rng_state(state[size:])
+        torch.cuda.set_rng_state(state[size:].clone())

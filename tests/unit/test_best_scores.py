@@ -75,7 +75,7 @@ def test_a_large_catalogue_as_one_that_is_scored_whole(
     rng = np.random.default_rng(0)
     histories = Histories.from_lists([rng.integers(1, LARGE + 1, n) for n in (3, 1, 9, 2, 5)])
     liked, _ = top_k(scorer, histories, 100, "allow")
-    histories = Histories.from_lists(liked[:, ::10].tolist())  # many items that would be recommended
+    histories = Histories.from_lists(liked[:, ::10].tolist())  # they would be recommended again
     monkeypatch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(12, 100_000))
     items, values = top_k(scorer, histories, 20, seen)
     monkeypatch.setattr(ranking, "finds_few", lambda *_: False)

@@ -1,6 +1,7 @@
 """Losses: pure functions of logits and targets; they never see a model."""
 
-from recsys.training.losses.chunks import LogitsFunction, chunked_sum
+from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
+from recsys.training.losses.divided_catalogue import divided_cross_entropy
 from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
 from recsys.training.losses.sampled import (
     binary_cross_entropy,
@@ -17,7 +18,9 @@ __all__ = [
     "chunked_cross_entropy",
     "chunked_sampled_loss",
     "chunked_sum",
+    "count_targets",
     "cross_entropy",
+    "divided_cross_entropy",
     "expand_seen",
     "negative_mask",
     "sampled_softmax",

@@ -54,26 +54,10 @@ class _Chunked(torch.autograd.Function):
         num_history: int,
         *sides: Tensor,
     ) -> Tensor:
-        sides = tuple(_working_copy(side) for side in sides)
+        sides = tuple(working_copy(side) for side in sides)
         history, candidates = sides[:num_history], sides[num_history:]
         sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
-        parts = [torch.empty_like(side) for side in history]
-        total = torch.zeros((), device=history[0].device)
-        for start in range(0, len(history[0]), chunk_rows):
-            rows = slice(start, start + chunk_rows)
-            chunk = tuple(side[rows].requires_grad_() for side in history)
-            with torch.enable_grad():
-                scores = logits(chunk, candidates)
-            losses, upstream = loss(scores.detach(), rows)
-            # The dtypes are those of the forward pass. On a GPU autograd has threads of its own, in
-            # which autocast took float16: https://github.com/pytorch/pytorch/issues/105682
-            with torch.autocast(scores.device.type, enabled=False):
-                gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
-            for part, gradient in zip(parts, gradients[:num_history], strict=True):
-                part[rows] = gradient
-            for index, gradient in enumerate(gradients[num_history:]):
-                sums[index] += gradient
-            total += losses
+        total, parts = chunk_gradients(logits, loss, history, candidates, chunk_rows, sums)
         ctx.save_for_backward(*parts, *sums)
         return total
 
@@ -82,7 +66,48 @@ class _Chunked(torch.autograd.Function):
         return None, None, None, None, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
 
 
-def _working_copy(side: Tensor) -> Tensor:
+def chunk_gradients(
+    logits: LogitsFunction,
+    loss: LossFunction,
+    history: Sequence[Tensor],
+    candidates: tuple[Tensor, ...],
+    chunk_rows: int,
+    sums: Sequence[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """Compute the sum of a loss and its gradients, chunk by chunk; see `chunked_sum`.
+
+    Args:
+        logits: see `chunked_sum`.
+        loss: see `chunked_sum`.
+        history: tensors whose first dimension is B.
+        candidates: leaves that require gradients.
+        chunk_rows: number of sequences in a chunk.
+        sums: float32 tensors of the shapes of the candidates; their gradients are added to these.
+
+    Returns:
+        The sum, a float32 scalar, and the gradients of the history.
+    """
+    parts = [torch.empty_like(side) for side in history]
+    total = torch.zeros((), device=history[0].device)
+    for start in range(0, len(history[0]), chunk_rows):
+        rows = slice(start, start + chunk_rows)
+        chunk = tuple(side[rows].requires_grad_() for side in history)
+        with torch.enable_grad():
+            scores = logits(chunk, candidates)
+        losses, upstream = loss(scores.detach(), rows)
+        # The dtypes are those of the forward pass. On a GPU autograd has threads of its own, in
+        # which autocast took float16: https://github.com/pytorch/pytorch/issues/105682
+        with torch.autocast(scores.device.type, enabled=False):
+            gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
+        for part, gradient in zip(parts, gradients[: len(parts)], strict=True):
+            part[rows] = gradient
+        for index, gradient in enumerate(gradients[len(parts) :]):
+            sums[index] += gradient
+        total += losses
+    return total, parts
+
+
+def working_copy(side: Tensor) -> Tensor:
     """Return a leaf of the autocast dtype, cast once here instead of once per chunk."""
     device = side.device.type
     if torch.is_autocast_enabled(device):

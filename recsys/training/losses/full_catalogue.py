@@ -137,7 +137,7 @@ def chunked_cross_entropy(
         label_smoothing: see `cross_entropy`.
     """
     length, width = targets.shape[1], candidates[0].shape[-2]
-    candidates = [_aligned(side) for side in candidates]
+    candidates = [aligned(side) for side in candidates]
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         excluded = None if seen is None else expand_seen(seen[rows], length)
@@ -147,12 +147,13 @@ def chunked_cross_entropy(
     return total / count_targets(targets)
 
 
-def _aligned(side: Tensor) -> Tensor:
-    """Append rows of zeros, so that the logits of each position begin at a cache line.
+def aligned(side: Tensor, spare: int = 0) -> Tensor:
+    """Append rows of zeros, ``spare`` or more, so that logits of positions begin at a cache line.
 
     In bf16 with matrix units a batch of 12,800 positions and 12,001 items took 0.39 s so, and
     0.54 s without.
     """
     device = side.device.type
     working = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else side.dtype
-    return F.pad(side, (0, 0, 0, -side.shape[-2] % (_CACHE_LINE // working.itemsize)))
+    more = -(side.shape[-2] + spare) % (_CACHE_LINE // working.itemsize)
+    return F.pad(side, (0, 0, 0, spare + more))
