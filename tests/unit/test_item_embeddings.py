@@ -199,9 +199,11 @@ def test_features_of_one_kind_only(feature: str | dict[str, str]) -> None:
     config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})
     encoders = Encoders(FeatureEncoder.fit("item", config.item_features, items))
     model = Catalogue.read(3, encoders, items).new_model(config, np.array([0, 1, 1, 0]))
-    table = model.items.table()
-    assert torch.equal(table[:3], model.items.weight[:3])
+    embeddings = model.items
+    assert isinstance(embeddings, ItemEmbeddings)
+    table = embeddings.table()
+    assert torch.equal(table[:3], embeddings.weight[:3])
     assert not table[3].any()
     table.square().sum().backward()
-    learns = [weight.grad is not None and weight.grad.any() for weight in model.items.parameters()]
+    learns = [weight.grad is not None and weight.grad.any() for weight in embeddings.parameters()]
     assert sum(map(bool, learns)) == 2
