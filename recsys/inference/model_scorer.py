@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from recsys.data.histories import PAD, Histories
 from recsys.inference.model_inputs import model_inputs
 from recsys.inference.scorer import CatalogueBlock, users_per_batch
-from recsys.inference.state_cache import StateCache
+from recsys.inference.state_cache import StateCache, joined
 from recsys.model.protocols import (
     CandidateRepresentation,
     Head,
@@ -39,6 +40,10 @@ class _Step:
 # attention, steps of 2^24 elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
+_JOINED = 4
+"""Batches of histories whose scores of a large catalogue are computed together, where the head does
+not attend to the histories: of a million items four batches of 64 users took three quarters of the
+time of each alone."""
 _ALIGNED = 64
 """Items by which a step is rounded, so that a row of its scores begins at a cache line."""
 
@@ -129,8 +134,12 @@ class ModelScorer:
         """
         with evaluating(self._model):
             catalogue = self._catalogue()
-            for rows, batch in self._batches(histories):
-                yield rows, self._blocks(batch, catalogue)
+            batches = self._batches(histories)
+            most = _JOINED if self._head.kv_source is None else 1
+            while together := list(islice(batches, most)):
+                rows = np.concatenate([rows for rows, _ in together])
+                last = joined([self._encode_last(batch) for _, batch in together])
+                yield rows, self._blocks(last, catalogue)
 
     @torch.inference_mode()
     def score_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
@@ -143,7 +152,7 @@ class ModelScorer:
         with evaluating(self._model):
             for rows, batch in self._batches(histories):
                 indices = torch.from_numpy(rows).to(self._device)
-                for columns, part in self._blocks(batch, items):
+                for columns, part in self._blocks(self._encode_last(batch), items):
                     scores[indices, columns] = part
         return scores
 
@@ -193,10 +202,10 @@ class ModelScorer:
         return catalogue
 
     def _blocks(
-        self, histories: Histories, items: CandidateRepresentation
+        self, last: LastRepresentation, items: CandidateRepresentation
     ) -> Iterator[CatalogueBlock]:
-        """Yield the scores of a batch of histories with the same items, some items at a time."""
-        last, count = self._encode_last(histories), items[0].shape[-2]
+        """Yield the scores of histories with the same items, some items at a time."""
+        count = items[0].shape[-2]
         step = max(1, self._step.elements // self._head.elements_per_candidate(last))
         if step > _ALIGNED:
             step -= step % _ALIGNED

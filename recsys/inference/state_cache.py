@@ -58,7 +58,7 @@ class StateCache:
                 self._keep(key, found[key])
             if len(rows) == len(keys):
                 return encoded
-        return _joined([found[key] for key in keys])
+        return joined([found[key] for key in keys])
 
     def _keep(self, key: _Key, state: LastRepresentation) -> None:
         size = _size(key, state)
@@ -83,8 +83,8 @@ def _size(key: _Key, state: LastRepresentation) -> int:
     return sum(map(len, key)) + sum(part.nbytes for part in state)
 
 
-def _joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
-    """Join the representations of single histories, right-padded to the longest."""
+def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
+    """Join the representations of histories, right-padded to the longest."""
     if len(states) == 1:
         return states[0]
     return tuple(torch.cat(_of_one_width(parts)) for parts in zip(*states, strict=True))

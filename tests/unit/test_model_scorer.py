@@ -25,7 +25,7 @@ AnyHead = DotProduct | TargetAttention | MixtureOfLogits
 HEADS: list[AnyHead] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4),
-    MixtureOfLogits(components=2, component_dim=4),
+    MixtureOfLogits(components=2, component_dim=4, temperature=1.0),  # scores of order 1
 ]
 HISTORIES = st.lists(
     st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=7), min_size=1, max_size=12
