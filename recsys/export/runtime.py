@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.inference.model_scorer import batches_of_similar_length
+from recsys.inference.scorer import batches_of_similar_length
 
 _ELEMENTS = 1 << 22
 """The elements that the head holds at once, about."""

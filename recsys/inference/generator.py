@@ -11,9 +11,9 @@ from torch import Tensor
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.inference.model_scorer import batches_of_similar_length, evaluating
+from recsys.inference.model_scorer import evaluating
 from recsys.inference.ranking import Seen
-from recsys.inference.scorer import ELEMENTS_PER_BATCH
+from recsys.inference.scorer import ELEMENTS_PER_BATCH, batches_of_similar_length
 from recsys.model.generation import Beam, Greedy, Strategy
 from recsys.model.protocols import GenerativeModel
 

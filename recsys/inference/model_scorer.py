@@ -14,7 +14,11 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 from recsys.inference.model_inputs import model_inputs
-from recsys.inference.scorer import CatalogueBlock, users_per_batch
+from recsys.inference.scorer import (
+    CatalogueBlock,
+    batches_of_similar_length,
+    users_per_batch,
+)
 from recsys.inference.state_cache import StateCache, joined
 from recsys.model.protocols import (
     CandidateRepresentation,
@@ -115,9 +119,12 @@ class ModelScorer:
                 scores[:, PAD] = -torch.inf
                 return scores
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
+            many = candidates.shape[1] > MOST_CANDIDATES * self.num_items
+            if many and self._trained:
+                self._catalogue()  # it is kept, and the candidates are picked from it
             if len(candidates) and (candidates == candidates[0]).all():
                 scores = self.score_shared(histories, self._represented(tokens[0]))
-            elif candidates.shape[1] > MOST_CANDIDATES * self.num_items:
+            elif many:
                 return self.score(histories).gather(1, tokens)
             else:
                 scores = self._scores_of_own(histories, tokens)
@@ -165,7 +172,7 @@ class ModelScorer:
         """
         states = torch.empty(len(histories), 0, device=self._device)
         with evaluating(self._model):
-            for rows, batch in self._batches(histories):
+            for rows, batch in self._batches(histories, len(histories)):
                 state = self._encode_last(batch)[0]
                 if not states.shape[1]:
                     states = state.new_empty(len(histories), state.shape[1])
@@ -229,9 +236,15 @@ class ModelScorer:
                 scores[indices, columns] = self._head.score_last(last, chunk).float()
         return scores
 
-    def _batches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Histories]]:
-        """Yield the rows of histories that go through the model together, and what it reads."""
-        recent, most = self._read(histories), users_per_batch(self.num_items)
+    def _batches(
+        self, histories: Histories, most: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Histories]]:
+        """Yield the rows of histories that go through the model together, and what it reads.
+
+        At most so many rows; if None, as many as may have the scores of all items.
+        """
+        recent = self._read(histories)
+        most = users_per_batch(self.num_items) if most is None else most
         for rows in batches_of_similar_length(recent.lengths, self._step.tokens, most):
             yield rows, recent.take(rows)
 
@@ -273,25 +286,3 @@ def evaluating(model: Model) -> Iterator[None]:
     finally:
         if training:
             model.train()
-
-
-def batches_of_similar_length(
-    lengths: NDArray[np.int64], max_tokens: int, max_rows: int
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of histories, shortest first, in batches of limited tokens and rows.
-
-    Padding counts as tokens. A history that is longer than the limit is a batch of its own.
-
-    >>> batches = batches_of_similar_length(np.array([5, 1, 3, 1]), max_tokens=4, max_rows=10)
-    >>> [batch.tolist() for batch in batches]
-    [[1, 3], [2], [0]]
-    """
-    order = np.argsort(lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        # Lengths only grow, so the last history of a batch sets its width.
-        widths = lengths[order[start : start + max_rows]]
-        fit = np.searchsorted(widths * np.arange(1, len(widths) + 1), max_tokens, side="right")
-        stop = start + max(1, int(fit))
-        yield order[start:stop]
-        start = stop

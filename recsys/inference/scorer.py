@@ -145,3 +145,25 @@ def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
     size = users_per_batch(num_items)
     for start in range(0, num_users, size):
         yield slice(start, min(start + size, num_users))
+
+
+def batches_of_similar_length(
+    lengths: NDArray[np.int64], max_tokens: int, max_rows: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of histories, shortest first, in batches of limited tokens and rows.
+
+    Padding counts as tokens. A history that is longer than the limit is a batch of its own.
+
+    >>> batches = batches_of_similar_length(np.array([5, 1, 3, 1]), max_tokens=4, max_rows=10)
+    >>> [batch.tolist() for batch in batches]
+    [[1, 3], [2], [0]]
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        # Lengths only grow, so the last history of a batch sets its width.
+        widths = lengths[order[start : start + max_rows]]
+        fit = np.searchsorted(widths * np.arange(1, len(widths) + 1), max_tokens, side="right")
+        stop = start + max(1, int(fit))
+        yield order[start:stop]
+        start = stop

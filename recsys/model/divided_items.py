@@ -67,17 +67,17 @@ class DividedItemEmbeddings(nn.Module):
         Each distinct token is asked for once. The gradient goes back the same way, and each process
         adds up that of its own rows.
         """
-        wanted, places = tokens.unique(return_inverse=True)  # ascending, hence by process
+        needed, places = tokens.unique(return_inverse=True)  # ascending, hence by process
         bounds = torch.tensor(self.division.bounds[1:-1], device=tokens.device)
-        owners = torch.bucketize(wanted, bounds, right=True)
-        asked = owners.bincount(minlength=self.division.count)
-        answered = torch.empty_like(asked)
-        dist.all_to_all_single(answered, asked)
-        asks, answers = asked.tolist(), answered.tolist()
-        theirs = _exchange(wanted, asks, answers) - self.division.own.start
+        owners = torch.bucketize(needed, bounds, right=True)
+        requests = owners.bincount(minlength=self.division.count)
+        served = torch.empty_like(requests)
+        dist.all_to_all_single(served, requests)
+        receive_counts, send_counts = requests.tolist(), served.tolist()
+        to_send = _exchange(needed, receive_counts, send_counts) - self.division.own.start
         pad = 0 if self.division.own.start == 0 else None
         rows: Tensor = _Exchanged.apply(  # type: ignore[no-untyped-call]
-            F.embedding(theirs, self.weight, padding_idx=pad), answers, asks
+            F.embedding(to_send, self.weight, padding_idx=pad), send_counts, receive_counts
         )
         return F.embedding(places, rows)
 

@@ -77,13 +77,11 @@ class Division:
             dim: the dimension of the rows.
         """
         part = part.detach().movedim(dim, 0)
-        sizes = self.sizes
-        padded = part.new_zeros(max(sizes), *part.shape[1:])  # NCCL gathers equal sizes only
-        padded[: self.num_rows] = part
-        parts = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(parts, padded)
-        found = [rows[:size] for rows, size in zip(parts, sizes, strict=True)]
-        return torch.cat(found).movedim(0, dim).contiguous()
+        whole = part.new_empty(self.num_items + 1, *part.shape[1:])
+        whole[self.own] = part
+        for source, rows in enumerate(whole.split(self.sizes)):
+            dist.broadcast(rows, source)
+        return whole.movedim(0, dim).contiguous()
 
     def collected(self, part: Tensor) -> Tensor | None:
         """Return the rows of all processes on the CPU of the first one, and None in the others.

@@ -13,8 +13,8 @@ from recsys.data.csv_cells import write_csv
 from recsys.data.files import new_file
 from recsys.errors import InputError
 from recsys.inference.model_inputs import model_inputs
-from recsys.inference.model_scorer import batches_of_similar_length, evaluating
-from recsys.inference.scorer import FEWEST_USERS
+from recsys.inference.model_scorer import evaluating
+from recsys.inference.scorer import FEWEST_USERS, batches_of_similar_length
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.frame_writer import write_frames
 from recsys.serving.inputs import UserHistories

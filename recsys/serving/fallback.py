@@ -16,8 +16,8 @@ from recsys.inference.allowed_items import AllowedItems
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import Seen, top_k
+from recsys.inference.scorer import Scored, Scorer
 from recsys.inference.state_cache import StateCache
 from recsys.inference.two_stages import TwoStages
 from recsys.model.heads import DotProductHead
@@ -28,7 +28,7 @@ from recsys.serving.inputs import UserHistories
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PopularityFallback:
-    """Scores of a model, and of popularity for empty histories. A `Scorer`."""
+    """Scores of a model, and of popularity for empty histories. A `RankingScorer`."""
 
     model: Scorer
     popularity: Tensor
@@ -52,6 +52,20 @@ class PopularityFallback:
             own = None if candidates is None else candidates[rows]
             scores[torch.from_numpy(rows)] = self.model.score(histories.take(rows), own).cpu()
         return scores
+
+    def top_k(
+        self, histories: Histories, k: int, seen: Seen
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """See `top_k`; the model finds its best items as it does alone."""
+        items = np.empty((len(histories), k), dtype=np.int32)
+        values = np.empty((len(histories), k), dtype=np.float32)
+        known, unknown = np.flatnonzero(histories.lengths), np.flatnonzero(histories.lengths == 0)
+        if len(known):
+            items[known], values[known] = top_k(self.model, histories.take(known), k, seen)
+        if len(unknown):  # all of them get the same
+            popular = Scored(self.popularity[None].clone())
+            items[unknown], values[unknown] = top_k(popular, histories.take(unknown[:1]), k, seen)
+        return items, values
 
 
 def scorer_of(

@@ -56,7 +56,7 @@ def collected(tensors: Mapping[str, Tensor], division: Division) -> dict[str, Te
 
 def _own_rows(tensors: Mapping[str, Tensor], division: Division) -> dict[str, Tensor]:
     return {
-        # A copy, so that nothing keeps the whole table in memory.
+        # A copy, which does not keep the whole table in memory.
         name: value[division.own].clone() if _is_divided(name, value) else value
         for name, value in tensors.items()
     }

@@ -169,7 +169,9 @@ def new_module(
     """
     catalogue.check_memory(experiment.model, _COPIES, division)
     if division is not None and processes.is_first():
-        catalogue.check_memory(experiment.model, _COLLECTED)
+        # On CPUs the processes of a machine hold all rows together, and the first collects others.
+        on_host = _COPIES if _device() == "cpu" else 0
+        catalogue.check_memory(experiment.model, _COLLECTED + on_host)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions, division)
     if warm is not None and start is None:

@@ -148,6 +148,7 @@ def distance(one: Model, other: Model) -> float:
 
 def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     """Train divided and undivided, and resume the divided one from a state in its midst."""
+    overrides = ("training.gradient_clip=0.1", *overrides)  # a fifth of the norms
     experiment = make_experiment(head, "training.checkpoint_minutes=0", *overrides)
     undivided = make_experiment(head, "training.divide_catalogue=false", *overrides)
     histories, holdout = walks(60)

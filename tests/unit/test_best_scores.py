@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from recsys.config import DotProduct, NextItemConfig, TargetAttention
+from recsys.config import DotProduct, NextItemConfig, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
+from recsys.data.prepared import prepare
 from recsys.inference import model_scorer, ranking
 from recsys.inference.best_scores import best_of_blocks
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import NotANumberError, Seen, top_k
 from recsys.inference.scorer import CatalogueBlock
 from recsys.model.build import build_model
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 
 LARGE = 70_000
 """Items: so many that blocks are scored."""
@@ -61,6 +66,21 @@ def test_as_sorting_all_scores(
     assert np.array_equal(found.numpy()[real], order[real[:, : order.shape[1]]])
 
 
+def counted_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of histories of each call of `ModelScorer.score_blocks` from now on."""
+    calls: list[int] = []
+    score_blocks = ModelScorer.score_blocks
+
+    def count(
+        scorer: ModelScorer, histories: Histories
+    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
+        calls.append(len(histories))
+        return score_blocks(scorer, histories)
+
+    monkeypatch.setattr(ModelScorer, "score_blocks", count)
+    return calls
+
+
 @pytest.mark.parametrize("head", [DotProduct(), TargetAttention(num_heads=2, head_dim=4)])
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 def test_a_large_catalogue_as_one_that_is_scored_whole(
@@ -77,13 +97,34 @@ def test_a_large_catalogue_as_one_that_is_scored_whole(
     liked, _ = top_k(scorer, histories, 100, "allow")
     histories = Histories.from_lists(liked[:, ::10].tolist())  # they would be recommended again
     monkeypatch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(12, 100_000))
-    items, values = top_k(scorer, histories, 20, seen)
+    calls = counted_blocks(monkeypatch)
+    items, values = top_k(scorer, histories, 10, seen)
+    assert calls
     monkeypatch.setattr(ranking, "finds_few", lambda *_: False)
-    expected, expected_values = top_k(scorer, histories, 20, seen)
+    expected, expected_values = top_k(scorer, histories, 10, seen)
     np.testing.assert_allclose(values, expected_values, rtol=0, atol=1e-5)
     assert np.mean(items == expected) > 0.9  # but for scores that differ by rounding only
     kept = [set(row) & set(own) for row, own in zip(items, liked[:, ::10], strict=True)]
     assert any(kept) == (seen == "allow")
+
+
+def test_a_recommender_uses_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a user of whom nothing is known among the others."""
+    rows = np.arange(2 * LARGE)
+    log = pl.DataFrame({"user_id": rows // 70, "item_id": rows % LARGE})
+    dataset = prepare(log.with_row_index("timestamp"), out=tmp_path / "data")
+    experiment = parse_experiment({"model": {"embedding_dim": 8, "max_sequence_length": 5}})
+    torch.manual_seed(0)
+    model = build_model(experiment.model, dataset.num_items)
+    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
+    known = Recommender(bundle, dataset)
+    histories = {"a": [3, 5], "new": [], "b": [8]}
+    calls = counted_blocks(monkeypatch)
+    found = known.recommend(histories, k=5)
+    assert calls == [2]
+    monkeypatch.setattr(ranking, "finds_few", lambda *_: False)
+    assert found.equals(known.recommend(histories, k=5))
+    assert calls == [2]
 
 
 @dataclass(frozen=True)
