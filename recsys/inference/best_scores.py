@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.inference.scorer import CatalogueBlock
-
-_GROUP = 64
-"""Neighbouring items of which only the best score is compared at first."""
+from recsys.inference.scorer import GROUP, CatalogueBlock
 
 
 def finds_few(k: int, num_items: int) -> bool:
@@ -21,7 +18,7 @@ def finds_few(k: int, num_items: int) -> bool:
 
     With 70,000 items the 100 best took twice as long by groups as all at once.
     """
-    return 64 * k * _GROUP <= num_items
+    return 64 * k * GROUP <= num_items
 
 
 class _Groups(NamedTuple):
@@ -74,15 +71,15 @@ def best_of_blocks(
         limits = torch.tensor([columns.start, columns.stop], device=tokens.device)
         first, last = torch.searchsorted(tokens, limits).tolist()
         scores[rows[first:last], tokens[first:last] - columns.start] = -torch.inf
-        missing = -scores.shape[1] % _GROUP  # none, but at the end: `pad` copies all of it
+        missing = -scores.shape[1] % GROUP  # none, but at the end: `pad` copies all of it
         padded = F.pad(scores, (0, missing), value=-torch.inf) if missing else scores
-        groups = padded.unflatten(1, (-1, _GROUP))
+        groups = padded.unflatten(1, (-1, GROUP))
         highest = groups.amax(2)
         best = torch.cat([best, highest], dim=1).topk(k).values
         # Not "at least the k-th": NaN is kept, and groups of -inf are not.
         wanted = ~(highest < best[:, -1:]) & (highest != -torch.inf)
         row, group = wanted.nonzero(as_tuple=True)
-        kept.append(_Groups(row, columns.start + group * _GROUP, groups[row, group]))
+        kept.append(_Groups(row, columns.start + group * GROUP, groups[row, group]))
         count += len(row)
         if best[:, 0].isnan().any():
             break
@@ -97,13 +94,13 @@ def _best_items(groups: _Groups, k: int, num_rows: int) -> tuple[Tensor, Tensor]
     order = groups.rows.sort(stable=True).indices
     row, start, found = (part[order] for part in groups)
     place = _places(row)
-    scores = found.new_full((num_rows, k, _GROUP), -torch.inf)
+    scores = found.new_full((num_rows, k, GROUP), -torch.inf)
     scores[row, place] = found
     starts = start.new_zeros(num_rows, k)
     starts[row, place] = start
     chosen, index = scores.flatten(1).sort(dim=1, descending=True, stable=True)
     index = index[:, :k]
-    return chosen[:, :k], starts.gather(1, index // _GROUP) + index % _GROUP
+    return chosen[:, :k], starts.gather(1, index // GROUP) + index % GROUP
 
 
 def _joined(kept: Sequence[_Groups]) -> _Groups:

@@ -15,6 +15,7 @@ from torch import Tensor
 from recsys.data.histories import PAD, Histories
 from recsys.inference.model_inputs import model_inputs
 from recsys.inference.scorer import (
+    GROUP,
     CatalogueBlock,
     batches_of_similar_length,
     users_per_batch,
@@ -48,8 +49,6 @@ _JOINED = 4
 """Batches of histories whose scores of a large catalogue are computed together, where the head does
 not attend to the histories: of a million items four batches of 64 users took three quarters of the
 time of each alone."""
-_ALIGNED = 64
-"""Items by which a step is rounded, so that a row of its scores begins at a cache line."""
 
 MOST_CANDIDATES = 1 / 3
 """Share of the catalogue above which all items are scored, and the candidates picked: items of the
@@ -214,8 +213,8 @@ class ModelScorer:
         """Yield the scores of histories with the same items, some items at a time."""
         count = items[0].shape[-2]
         step = max(1, self._step.elements // self._head.elements_per_candidate(last))
-        if step > _ALIGNED:
-            step -= step % _ALIGNED
+        if step > GROUP:
+            step -= step % GROUP
         for start in range(0, count, step):
             columns = slice(start, min(start + step, count))
             chunk = tuple(part[..., columns, :] for part in items)

@@ -58,6 +58,11 @@ class RankingScorer(Scorer, Protocol):
         ...
 
 
+GROUP = 64
+"""Neighbouring items of which only the best score is compared at first. Blocks hold whole groups
+where they can: others are copied."""
+
+
 class CatalogueBlock(NamedTuple):
     """Scores of neighbouring items."""
 

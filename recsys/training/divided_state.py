@@ -5,7 +5,7 @@ Checkpoints and bundles are those of any training: the first process collects th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torch import Tensor
@@ -13,19 +13,13 @@ from torch import Tensor
 from recsys.model.division import Division
 from recsys.training.state import TrainingState
 
-_ROWS = "items.weight"
+ITEM_ROWS = "items.weight"
 """The divided weight of a model; its moments begin with the name."""
 
 
 def own_part(state: TrainingState, division: Division) -> TrainingState:
     """Return the state with the rows of this process only."""
-    curve = state.curve
-    return replace(
-        state,
-        weights=_own_rows(state.weights, division),
-        moments=_own_rows(state.moments, division),
-        curve=replace(curve, best_weights=_own_rows(curve.best_weights, division)),
-    )
+    return _changed(state, lambda tensors: _own_rows(tensors, division))
 
 
 def whole(state: TrainingState, division: Division) -> TrainingState:
@@ -33,13 +27,15 @@ def whole(state: TrainingState, division: Division) -> TrainingState:
 
     All processes call it together.
     """
-    curve = state.curve
-    return replace(
-        state,
-        weights=collected(state.weights, division),
-        moments=collected(state.moments, division),
-        curve=replace(curve, best_weights=collected(curve.best_weights, division)),
-    )
+    return _changed(state, lambda tensors: collected(tensors, division))
+
+
+def _changed(
+    state: TrainingState, change: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+) -> TrainingState:
+    """Return the state with all that has rows of items changed, in one order in all processes."""
+    curve = replace(state.curve, best_weights=change(state.curve.best_weights))
+    return replace(state, weights=change(state.weights), moments=change(state.moments), curve=curve)
 
 
 def collected(tensors: Mapping[str, Tensor], division: Division) -> dict[str, Tensor]:
@@ -64,4 +60,4 @@ def _own_rows(tensors: Mapping[str, Tensor], division: Division) -> dict[str, Te
 
 def _is_divided(name: str, value: Tensor) -> bool:
     """Whether it has rows of items; the moments have a number of steps too."""
-    return name.startswith(_ROWS) and value.dim() > 0
+    return name.startswith(ITEM_ROWS) and value.dim() > 0

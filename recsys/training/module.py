@@ -19,14 +19,12 @@ from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training import processes
 from recsys.training.cost import StepMeter
+from recsys.training.divided_state import ITEM_ROWS
 from recsys.training.losses import count_targets
 from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import Schedule
 from recsys.training.state import TrainingState, restore_random
-
-ITEM_ROWS = "model.items.weight"
-"""The weight of a training module that a division divides."""
 
 
 class TrainingModule(pl.LightningModule):
@@ -66,7 +64,7 @@ class TrainingModule(pl.LightningModule):
         if division is not None:
             # Each process has rows of its own, which are not averaged. torch has no public way.
             ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
-            ignore(self, [ITEM_ROWS])  # type: ignore[no-untyped-call]
+            ignore(self, [f"model.{ITEM_ROWS}"])  # type: ignore[no-untyped-call]
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """The sum of the losses and the number of targets of the epoch so far, in this process."""

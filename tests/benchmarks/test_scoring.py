@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from contest import Answer, Contest, Side, chosen, from_environment, medians, ndcg_of_lists
 from problems import config_path, large, problem_of, settings_of
+from side import Settings
 
 LOG = "ml-1m"
 OURS = Side("ours dot-product", "ours")
@@ -50,6 +51,14 @@ def test_all_users_of_movielens(
             check_lists(answer, contest)
 
 
+def large_settings(users: int) -> Settings:
+    """Those of a large catalogue: width 64, histories of 50."""
+    shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
+    overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
+    memory = from_environment("MEMORY_GIB", 16)
+    return replace(settings_of(LOG), **shape, users=users, memory_gib=memory, overrides=overrides)
+
+
 @pytest.mark.benchmark
 def test_a_million_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The ten best of a million items for 20,000 users with histories of 50; d 64.
@@ -58,12 +67,7 @@ def test_a_million_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     BENCH_USERS asks for fewer users, BENCH_ITEMS for fewer items.
     """
     users, items = round(from_environment("USERS", 20_000)), round(from_environment("ITEMS", 1e6))
-    shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
-    overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
-    memory = from_environment("MEMORY_GIB", 16)
-    settings = replace(
-        settings_of(LOG), **shape, users=users, memory_gib=memory, overrides=overrides
-    )
+    settings = large_settings(users)
     contest = Contest(tmp_path, large(items // 50, items), settings)
     with capsys.disabled():
         found = contest.in_turn(chosen([OURS, *PEERS]), "recommend")
@@ -81,16 +85,13 @@ def test_ten_million_candidates(
     """Ten million pairs: the same candidates for all users of MovieLens-1M, or for 20,000 users of
     a million items; ranked by score, all of them. As `test_a_million_items` else.
     """
-    memory = from_environment("MEMORY_GIB", 16)
-    settings = replace(settings_of(LOG), memory_gib=memory)
     if items:
-        shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
-        overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
-        settings = replace(settings, **shape, users=20_000, candidates=500, overrides=overrides)
         problem = large(20_000, items)
+        settings = replace(large_settings(20_000), candidates=500)
     else:
         problem = problem_of(LOG, tmp_path)
-        settings = replace(settings, candidates=10_000_000 // len(problem.targets))
+        memory, candidates = from_environment("MEMORY_GIB", 16), 10_000_000 // len(problem.targets)
+        settings = replace(settings_of(LOG), memory_gib=memory, candidates=candidates)
     contest = Contest(tmp_path, problem, settings)
     users = settings.users or len(problem.targets)
     with capsys.disabled():

@@ -54,9 +54,7 @@ class _Chunked(torch.autograd.Function):
         num_history: int,
         *sides: Tensor,
     ) -> Tensor:
-        sides = tuple(working_copy(side) for side in sides)
-        history, candidates = sides[:num_history], sides[num_history:]
-        sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
+        history, candidates, sums = working_sides(sides, num_history)
         total, parts = chunk_gradients(logits, loss, history, candidates, chunk_rows, sums)
         ctx.save_for_backward(*parts, *sums)
         return total
@@ -107,7 +105,17 @@ def chunk_gradients(
     return total, parts
 
 
-def working_copy(side: Tensor) -> Tensor:
+def working_sides(
+    sides: Sequence[Tensor], num_history: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[Tensor]]:
+    """Return working copies of the history and of the candidates, and zeros for `sums` of these."""
+    copies = tuple(_working_copy(side) for side in sides)
+    history, candidates = copies[:num_history], copies[num_history:]
+    sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
+    return history, candidates, sums
+
+
+def _working_copy(side: Tensor) -> Tensor:
     """Return a leaf of the autocast dtype, cast once here instead of once per chunk."""
     device = side.device.type
     if torch.is_autocast_enabled(device):

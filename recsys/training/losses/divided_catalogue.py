@@ -15,7 +15,7 @@ from recsys.training.losses.chunks import (
     LogitsFunction,
     chunk_gradients,
     count_targets,
-    working_copy,
+    working_sides,
 )
 from recsys.training.losses.full_catalogue import aligned
 from recsys.training.losses.seen import expand_seen
@@ -80,9 +80,7 @@ class _Divided(torch.autograd.Function):
         num_history: int,
         *sides: Tensor,
     ) -> Tensor:
-        sides = tuple(working_copy(side) for side in sides)
-        history, candidates = sides[:num_history], sides[num_history:]
-        sums = [torch.zeros_like(side, dtype=torch.float32) for side in candidates]
+        history, candidates, sums = working_sides(sides, num_history)
         for source, batch in enumerate(_batches(history, targets, seen, division)):
             theirs, their_targets, their_seen = batch
             length = their_targets.shape[1]

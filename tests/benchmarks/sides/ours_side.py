@@ -141,10 +141,4 @@ def evaluation(problem: Problem, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(
-        train=train,
-        quality=quality,
-        recommend=recommend,
-        candidates=candidates,
-        evaluation=evaluation,
-    )
+    main(train, quality, recommend, candidates, evaluation)

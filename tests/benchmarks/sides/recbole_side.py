@@ -131,4 +131,4 @@ def best_items(
 
 
 if __name__ == "__main__":
-    main(train=train, quality=quality)
+    main(train, quality)

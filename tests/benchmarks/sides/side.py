@@ -200,15 +200,15 @@ def save_lists(lists: NDArray[np.int64]) -> dict[str, str]:
     return {"lists": str(path)}
 
 
-def main(**tasks: Callable[[Problem, Settings], None]) -> None:
-    """Do the task that the command line names."""
+def main(*tasks: Callable[[Problem, Settings], None]) -> None:
+    """Do the task that the command line names: a function of this name."""
     task, folder = sys.argv[1], Path(sys.argv[2])
     fields = json.loads((folder / "settings.json").read_text())
     settings = Settings(**{**fields, "overrides": tuple(fields["overrides"])})
     limit = int(settings.memory_gib * GIB)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
-        tasks[task](Problem.load(folder), settings)
+        {one.__name__: one for one in tasks}[task](Problem.load(folder), settings)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
