@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from contest import Answer, Contest, Side, chosen, from_environment, medians, ndcg_of_lists
-from problems import config_path, large, problem_of, settings_of
-from side import Settings
+from problems import config_path, large, large_settings, problem_of, settings_of
 
 LOG = "ml-1m"
 OURS = Side("ours dot-product", "ours")
@@ -49,14 +47,6 @@ def test_all_users_of_movielens(
     for answers in found.values():
         for answer in answers:
             check_lists(answer, contest)
-
-
-def large_settings(users: int) -> Settings:
-    """Those of a large catalogue: width 64, histories of 50."""
-    shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
-    overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
-    memory = from_environment("MEMORY_GIB", 16)
-    return replace(settings_of(LOG), **shape, users=users, memory_gib=memory, overrides=overrides)
 
 
 @pytest.mark.benchmark

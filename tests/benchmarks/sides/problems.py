@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from contest import from_environment
 from numpy.typing import NDArray
 from side import Problem, Settings
 
@@ -46,6 +49,16 @@ def settings_of(log: str) -> Settings:
         dropout=model.dropout,
         num_blocks=model.num_blocks,
         config=config_path(log, "dot product"),
+    )
+
+
+def large_settings(users: int) -> Settings:
+    """Those of a large catalogue: width 64, histories of 50."""
+    shape: dict[str, Any] = {"embedding_dim": 64, "num_heads": 1, "max_sequence_length": 50}
+    overrides = tuple(f"model.{name}={value}" for name, value in shape.items())
+    memory = from_environment("MEMORY_GIB", 16)
+    return replace(
+        settings_of("ml-1m"), **shape, users=users, memory_gib=memory, overrides=overrides
     )
 
 

@@ -81,7 +81,7 @@ def dataset(problem: Problem) -> Dataset:
 
 
 def sasrec(settings: Settings, callbacks: list[Callback], epochs: int = -1) -> SASRecModel:
-    """Full cross-entropy and Adam; all that is not named is the library's default."""
+    """Cross-entropy and Adam; all that is not named is the library's default."""
 
     def trainer() -> Trainer:
         return Trainer(max_epochs=epochs, callbacks=callbacks, **settings.trainer)
@@ -92,7 +92,8 @@ def sasrec(settings: Settings, callbacks: list[Callback], epochs: int = -1) -> S
         n_heads=settings.num_heads,
         session_max_len=settings.max_sequence_length,
         dropout_rate=settings.dropout,
-        loss="softmax",
+        loss="sampled_softmax" if settings.negatives else "softmax",
+        n_negatives=settings.negatives or 1,
         lr=settings.learning_rate,
         batch_size=settings.batch_size,
         get_trainer_func=trainer,

@@ -20,7 +20,9 @@ from replay.nn.lightning import LightningModule
 from replay.nn.lightning.callback import ComputeMetricsCallback, TorchTopItemsCallback
 from replay.nn.lightning.optimizer import OptimizerFactory
 from replay.nn.lightning.postprocessor import SeenItemsFilter
+from replay.nn.loss import CESampled
 from replay.nn.sequential import SasRec
+from replay.nn.transform import UniformNegativeSamplingTransform
 from replay.nn.transform.template import make_default_sasrec_transforms
 from side import (
     K,
@@ -130,16 +132,22 @@ def data_module(problem: Problem, settings: Settings, *stages: str) -> ParquetMo
     }
     # One item more for training: inputs and targets are cut from the same sequence.
     taught = {"user_id": {}, "item_id": {"shape": length + 1, "padding": problem.num_items}}
+    items = schema(problem, settings)
+    transforms = make_default_sasrec_transforms(items)
+    if settings.negatives:
+        # The last transform keeps what it is told of: features, and all that is no feature.
+        sampling = UniformNegativeSamplingTransform(problem.num_items, settings.negatives)
+        transforms["train"].insert(-1, sampling)
     return ParquetModule(
         batch_size=settings.batch_size,
         metadata={stage: taught if stage == "train" else asked for stage in stages},
-        transforms=make_default_sasrec_transforms(schema(problem, settings)),
+        transforms=transforms,
         **{f"{stage}_path": path for stage in stages},
     )
 
 
 def sasrec(problem: Problem, settings: Settings) -> LightningModule:
-    """Full cross-entropy and Adam; all that is not named is the library's default."""
+    """Cross-entropy and Adam; all that is not named is the library's default."""
     model = SasRec.from_params(
         schema(problem, settings),
         embedding_dim=settings.embedding_dim,
@@ -148,6 +156,9 @@ def sasrec(problem: Problem, settings: Settings) -> LightningModule:
         max_sequence_length=settings.max_sequence_length,
         dropout=settings.dropout,
     )
+    if settings.negatives:
+        model.loss = CESampled()
+        model.loss.logits_callback = model.get_logits
     return LightningModule(model, OptimizerFactory(learning_rate=settings.learning_rate))
 
 

@@ -89,6 +89,9 @@ class Settings:
     """Who recommendations are asked for: the first so many; 0: all."""
     candidates: int = 0
     """Items that are scored for every user: the tokens 1 to so many."""
+    negatives: int = 0
+    """Of a sampled softmax, in training; 0: the softmax over the catalogue. Ours reads `overrides`,
+    RecBole has none."""
     fast: bool = False
     """Of RecTools: the net of `rectools.fast_transformers` in place of `SASRecModel`."""
     memory_gib: float = 16
