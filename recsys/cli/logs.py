@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from recsys.cli.options import (
+    Encoding,
     EngineOption,
     Item,
     ItemMinimum,
@@ -94,6 +95,7 @@ def prepare_data(
     ] = None,
     keep: Keep = None,
     no_header: NoHeader = False,
+    encoding: Encoding = None,
     where: Where = None,
     since: Since = None,
     user_minimum: UserMinimum = None,
@@ -116,6 +118,7 @@ def prepare_data(
         "time": time,
         "time_format": time_format,
         "header": False if no_header else None,
+        "encoding": encoding,
         "where": where,
         "since": since,
         "user_minimum": user_minimum,
@@ -185,6 +188,7 @@ def audit_data(
     time: Time = None,
     time_format: TimeFormat = None,
     no_header: NoHeader = False,
+    encoding: Encoding = None,
     where: Where = None,
     since: Since = None,
     memory: Memory = None,
@@ -198,6 +202,7 @@ def audit_data(
         "time": time,
         "time_format": time_format,
         "header": False if no_header else None,
+        "encoding": encoding,
         "where": where,
         "since": since,
     }

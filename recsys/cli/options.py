@@ -134,6 +134,10 @@ Time = Annotated[str | None, typer.Option(help="Column of times; guessed likewis
 NoHeader = Annotated[
     bool, typer.Option("--no-header", help="Text without a header: columns are called 1, 2, ….")
 ]
+Encoding = Annotated[
+    str | None,
+    typer.Option(help="Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1."),
+]
 Where = Annotated[
     str | None,
     typer.Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),

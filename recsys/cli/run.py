@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from recsys.cli.options import (
+    Encoding,
     Fresh,
     Item,
     ItemMinimum,
@@ -68,6 +69,7 @@ def run(
         typer.Option(help="Table of item features: item_id and a column per feature."),
     ] = None,
     no_header: NoHeader = False,
+    encoding: Encoding = None,
     where: Where = None,
     since: Since = None,
     user_minimum: UserMinimum = None,
@@ -94,6 +96,7 @@ def run(
         "time": time,
         "time_format": time_format,
         "header": False if no_header else None,
+        "encoding": encoding,
         "where": where,
         "since": since,
         "user_minimum": user_minimum,

@@ -66,6 +66,8 @@ class DataConfig(Section):
     item_id, timestamp, or are guessed where names and types leave no doubt."""
     header: bool = True
     """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
+    encoding: str | None = None
+    """Encoding of text files that are neither UTF-8 nor UTF-16, such as cp1252 or latin-1."""
     drop: tuple[DropRows, ...] = ()
     """Rules that drop rows of the source before all other steps."""
     where: str | None = None
@@ -97,6 +99,15 @@ class DataConfig(Section):
     split: Split = LeaveLastOut()
     """Which interactions are held out for validation and test."""
 
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, encoding: str | None) -> str | None:
+        try:
+            "a".encode(encoding or "utf-8")
+        except (LookupError, ValueError) as error:
+            raise ValueError("must be an encoding, such as cp1252 or latin-1") from error
+        return encoding
+
     @field_validator("time_format")
     @classmethod
     def _names_a_day(cls, form: str | None) -> str | None:
@@ -125,7 +136,7 @@ class DataConfig(Section):
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out settings that came later, at their defaults: fingerprints stay as they were."""
         tree: dict[str, Any] = dump(self)
-        later = {"header": True, "where": None, "since": None, "time_format": None}
+        later = dict.fromkeys(("encoding", "where", "since", "time_format")) | {"header": True}
         return {name: value for name, value in tree.items() if later.get(name, ...) != value}
 
     @field_serializer("split")

@@ -6,7 +6,6 @@ import logging
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import narwhals as nw
 import numpy as np
@@ -21,14 +20,14 @@ from recsys.data.histories import PAD
 from recsys.data.locks import sole_use
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.manifest import Manifest
-from recsys.data.preparation import PATIENCE, describe, put_in_place
+from recsys.data.preparation import PATIENCE, describe, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset
 from recsys.data.reading import sum_counts
 from recsys.data.row_rules import select_interactions
 from recsys.data.sessions import user_of_session
 from recsys.data.sources import find_named_dataset, load_source
 from recsys.data.structure import read_own_table
-from recsys.data.tables import TableSource, open_table, read_table
+from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
 from recsys.errors import InputError, checked_path
 
@@ -88,8 +87,8 @@ def append(
         kept = select_interactions(_merged(old, log, before, added), config)
         contents = build_arrays(
             kept,
-            _grown(old.item_table, items, "the item table", path),
-            _grown(_people(old), users, "the user table", path),
+            _grown(old.item_table, items, "the item table", old),
+            _grown(_people(old), users, "the user table", old),
             config,
             KnownIds(old.item_table["item_id"], old.user_ids),
         )
@@ -127,7 +126,7 @@ def _refuse_what_needs_old_rows(old: PreparedDataset, source: TableSource) -> No
                 f"data.session_gap, and they are not kept: {_ANEW}"
             )
     if config.where is not None and not _is_named(source):
-        table = open_table(source, header=config.header)
+        table = open_table(source, header=config.header, encoding=config.encoding)
         if not reads_rows_alone(config.where, table.names, table.origin):
             raise InputError(
                 f"{path}: data.where {config.where!r} compares rows with others, and those it "
@@ -224,10 +223,9 @@ def _refuse_unordered_ties(
 
 
 def _grown(
-    known: pl.DataFrame, given: TableSource | None, origin: str, path: Path
+    known: pl.DataFrame, given: TableSource | None, origin: str, old: PreparedDataset
 ) -> pl.DataFrame | None:
-    table = None if given is None else read_table(given, origin=origin)
-    return grow_features(known, table, origin, str(path))
+    return grow_features(known, read_features(given, old.config, origin), origin, str(old.path))
 
 
 def _people(old: PreparedDataset) -> pl.DataFrame:

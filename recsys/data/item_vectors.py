@@ -31,7 +31,9 @@ def as_lists(column: pl.Series) -> pl.Series:
 
 
 def with_vectors(
-    items: TableSource | None, vectors: Mapping[str, VectorSource] | None
+    items: TableSource | None,
+    vectors: Mapping[str, VectorSource] | None,
+    encoding: str | None = None,
 ) -> TableSource | None:
     """Return the item table with a column for each array of vectors; as it is if there are none.
 
@@ -39,6 +41,7 @@ def with_vectors(
         items: a table with the column item_id [R rows].
         vectors: by the name of the column: floats [R, K], row for row those of the table. A
             safetensors file has one tensor, or one of that name.
+        encoding: of the table, if it is text that is neither UTF-8 nor UTF-16.
 
     Raises:
         InputError: there is no item table; a file cannot be read, has no such array, another number
@@ -50,7 +53,7 @@ def with_vectors(
         raise InputError(
             f"item vectors {min(vectors)!r}: belong to the rows of an item table: give one (items)"
         )
-    table = read_table(items, ["item_id"], origin="the item table")
+    table = read_table(items, ["item_id"], "the item table", encoding)
     columns: list[pl.Series] = []
     for name, source in vectors.items():
         file = str(source) if isinstance(source, str | os.PathLike) else f"item vectors {name!r}"
@@ -66,7 +69,7 @@ def with_vectors(
                 f"{file}: row {row} (item {item!r}) has {value}, which is not a finite number"
             )
         columns.append(pl.Series(name, rows))
-    table = read_table(items, origin="the item table")
+    table = read_table(items, origin="the item table", encoding=encoding)
     for column in columns:
         if column.name in table.columns:
             raise InputError(f"item vectors {column.name!r}: the item table has this column")

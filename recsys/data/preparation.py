@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
-_NO_CONTENT = {"source", "mirror", "columns", "header", "time_format"}
+_NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
 
@@ -65,12 +65,12 @@ def write_dataset(
     previous = Manifest.load_if_valid(out)
     limit = memory_setting(memory)
     chosen = choose_engine(source, config, engine, limit)
-    user_table = None if users is None else read_table(users, origin="the user table")
+    user_table = read_features(users, config, "the user table")
     if chosen == "memory":
         _write(_in_memory(source, config, items, user_table), config, out, previous)
         return
     with work_folder(out) as folder:
-        item_table = None if items is None else read_table(items, origin="the item table")
+        item_table = read_features(items, config, "the item table")
         found: PreparedLog | None = None
         if chosen == "spark":
             found = prepare_on_spark(source, config, folder, limit, item_table, user_table)
@@ -89,10 +89,21 @@ def _in_memory(
 ) -> PreparedLog:
     log, item_table = _load(source, config)
     if items is not None:
-        item_table = read_table(items, origin="the item table")
+        item_table = read_features(items, config, "the item table")
     filtered = select_interactions(log, config)
     contents = build_arrays(filtered, item_table, users, config)
     return PreparedLog(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
+
+
+def read_features(
+    table: TableSource | None, config: DataConfig, origin: str
+) -> pl.DataFrame | None:
+    """Return the table of items or users that belongs to a log; None if there is none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
 def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:

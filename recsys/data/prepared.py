@@ -266,7 +266,7 @@ def prepare(
     """
     config = config or DataConfig()
     refuse_clashes(config, words)
-    items = with_vectors(items, item_vectors)
     config = with_words(config, words)
+    items = with_vectors(items, item_vectors, config.encoding)
     write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)

@@ -33,7 +33,7 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
             `guess_columns`.
     """
     config = config or DataConfig()
-    return columns_of(open_table(source, header=config.header), config)
+    return columns_of(open_table(source, header=config.header, encoding=config.encoding), config)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -46,7 +46,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
         InputError: the source cannot be read, a column is missing or in doubt, a rule or condition
             does not fit, or a value breaks its column's rule.
     """
-    table = open_table(source, origin, header=config.header)
+    table = open_table(source, origin, header=config.header, encoding=config.encoding)
     found = columns_of(table, config)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)

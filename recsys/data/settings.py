@@ -20,6 +20,8 @@ class LogWords(TypedDict, total=False):
     """Column of times."""
     header: bool | None
     """Whether the first line of a text file names the columns."""
+    encoding: str | None
+    """Encoding of text files that are neither UTF-8 nor UTF-16."""
     where: str | None
     """A condition in SQL that rows must meet; see `recsys.data.where.keep_where`."""
     time_format: str | None

@@ -146,18 +146,28 @@ class OpenTable:
         return f"; {names} is the index: reset_index() makes it a column" if names else ""
 
 
-def read_table(source: TableSource, columns: Sequence[str] = (), origin: str = "") -> pl.DataFrame:
+def read_table(
+    source: TableSource,
+    columns: Sequence[str] = (),
+    origin: str = "",
+    encoding: str | None = None,
+) -> pl.DataFrame:
     """Read the given columns of a table, or all of them if none are given; see `OpenTable.read`.
 
     Raises:
         InputError: no such file, an unknown extension, a broken file, a missing column, or a
             duplicate column name.
     """
-    return open_table(source, origin).read(columns)
+    return open_table(source, origin, encoding=encoding).read(columns)
 
 
 def open_table(
-    source: TableSource, origin: str = "", *, header: bool = True, unpacked: Path | None = None
+    source: TableSource,
+    origin: str = "",
+    *,
+    header: bool = True,
+    encoding: str | None = None,
+    unpacked: Path | None = None,
 ) -> OpenTable:
     """Find the columns of a table.
 
@@ -165,6 +175,7 @@ def open_table(
         source: a file, a folder, a pattern or a frame.
         origin: its name in messages; its path, or "the frame", if not given.
         header: whether the first line of a text file names the columns; if not, they are 1, 2, ….
+        encoding: that of text files that are neither UTF-8 nor UTF-16.
         unpacked: the folder for the content of compressed files; if None, it is held in memory.
 
     Raises:
@@ -184,7 +195,9 @@ def open_table(
             lazy = _scan(files, hive=not Path(source).is_file())
             return OpenTable(nw.from_native(lazy), tuple(lazy.collect_schema()), origin, kind)
         names = [origin if len(files) == 1 else name for name in given]
-        texts = [open_text(file, header, name) for file, name in zip(files, names, strict=True)]
+        texts = [
+            open_text(file, header, name, encoding) for file, name in zip(files, names, strict=True)
+        ]
     except _UNREADABLE as error:
         raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error
     for text in texts:

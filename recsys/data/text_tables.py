@@ -72,7 +72,7 @@ class TextTable:
     def explain(self, error: Exception) -> str:
         """Return why the file cannot be read, with the row if a row has too many fields."""
         if "utf-8" in str(error):
-            return "it is neither UTF-8 nor UTF-16 text: convert it to UTF-8"
+            return f"it is neither UTF-8 nor UTF-16 text: {ENCODING_HINT}"
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
             return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -93,10 +93,13 @@ class TextTable:
         return None
 
 
-def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
+def open_text(
+    file: SourceFile, header: bool, origin: str, encoding: str | None = None
+) -> TextTable:
     """Find the encoding, the delimiter and the names of the columns of a text file.
 
-    Byte order marks and UTF-16 are recognised. The delimiter is the one of comma, tab, semicolon,
+    Byte order marks, UTF-8 and UTF-16 are recognised; other text has the encoding that is given.
+    The delimiter is the one of comma, tab, semicolon,
     bar and ``::`` that divides the first lines into equally many fields, the most if several do, or
     the one that a first line ``sep=;`` names, as Excel writes it. In a file with tabs a quote is a
     character like any other, unless its first line has quoted fields: titles such as ``"Heroes"``
@@ -106,7 +109,7 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         InputError: the file is empty, is not text, or two columns have the same name.
         OSError: it cannot be read or decompressed.
     """
-    source, sample = _utf8(file)
+    source, sample = _utf8(file, encoding)
     if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
         raise InputError(f"{origin}: is {kind}")
     if excel := _EXCEL_LINE.match(sample):
@@ -127,6 +130,9 @@ def open_text(file: SourceFile, header: bool, origin: str) -> TextTable:
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
     return table
 
+
+ENCODING_HINT = "convert it, or name the encoding of a log (--encoding cp1252, in Python encoding=)"
+"""What messages add if the encoding of a file is unknown."""
 
 ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
 """What messages add if a text file has a single column."""
@@ -192,9 +198,9 @@ def _has_any(values: pl.Series) -> bool:
     return values.str.contains(_INTEGER).any()
 
 
-def _utf8(file: SourceFile) -> tuple[Path | bytes, str]:
+def _utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
     """Return the file as UTF-8, in place if it is, and the beginning of its text."""
-    if file.compression is None:
+    if file.compression is None and other is None:
         with file.path.open("rb") as plain:
             start = plain.read(_SAMPLE)
         if _encoding_of(start) is None and (b"\n" in start or b"\r" not in start):
@@ -206,9 +212,26 @@ def _utf8(file: SourceFile) -> tuple[Path | bytes, str]:
             content = content.decode(encoding).encode()
         except UnicodeDecodeError as error:
             raise InputError(f"{file.path}: begins as {encoding} text, but is none") from error
+    elif other is not None:
+        content = _from_utf8_or(other, content, file.path)
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     return content, _decoded(content[:_SAMPLE])
+
+
+def _from_utf8_or(encoding: str, content: bytes, path: Path) -> bytes:
+    """Return text as UTF-8, if it is that already or has the encoding."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        try:
+            return content.decode(encoding).encode()
+        except UnicodeDecodeError as error:
+            line, bad = content.count(b"\n", 0, error.start) + 1, content[error.start]
+            raise InputError(
+                f"{path}: line {line} is neither UTF-8 nor {encoding}: it has the byte 0x{bad:02x}"
+            ) from error
+    return content
 
 
 def _decoded(start: bytes) -> str:

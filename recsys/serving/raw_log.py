@@ -132,9 +132,9 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
         InputError: it is no frame, or the file cannot be read.
     """
     try:
-        opened = open_table(source, origin)
+        opened = open_table(source, origin, encoding=data.encoding)
         if not data.header and not {*Columns().model_dump().values()} <= {*opened.names, None}:
-            opened = open_table(source, origin, header=False)
+            opened = open_table(source, origin, header=False, encoding=data.encoding)
     except InputError as error:
         if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
             raise

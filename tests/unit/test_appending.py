@@ -239,7 +239,7 @@ def test_day_after_day_is_anew(
 
 def test_every_setting_of_data_is_drawn() -> None:
     """A new setting must be applied to new rows alone, or refused."""
-    assert DRAWN.keys() | {"source", "mirror", "header"} == set(DataConfig.model_fields)
+    assert DRAWN.keys() | {"source", "mirror", "header", "encoding"} == set(DataConfig.model_fields)
 
 
 OLD = pl.DataFrame(

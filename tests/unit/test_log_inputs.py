@@ -18,7 +18,10 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 import pytest
 
 from recsys.config import DataConfig
+from recsys.data.appending import append
+from recsys.data.engines import Engine
 from recsys.data.log import InteractionLog
+from recsys.data.prepared import prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.sources import load_source
 from recsys.errors import InputError
@@ -35,6 +38,7 @@ ROWS = [
     ("C10", "P-9", START + 90),
 ]
 NAMES = ["customer_id", "sku", "bought_at"]
+ACCENTS = pl.DataFrame([("Jürgen", "Käse", START)], schema=NAMES, orient="row")
 LOG = pl.DataFrame(ROWS, schema=NAMES, orient="row")
 DATED = LOG.with_columns(pl.from_epoch("bought_at"))
 
@@ -58,7 +62,7 @@ def text(
     table: pl.DataFrame = LOG,
     separator: str = ",",
     newline: str = "\n",
-    encoding: str = "utf-8",
+    stored_as: str = "utf-8",
     name: str = "log.csv",
     **words: Unpack[LogWords],
 ) -> Writer:
@@ -66,7 +70,7 @@ def text(
 
     def write(folder: Path) -> Source:
         written = table.write_csv(separator=separator, line_terminator=newline)
-        (folder / name).write_bytes(written.encode(encoding))
+        (folder / name).write_bytes(written.encode(stored_as))
         return Source(folder / name, words)
 
     return write
@@ -82,12 +86,12 @@ def lines(written: str, name: str = "log.csv", **words: Unpack[LogWords]) -> Wri
     return write
 
 
-def content(written: bytes, name: str = "log.csv") -> Writer:
+def content(written: bytes, name: str = "log.csv", **words: Unpack[LogWords]) -> Writer:
     """Write a file of these bytes."""
 
     def write(folder: Path) -> Source:
         (folder / name).write_bytes(written)
-        return Source(folder / name)
+        return Source(folder / name, words)
 
     return write
 
@@ -223,10 +227,10 @@ READ: dict[str, Writer] = {
     ),
     "Windows line ends": text(newline="\r\n"),
     "old Macintosh line ends": text(newline="\r"),
-    "byte order mark": text(encoding="utf-8-sig"),
-    "UTF-16": text(encoding="utf-16"),
-    "UTF-16 without mark": text(encoding="utf-16-le"),
-    "big-endian UTF-16 without mark": text(encoding="utf-16-be"),
+    "byte order mark": text(stored_as="utf-8-sig"),
+    "UTF-16": text(stored_as="utf-16"),
+    "UTF-16 without mark": text(stored_as="utf-16-le"),
+    "big-endian UTF-16 without mark": text(stored_as="utf-16-be"),
     "gzip": compressed(gzip.compress, "log.csv.gz"),
     "bzip2": compressed(bz2.compress, "log.csv.bz2"),
     "zstandard": compressed(zstandard, "log.csv.zst"),
@@ -500,7 +504,15 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "Latin-1": (
         content(f"{BASE}C03,Käse,5\n".encode("latin-1")),
-        ["neither UTF-8 nor UTF-16", "convert it to UTF-8"],
+        ["neither UTF-8 nor UTF-16", "name the encoding of a log (--encoding cp1252, in Python"],
+    ),
+    "another encoding than the given one": (
+        content(ACCENTS.write_csv().encode("latin-1"), encoding="ascii"),
+        ["log.csv: line 2 is neither UTF-8 nor ascii: it has the byte 0xfc"],
+    ),
+    "no encoding": (
+        lines(BASE, encoding="windows"),
+        ["encoding: must be an encoding, such as cp1252 or latin-1, not 'windows'"],
     ),
     "gzip, named as text": (content(gzip.compress(BASE.encode())), ["name it .csv.gz"]),
     "bzip2, named as text": (content(bz2.compress(BASE.encode())), ["name it .csv.bz2"]),
@@ -566,6 +578,43 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "a number as a condition": (lines(BASE, where="bought_at"), ["must be true or false for each"]),
 }
+
+
+@pytest.mark.parametrize("engine", ["memory", "disk"])
+@pytest.mark.parametrize(
+    ("name", "written"),
+    {
+        "log.csv": lambda text: text.encode("latin-1"),
+        "log.csv.gz": lambda text: gzip.compress(text.encode("latin-1")),
+        "utf-8.csv": str.encode,  # as it is, whatever the settings say
+        "utf-16.csv": lambda text: text.encode("utf-16"),
+    }.items(),
+)
+def test_another_encoding(
+    name: str, written: Callable[[str], bytes], engine: Engine, tmp_path: Path
+) -> None:
+    log = pl.concat([ACCENTS, LOG])
+    items = pl.DataFrame({"item_id": log["sku"].unique(), "name": "Größe"})
+    (tmp_path / name).write_bytes(written(log.write_csv()))
+    (tmp_path / "items.csv").write_bytes(items.write_csv().encode("latin-1"))
+    dataset = prepare(
+        tmp_path / name,
+        out=tmp_path / "data",
+        items=tmp_path / "items.csv",
+        engine=engine,
+        encoding="latin-1",
+    )
+    assert "Jürgen" in dataset.user_ids
+    assert "Käse" in dataset.item_table["item_id"]
+    assert set(dataset.item_table["name"]) == {"Größe"}
+    added = pl.DataFrame(
+        [("Zoë", item, START + 100 + n) for n, item in enumerate(["Brötchen", "P-1", "P-2"])],
+        schema=NAMES,
+        orient="row",
+    )
+    (tmp_path / "day.csv").write_bytes(added.write_csv().encode("latin-1"))
+    grown = append(tmp_path / "day.csv", tmp_path / "data")
+    assert "Brötchen" in grown.item_table["item_id"]
 
 
 @pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)

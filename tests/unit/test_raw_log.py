@@ -44,7 +44,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "k_core": st.booleans(),
     "split": st.sampled_from(SPLITS),
 }
-NOT_OF_A_HISTORY = {"source", "mirror", "header"}
+NOT_OF_A_HISTORY = {"source", "mirror", "header", "encoding"}
 """Settings that say where the log is, and how it is written."""
 
 

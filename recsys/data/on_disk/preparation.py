@@ -45,7 +45,7 @@ def exceeds_memory(source: TableSource, config: DataConfig, memory: int) -> bool
         packed = [file.path for file in find_files(source) if file.compression is not None]
         if size := sum(path.stat().st_size for path in packed):
             return size * _COMPRESSION > memory
-    table = open_table(source, header=config.header)
+    table = open_table(source, header=config.header, encoding=config.encoding)
     return table.count() * row_size(config, table.names, table.origin) > memory
 
 
@@ -79,7 +79,7 @@ def prepare_on_disk(
     unpacked, staging, arrays = (folder / name for name in ("unpacked", "staged", "arrays"))
     for path in (unpacked, staging, arrays):
         path.mkdir()
-    table = open_table(source, header=config.header, unpacked=unpacked)
+    table = open_table(source, header=config.header, encoding=config.encoding, unpacked=unpacked)
     if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
         return None
     found = columns_of(table, config)
