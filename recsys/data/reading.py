@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
 
-from recsys.config import DataConfig
+from recsys.config import Columns, DataConfig
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.time_format import are_days
 from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
             `guess_columns`.
     """
     config = config or DataConfig()
-    return columns_of(open_table(source, header=config.header, encoding=config.encoding), config)
+    table = open_table(source, header=config.header, encoding=config.encoding)
+    return _columns_of(_first_rows(table), config, table.origin, table.hint)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -47,10 +49,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
             does not fit, or a value breaks its column's rule.
     """
     table = open_table(source, origin, header=config.header, encoding=config.encoding)
-    found = columns_of(table, config)
-    if found.guessed:
-        logger.info("%s: guessed the columns: %s", table.origin, found)
-    columns = found.columns
+    columns = columns_of(table, config)
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else kind_columns(table.names)
@@ -78,14 +77,56 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
     return {name: sum(given.get(name, 0) for given in counts) for name in names}
 
 
-def columns_of(table: OpenTable, config: DataConfig) -> GuessedColumns:
-    """Return the columns of an open table, guessed from its first rows unless all are given.
+FirstRows = Callable[[Sequence[str]], pl.DataFrame]
+"""Reads some rows of the given columns of a log, of all if none are given."""
+
+
+def columns_of(table: OpenTable, config: DataConfig) -> Columns:
+    """Return the columns of an open table, and log what `choose_columns` logs.
 
     Raises:
         InputError: a column is missing or in doubt.
     """
+    return choose_columns(_first_rows(table), config, table.origin, table.hint)
+
+
+def choose_columns(first_rows: FirstRows, config: DataConfig, origin: str, hint: str) -> Columns:
+    """Return the columns of a log, guessed from its first rows unless all are given.
+
+    Guessed columns are logged, and a warning of times that may be dates.
+
+    Args:
+        first_rows: reads the log.
+        config: the columns that are known, and the form of times.
+        origin: the name of the log in messages.
+        hint: what a message on a missing column adds.
+
+    Raises:
+        InputError: a column is missing or in doubt.
+    """
+    found = _columns_of(first_rows, config, origin, hint)
+    if found.guessed:
+        logger.info("%s: guessed the columns: %s", origin, found)
+    columns = found.columns
+    time = columns.timestamp
+    sample = first_rows([columns.user_id, columns.item_id, time])
+    if config.time_format is None and are_days(sample[time]):
+        logger.warning(
+            "%s: column %r has numbers that may be dates, such as 20241231: they are read as "
+            "numbers; as dates with --time-format %%Y%%m%%d (in Python time_format=)",
+            *(origin, time),
+        )
+    return columns
+
+
+def _columns_of(
+    first_rows: FirstRows, config: DataConfig, origin: str, hint: str
+) -> GuessedColumns:
     given = config.columns
     if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
-    sample = table.read(rows=SAMPLE_ROWS)
-    return guess_columns(sample, given, table.origin, table.hint, config.time_format)
+    return guess_columns(first_rows([]), given, origin, hint, config.time_format)
+
+
+def _first_rows(table: OpenTable) -> FirstRows:
+    return lambda columns: table.read(columns, SAMPLE_ROWS)

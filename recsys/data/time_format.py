@@ -53,6 +53,18 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
     return _times(text, form).dt.strftime("%Y-%m-%dT%H:%M:%S%.6f").fill_null(text)
 
 
+def are_days(values: pl.Series) -> bool:
+    """Return whether all values are integers that may be days, such as 20241231.
+
+    >>> are_days(pl.Series([20241231, 20250101])), are_days(pl.Series([20241232, 20250101]))
+    (True, False)
+    """
+    days = values.drop_nulls()
+    if not days.dtype.is_integer() or days.is_empty() or not days.is_between(10**7, 10**8).all():
+        return False
+    return _fit(days.cast(pl.String), "%Y%m%d") == len(days)
+
+
 def form_hint(values: pl.Series) -> str:
     """Return which forms dates may have, for a message; empty if none is known.
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from recsys.config import Columns, DataConfig
+from recsys.data.engines import Engine
 from recsys.data.guess import guess_columns
 from recsys.data.prepared import prepare
 from recsys.data.reading import find_columns
@@ -186,3 +187,26 @@ def test_a_source_tells_its_columns_and_a_preparation_logs_them(
     caplog.clear()
     prepare(str(path), DataConfig(columns=found.columns), tmp_path / "again")
     assert "guessed" not in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["memory", "disk"])
+@pytest.mark.parametrize(
+    ("times", "form", "warns"),
+    [
+        ([20241231, 20250101], None, True),
+        ([20241231, 20250101], "%Y%m%d", False),
+        ([20241231, 20241301], None, False),  # no 13th month: sequence numbers
+    ],
+)
+def test_numbers_that_may_be_dates_are_warned_of(
+    times: list[int],
+    form: str | None,
+    warns: bool,
+    engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = pl.DataFrame({"user_id": [1, 1], "item_id": [2, 3], "timestamp": times})
+    config = DataConfig(time_format=form)
+    prepare(log, config, tmp_path / "data", engine=engine)
+    assert ("such as 20241231: they are read as numbers" in caplog.text) == warns

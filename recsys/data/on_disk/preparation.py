@@ -82,13 +82,11 @@ def prepare_on_disk(
     table = open_table(source, header=config.header, encoding=config.encoding, unpacked=unpacked)
     if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
         return None
-    found = columns_of(table, config)
-    if found.guessed:
-        logger.info("%s: guessed the columns: %s", table.origin, found)
+    columns = columns_of(table, config)
     size = row_size(config, table.names, table.origin)
     part_rows = max(1, memory // (size * _AT_ONCE))
     with stage(f"preparing {table.origin}", 4 * table.count()) as progress:
-        staged = stage_log(table, config, found.columns, staging, part_rows, progress)
+        staged = stage_log(table, config, columns, staging, part_rows, progress)
         log = sort_log(staged, folder, part_rows, progress)
         fingerprint = log.fingerprint()
         if config.session_gap is not None:
@@ -96,7 +94,7 @@ def prepare_on_disk(
         filtered = filter_sorted(log, config, table.origin)
         contents = write_parts(arrays, filtered, items, users, config, table.origin, progress)
     dropped = sum_counts(staged.dropped, filtered.dropped)
-    return PreparedLog(table.origin, found.columns, fingerprint, dropped, contents, arrays)
+    return PreparedLog(table.origin, columns, fingerprint, dropped, contents, arrays)
 
 
 def row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:

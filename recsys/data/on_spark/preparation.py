@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from recsys.config import DataConfig
 from recsys.data.arrays import PreparedLog
-from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import InteractionLog
 from recsys.data.on_disk.arrays import write_parts
 from recsys.data.on_disk.preparation import row_size
@@ -24,7 +24,7 @@ from recsys.data.on_spark.session import is_spark_frame, spark_errors, spark_ses
 from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
-from recsys.data.reading import SAMPLE_ROWS, sum_counts
+from recsys.data.reading import SAMPLE_ROWS, choose_columns, sum_counts
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
 from recsys.errors import InputError
@@ -96,16 +96,16 @@ def _prepare(
     users: pl.DataFrame | None,
 ) -> PreparedLog:
     origin = source.origin
-    found = _columns_of(source, config)
-    if found.guessed:
-        logger.info("%s: guessed the columns: %s", origin, found)
+    columns = choose_columns(
+        partial(source.first_rows, SAMPLE_ROWS), config, origin, source.table.hint
+    )
     size = row_size(config, source.table.names, origin)
     part_rows = min(max(1, memory // (size * _AT_ONCE)), _MOST_ROWS)
     arrays = folder / "arrays"
     arrays.mkdir()
     with stage(f"preparing {origin}", _STEPS, even=False) as progress:
         progress.say("checking rows")
-        staged = stage_rows(source, config, found.columns, folder)
+        staged = stage_rows(source, config, columns, folder)
         progress.advance()
         progress.say("sorting")
         rows = sort_rows(staged, folder, part_rows, origin, ordered=bool(source.files))
@@ -121,13 +121,4 @@ def _prepare(
     with stage(f"writing {origin}", filtered.log.rows) as progress:
         contents = write_parts(arrays, filtered, items, users, config, origin, progress)
     dropped = sum_counts(staged.dropped, filtered.dropped)
-    return PreparedLog(origin, found.columns, fingerprint, dropped, contents, arrays)
-
-
-def _columns_of(source: SparkSource, config: DataConfig) -> GuessedColumns:
-    given = config.columns
-    if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
-        return GuessedColumns(given, {})
-    sample = source.first_rows(SAMPLE_ROWS)
-    hint, form = source.table.hint, config.time_format
-    return guess_columns(sample, given, source.origin, hint, form)
+    return PreparedLog(origin, columns, fingerprint, dropped, contents, arrays)
