@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +20,7 @@ from recsys.data.histories import PAD
 from recsys.model.division import Division
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
+    SampledLoss,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
@@ -116,7 +116,7 @@ class SampledObjective(nn.Module):
         else:
             self.negatives = InBatchNegatives(interactions, count)
         self._corrected = isinstance(config, SampledSoftmax)
-        self._loss: Callable[[Tensor], Tensor] = binary_cross_entropy
+        self._loss: SampledLoss = binary_cross_entropy
         if isinstance(config, SampledSoftmax):
             self._loss = sampled_softmax
         elif isinstance(config, GeneralisedBinaryCrossEntropy):

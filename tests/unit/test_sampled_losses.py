@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training import objective as objectives
 from recsys.training.losses import (
+    SampledLoss,
     binary_cross_entropy,
     calibrated_weight,
     negative_mask,
@@ -60,11 +63,42 @@ def make_batch() -> tuple[Tensor, Tensor, Tensor]:
 def test_sampled_losses_by_hand() -> None:
     """Odds 5 for the target, 1 and 2 for the negatives; the third negative is masked."""
     logits = torch.tensor([math.log(5.0), 0.0, math.log(2.0), -math.inf])
-    assert sampled_softmax(logits).item() == pytest.approx(-math.log(5 / 8))
+    assert sampled_softmax(logits.clone())[0].item() == pytest.approx(-math.log(5 / 8))
     parts = [math.log(6 / 5), math.log(2), math.log(3)]
-    assert binary_cross_entropy(logits).item() == pytest.approx(sum(parts) / 3)
-    half = binary_cross_entropy(logits, target_weight=0.5)
+    assert binary_cross_entropy(logits.clone())[0].item() == pytest.approx(sum(parts) / 3)
+    half, _ = binary_cross_entropy(logits, target_weight=0.5)
     assert half.item() == pytest.approx((parts[0] / 2 + parts[1] + parts[2]) / 3)
+
+
+def plain_softmax(logits: Tensor) -> Tensor:
+    return logits.logsumexp(-1) - logits[..., 0]
+
+
+def plain_binary(logits: Tensor) -> Tensor:
+    wrong = F.softplus(logits[..., 1:]).sum(-1)
+    return (0.3 * F.softplus(-logits[..., 0]) + wrong) / (logits > -math.inf).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"),
+    [
+        (sampled_softmax, plain_softmax),
+        (partial(binary_cross_entropy, target_weight=0.3), plain_binary),
+    ],
+)
+def test_the_gradients_are_those_of_autograd(
+    loss: SampledLoss, plain: Callable[[Tensor], Tensor]
+) -> None:
+    logits = 3 * torch.randn(
+        4, 6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    logits[..., 3] = -math.inf
+    leaf = logits.clone().requires_grad_()
+    wanted = plain(leaf)
+    (gradient,) = torch.autograd.grad(wanted.sum(), leaf)
+    losses, found = loss(logits)
+    torch.testing.assert_close(losses, wanted)
+    torch.testing.assert_close(found, gradient)
 
 
 def test_the_weight_is_the_published_beta() -> None:

@@ -4,6 +4,7 @@ from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_tar
 from recsys.training.losses.divided_catalogue import divided_cross_entropy
 from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
 from recsys.training.losses.sampled import (
+    SampledLoss,
     binary_cross_entropy,
     calibrated_weight,
     chunked_sampled_loss,
@@ -13,6 +14,7 @@ from recsys.training.losses.seen import expand_seen, negative_mask
 
 __all__ = [
     "LogitsFunction",
+    "SampledLoss",
     "binary_cross_entropy",
     "calibrated_weight",
     "chunked_cross_entropy",

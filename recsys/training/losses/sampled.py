@@ -13,8 +13,12 @@ from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_tar
 from recsys.training.losses.seen import negative_mask
 from recsys.training.negatives import Negatives
 
+SampledLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A function from logits [..., 1 + C], the target's in column 0 and -inf where a column does not
+count, to the losses [...] and their gradient, which overwrites the logits."""
 
-def sampled_softmax(logits: Tensor) -> Tensor:
+
+def sampled_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return -log softmax(logits)[0], where column 0 is the target and the others are negatives.
 
     If the log of its expected count in a draw is subtracted from the logit of each negative, the
@@ -23,31 +27,33 @@ def sampled_softmax(logits: Tensor) -> Tensor:
     https://arxiv.org/abs/2507.09331; the correction is due to Bengio and Senécal 2008,
     https://doi.org/10.1109/TNN.2007.912312).
 
-    Args:
-        logits: [..., 1 + C]; columns with -inf do not count.
-
-    Returns:
-        [...]
+    See `SampledLoss`.
     """
-    return logits.logsumexp(-1) - logits[..., 0]
+    torch.softmax(logits, -1, out=logits)
+    target = logits[..., 0]
+    losses = -target.clamp(min=1e-30).log()
+    target -= 1
+    return losses, logits
 
 
-def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> Tensor:
+def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return the mean of -w log sigmoid(target) and -log(1 - sigmoid(negative)) of each negative.
 
     With w = 1 it is the loss of SASRec (Kang and McAuley 2018), with `calibrated_weight` that of
     gSASRec.
 
     Args:
-        logits: [..., 1 + C]; column 0 is the target, and columns with -inf do not count.
+        logits: see `SampledLoss`.
         target_weight: w.
-
-    Returns:
-        [...]
     """
     present = (logits > -torch.inf).sum(-1)
     wrong = F.softplus(logits[..., 1:]).sum(-1)
-    return (target_weight * F.softplus(-logits[..., 0]) + wrong) / present
+    losses = (target_weight * F.softplus(-logits[..., 0]) + wrong) / present
+    logits.sigmoid_()
+    target = logits[..., 0]
+    target.sub_(1).mul_(target_weight)
+    logits /= present[..., None]
+    return losses, logits
 
 
 def calibrated_weight(num_negatives: int, num_items: int, calibration: float) -> float:
@@ -65,7 +71,7 @@ def calibrated_weight(num_negatives: int, num_items: int, calibration: float) ->
 
 
 def chunked_sampled_loss(
-    loss: Callable[[Tensor], Tensor],
+    loss: SampledLoss,
     logits: LogitsFunction,
     history: Sequence[Tensor],
     candidates: Sequence[Tensor],
@@ -79,7 +85,7 @@ def chunked_sampled_loss(
     """Return the mean over targets of a loss of the target against shared negatives.
 
     Args:
-        loss: a function from float32 logits [b, L, 1 + C], the target's in column 0, to [b, L].
+        loss: gets float32 logits [b, L, 1 + C].
         logits: a function of (history, candidates) that returns [b, L, C].
         history: tensors whose first dimension is B.
         candidates: the representation of the negatives.
@@ -101,10 +107,11 @@ def chunked_sampled_loss(
         if negatives.log_expected is not None:
             exact[..., 1:] -= negatives.log_expected
         exact[..., 1:].masked_fill_(mask, -torch.inf)
-        with torch.enable_grad():
-            total = loss(exact.requires_grad_())[targets[rows] != PAD].sum()
-        (gradient,) = torch.autograd.grad(total, exact)
-        return total.detach(), gradient.to(scores.dtype)
+        losses, gradient = loss(exact)
+        empty = targets[rows] == PAD
+        losses[empty] = 0
+        gradient.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
+        return losses.sum(), gradient.to(scores.dtype)
 
     sides = (target_logits, *history)
     total = chunked_sum(all_logits, loss_and_gradient, sides, candidates, chunk_rows)
