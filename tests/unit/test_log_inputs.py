@@ -471,6 +471,10 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         lines("1,1700000000,1700000001\n", header=False),
         ["which column is the time", "--time"],
     ),
+    "sessions with lists of events": (
+        lines('{"session": 1, "events": [{"aid": 2, "ts": 3}]}\n', "log.jsonl"),
+        ["which column is the item", "events is nested: a log has a row for each interaction"],
+    ),
     "a ragged row": (
         lines(BASE + "C03,P-7,5,6\n"),
         ["log.csv: cannot be read as CSV: data row 7 has 4 fields, the header has 3"],
