@@ -128,12 +128,16 @@ def prepare_data(
     experiment = read_preparation(source, words, overrides)
     vectors = _named_files(item_vectors or [])
     if append_to is not None:
-        if memory is not None or vectors or experiment.data != DataConfig(source=source):
+        if (
+            memory is not None
+            or vectors
+            or experiment.data != DataConfig(source=source, encoding=encoding)
+        ):
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
-                "--items and --users, or prepare the whole log anew"
+                "--encoding, --items and --users, or prepare the whole log anew"
             )
-        _append(source, append_to, items, users, as_json)
+        _append(source, append_to, items, users, encoding, as_json)
         return
     assert out is not None  # noqa: S101 - one of the two was given
     data = experiment.data
@@ -159,12 +163,19 @@ def _named_files(options: list[str]) -> dict[str, str]:
     return files
 
 
-def _append(source: str, path: Path, items: Path | None, users: Path | None, as_json: bool) -> None:
+def _append(
+    source: str,
+    path: Path,
+    items: Path | None,
+    users: Path | None,
+    encoding: str | None,
+    as_json: bool,
+) -> None:
     """Append a log, and show how it differs from the dataset before and what the dataset has."""
     from recsys.data.appending import append
 
     earlier = len(Manifest.read(path).appended)
-    manifest = append(source, path, items, users).manifest
+    manifest = append(source, path, items, users, encoding=encoding).manifest
     row: dict[str, object] = {"dataset": str(path)}
     for entry in manifest.appended[earlier:]:  # none if the log was there already
         drift = {

@@ -17,6 +17,8 @@ from pydantic import (
 from recsys.config.section import Section
 from recsys.config.split import LeaveLastOut, Split, Time, in_short
 
+_PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
+
 
 class Columns(Section):
     """The names of the log's columns."""
@@ -103,9 +105,11 @@ class DataConfig(Section):
     @classmethod
     def _is_known(cls, encoding: str | None) -> str | None:
         try:
-            "a".encode(encoding or "utf-8")
-        except (LookupError, ValueError) as error:
-            raise ValueError("must be an encoding, such as cp1252 or latin-1") from error
+            known = encoding is None or _PRINTABLE.encode(encoding) == _PRINTABLE.encode()
+        except (LookupError, ValueError):
+            known = False
+        if not known:
+            raise ValueError("must be an encoding with ASCII in it, such as cp1252 or latin-1")
         return encoding
 
     @field_validator("time_format")

@@ -25,6 +25,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.reading import sum_counts
 from recsys.data.row_rules import select_interactions
 from recsys.data.sessions import user_of_session
+from recsys.data.settings import with_words
 from recsys.data.sources import find_named_dataset, load_source
 from recsys.data.structure import read_own_table
 from recsys.data.tables import TableSource, open_table
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _ANEW = "prepare the whole log anew"
 _IDS = ("user_id", "item_id")
+_ITEMS, _USERS = "the item table", "the user table"
 _BEFORE_MINIMUMS = ("since", "test_until", "duplicates")
 """The settings that drop rows after sessions were split."""
 _MINIMUMS = ("min_user_interactions", "min_item_interactions")
@@ -45,6 +47,8 @@ def append(
     dataset: str | os.PathLike[str],
     items: TableSource | None = None,
     users: TableSource | None = None,
+    *,
+    encoding: str | None = None,
 ) -> PreparedDataset:
     """Sort the rows of a new log into a prepared dataset, and replace it in one step.
 
@@ -64,6 +68,7 @@ def append(
         items: features of items, new ones or known ones, whose features change; the columns are
             those of the dataset's item table. New items without a row have no features.
         users: features of users, likewise.
+        encoding: that of text files that are neither UTF-8 nor UTF-16; the dataset's if None.
 
     Returns:
         The dataset as it is now; the last of ``manifest.appended`` has the drift report.
@@ -76,8 +81,8 @@ def append(
     Manifest.read(path)  # before a lock is taken beside a path that is no dataset
     with sole_use(path, "appends to it", PATIENCE):
         old = PreparedDataset.open(path)
-        config = old.config
-        _refuse_what_needs_old_rows(old, source)
+        config = with_words(old.config, {"encoding": encoding})
+        _refuse_what_needs_old_rows(old, source, config)
         log, _ = load_source(source, config)
         if when := _appended_before(old, log):
             logger.warning("%s: its rows are in %s already, %s", log.origin, path, when)
@@ -87,8 +92,8 @@ def append(
         kept = select_interactions(_merged(old, log, before, added), config)
         contents = build_arrays(
             kept,
-            _grown(old.item_table, items, "the item table", old),
-            _grown(_people(old), users, "the user table", old),
+            grow_features(old.item_table, read_features(items, config, _ITEMS), _ITEMS, str(path)),
+            grow_features(_people(old), read_features(users, config, _USERS), _USERS, str(path)),
             config,
             KnownIds(old.item_table["item_id"], old.user_ids),
         )
@@ -101,17 +106,19 @@ def append(
             drift=measure_drift(before, _new_rows(kept, config)),
         )
         found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
-        put_in_place(found, describe(found, config, (*old.manifest.appended, entry)), path)
+        put_in_place(found, describe(found, old.config, (*old.manifest.appended, entry)), path)
     return PreparedDataset.open(path)
 
 
-def _refuse_what_needs_old_rows(old: PreparedDataset, source: TableSource) -> None:
+def _refuse_what_needs_old_rows(
+    old: PreparedDataset, source: TableSource, config: DataConfig
+) -> None:
     """Refuse settings that cannot be applied without rows that the dataset does not have.
 
     Raises:
         InputError: the first such setting, and what to do.
     """
-    path, config, dropped = old.path, old.config, old.manifest.dropped
+    path, dropped = old.path, old.manifest.dropped
     for name in _MINIMUMS:
         if count := dropped.get(name, 0):
             raise InputError(
@@ -220,12 +227,6 @@ def _refuse_unordered_ties(
             f"{origin}: user {user!r} has rows at {time} in the dataset too, and data.columns."
             f"position ({config.columns.position!r}) of these is not kept: {_ANEW}"
         )
-
-
-def _grown(
-    known: pl.DataFrame, given: TableSource | None, origin: str, old: PreparedDataset
-) -> pl.DataFrame | None:
-    return grow_features(known, read_features(given, old.config, origin), origin, str(old.path))
 
 
 def _people(old: PreparedDataset) -> pl.DataFrame:

@@ -231,9 +231,10 @@ def _refusal(sample: pl.DataFrame, doubts: Sequence[Role]) -> str:
         f"cannot tell {'; '.join(_doubts(sample, doubts))}; its columns are "
         f"{', '.join(sample.columns)}: name them with {options} (in Python {words})"
     )
-    if nested := [column.name for column in sample if column.dtype.is_nested()]:
+    nested = [column.name for column in sample if column.dtype.is_nested()]
+    if nested and "item_id" in doubts:
         text += f"; {nested[0]} is nested: a log has a row for each interaction"
-    elif "timestamp" in doubts and not _named("timestamp", sample):
+    if "timestamp" in doubts and not _named("timestamp", sample):
         text += "; if its rows are in order of time, add a column that numbers them"
     return text
 

@@ -29,12 +29,14 @@ from recsys.data.on_spark.preparation import prepare_on_spark
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
+from recsys.data.time_format import are_days
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
+_SAMPLE = 1_000
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
@@ -108,6 +110,7 @@ def read_features(
 
 def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
     """Write the dataset, unless the previous one is the same."""
+    _warn_of_days(found, config)
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
         return
@@ -184,6 +187,17 @@ def _load(
             f"data.keep: {source.origin} was read already: keep columns when reading it"
         )
     return source, None
+
+
+def _warn_of_days(log: PreparedLog, config: DataConfig) -> None:
+    """Warn of times that are numbers and may be dates."""
+    times = pl.Series(log.contents.arrays["timestamps"][:_SAMPLE])
+    if config.time_format is None and are_days(times):
+        logger.warning(
+            "%s: column %r has %d and the like, read as numbers; if they are dates, they are read "
+            "as such with --time-format %%Y%%m%%d (in Python time_format=)",
+            *(log.origin, log.columns.timestamp, times[0]),
+        )
 
 
 def _warn_of_empty_parts(log: PreparedLog, config: DataConfig, counts: dict[str, int]) -> None:

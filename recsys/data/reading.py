@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 
@@ -13,7 +14,6 @@ from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.time_format import are_days
 from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
     """
     config = config or DataConfig()
     table = open_table(source, header=config.header, encoding=config.encoding)
-    return _columns_of(_first_rows(table), config, table.origin, table.hint)
+    return _columns_of(partial(table.read, ()), config, table.origin, table.hint)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -77,8 +77,8 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
     return {name: sum(given.get(name, 0) for given in counts) for name in names}
 
 
-FirstRows = Callable[[Sequence[str]], pl.DataFrame]
-"""Reads some rows of the given columns of a log, of all if none are given."""
+FirstRows = Callable[[int], pl.DataFrame]
+"""Reads so many rows of a log, with all of its columns."""
 
 
 def columns_of(table: OpenTable, config: DataConfig) -> Columns:
@@ -87,17 +87,17 @@ def columns_of(table: OpenTable, config: DataConfig) -> Columns:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    return choose_columns(_first_rows(table), config, table.origin, table.hint)
+    return choose_columns(partial(table.read, ()), config, table.origin, table.hint)
 
 
 def choose_columns(first_rows: FirstRows, config: DataConfig, origin: str, hint: str) -> Columns:
     """Return the columns of a log, guessed from its first rows unless all are given.
 
-    Guessed columns are logged, and a warning of times that may be dates.
+    Guessed columns are logged.
 
     Args:
         first_rows: reads the log.
-        config: the columns that are known, and the form of times.
+        config: the columns that are known, and the form of times that are text.
         origin: the name of the log in messages.
         hint: what a message on a missing column adds.
 
@@ -107,16 +107,7 @@ def choose_columns(first_rows: FirstRows, config: DataConfig, origin: str, hint:
     found = _columns_of(first_rows, config, origin, hint)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", origin, found)
-    columns = found.columns
-    time = columns.timestamp
-    sample = first_rows([columns.user_id, columns.item_id, time])
-    if config.time_format is None and are_days(sample[time]):
-        logger.warning(
-            "%s: column %r has numbers that may be dates, such as 20241231: they are read as "
-            "numbers; as dates with --time-format %%Y%%m%%d (in Python time_format=)",
-            *(origin, time),
-        )
-    return columns
+    return found.columns
 
 
 def _columns_of(
@@ -125,8 +116,4 @@ def _columns_of(
     given = config.columns
     if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
         return GuessedColumns(given, {})
-    return guess_columns(first_rows([]), given, origin, hint, config.time_format)
-
-
-def _first_rows(table: OpenTable) -> FirstRows:
-    return lambda columns: table.read(columns, SAMPLE_ROWS)
+    return guess_columns(first_rows(SAMPLE_ROWS), given, origin, hint, config.time_format)

@@ -14,6 +14,7 @@ import polars as pl
 
 from recsys.data.missing import MISSING_WORDS
 from recsys.data.source_files import SourceFile
+from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
 from recsys.errors import InputError
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
@@ -29,7 +30,6 @@ _OTHER_KINDS = {
     "(\ufffd/\ufffd": "compressed: name it .csv.zst",
 }
 """How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
-_SAMPLE = 1 << 16
 _SAMPLED_LINES = 20
 _SAMPLED_ROWS = 1_000
 
@@ -72,7 +72,8 @@ class TextTable:
     def explain(self, error: Exception) -> str:
         """Return why the file cannot be read, with the row if a row has too many fields."""
         if "utf-8" in str(error):
-            return f"it is neither UTF-8 nor UTF-16 text: {ENCODING_HINT}"
+            line = first_line_of_another_encoding(self.source)
+            return f"it is neither UTF-8 nor UTF-16 text, from line {line} on: {_ENCODING_HINT}"
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
             return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -99,17 +100,17 @@ def open_text(
     """Find the encoding, the delimiter and the names of the columns of a text file.
 
     Byte order marks, UTF-8 and UTF-16 are recognised; other text has the encoding that is given.
-    The delimiter is the one of comma, tab, semicolon,
-    bar and ``::`` that divides the first lines into equally many fields, the most if several do, or
-    the one that a first line ``sep=;`` names, as Excel writes it. In a file with tabs a quote is a
-    character like any other, unless its first line has quoted fields: titles such as ``"Heroes"``
-    would else swallow rows up to the next quote.
+    The delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines
+    into equally many fields, the most if several do, or the one that a first line ``sep=;`` names,
+    as Excel writes it. In a file with tabs a quote is a character like any other, unless its first
+    line has quoted fields: titles such as ``"Heroes"`` would else swallow rows up to the next
+    quote.
 
     Raises:
         InputError: the file is empty, is not text, or two columns have the same name.
         OSError: it cannot be read or decompressed.
     """
-    source, sample = _utf8(file, encoding)
+    source, sample = as_utf8(file, encoding)
     if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
         raise InputError(f"{origin}: is {kind}")
     if excel := _EXCEL_LINE.match(sample):
@@ -131,8 +132,10 @@ def open_text(
     return table
 
 
-ENCODING_HINT = "convert it, or name the encoding of a log (--encoding cp1252, in Python encoding=)"
-"""What messages add if the encoding of a file is unknown."""
+_ENCODING_HINT = (
+    "convert it to UTF-8; a log may be prepared, and appended, in another encoding with "
+    "--encoding, such as cp1252 (in Python encoding=)"
+)
 
 ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
 """What messages add if a text file has a single column."""
@@ -198,59 +201,11 @@ def _has_any(values: pl.Series) -> bool:
     return values.str.contains(_INTEGER).any()
 
 
-def _utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
-    """Return the file as UTF-8, in place if it is, and the beginning of its text."""
-    if file.compression is None and other is None:
-        with file.path.open("rb") as plain:
-            start = plain.read(_SAMPLE)
-        if _encoding_of(start) is None and (b"\n" in start or b"\r" not in start):
-            return file.path, _decoded(start)
-    content = file.content()
-    encoding = _encoding_of(content[:_SAMPLE])
-    if encoding is not None:
-        try:
-            content = content.decode(encoding).encode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file.path}: begins as {encoding} text, but is none") from error
-    elif other is not None:
-        content = _from_utf8_or(other, content, file.path)
-    if b"\n" not in content:
-        content = content.replace(b"\r", b"\n")
-    return content, _decoded(content[:_SAMPLE])
-
-
-def _from_utf8_or(encoding: str, content: bytes, path: Path) -> bytes:
-    """Return text as UTF-8, if it is that already or has the encoding."""
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        try:
-            return content.decode(encoding).encode()
-        except UnicodeDecodeError as error:
-            line, bad = content.count(b"\n", 0, error.start) + 1, content[error.start]
-            raise InputError(
-                f"{path}: line {line} is neither UTF-8 nor {encoding}: it has the byte 0x{bad:02x}"
-            ) from error
-    return content
-
-
-def _decoded(start: bytes) -> str:
-    return start.decode("utf-8", errors="replace").removeprefix("\ufeff")
-
-
-def _encoding_of(start: bytes) -> str | None:
-    """Return the encoding of UTF-16 text, every other byte of which is mostly 0; else None."""
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}
-    return zeros.get(b"\x00")
-
-
 def _delimiter_of(sample: str, default: str) -> str:
     """Return the delimiter that gives the first lines equally many fields, at least two."""
     lines = [line for line in sample.splitlines() if line.strip()]
     # The last line of a long sample is cut.
-    lines = (lines[:-1] if len(sample) >= _SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
+    lines = (lines[:-1] if len(sample) >= SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
     fields = {delimiter: _fields(lines, delimiter) for delimiter in _DELIMITERS}
     even = [d for d in _DELIMITERS if min(fields[d]) == max(fields[d]) > 1]
     if not even and all(_DOUBLE_COLON in line for line in lines):

@@ -54,15 +54,14 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
 
 
 def are_days(values: pl.Series) -> bool:
-    """Return whether all values are integers that may be days, such as 20241231.
+    """Return whether all int64 values may be days, such as 20241231.
 
     >>> are_days(pl.Series([20241231, 20250101])), are_days(pl.Series([20241232, 20250101]))
     (True, False)
     """
-    days = values.drop_nulls()
-    if not days.dtype.is_integer() or days.is_empty() or not days.is_between(10**7, 10**8).all():
+    if values.is_empty() or not values.is_between(10**7, 10**8).all():
         return False
-    return _fit(days.cast(pl.String), "%Y%m%d") == len(days)
+    return _fit(values.cast(pl.String), "%Y%m%d") == len(values)
 
 
 def form_hint(values: pl.Series) -> str:

@@ -62,8 +62,8 @@ def compare(contest: Contest, sides: list[Side]) -> dict[str, dict[str, float]]:
     middle = {
         name: medians(answers) for name, answers in found.items() if "failed" not in answers[-1]
     }
-    first = next(iter(middle.values()))
     for name, figures in middle.items():
+        first = next(iter(middle.values()))
         print(
             f"{name}: {figures['tokens_per_second']:,.0f} tokens/s, "
             f"{figures['tokens_per_second'] / first['tokens_per_second']:.4f} x the first, "

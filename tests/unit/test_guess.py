@@ -196,10 +196,11 @@ def test_a_source_tells_its_columns_and_a_preparation_logs_them(
         ([20241231, 20250101], None, True),
         ([20241231, 20250101], "%Y%m%d", False),
         ([20241231, 20241301], None, False),  # no 13th month: sequence numbers
+        (pl.Series([1, 2], dtype=pl.UInt8), None, False),
     ],
 )
 def test_numbers_that_may_be_dates_are_warned_of(
-    times: list[int],
+    times: list[int] | pl.Series,
     form: str | None,
     warns: bool,
     engine: Engine,
@@ -209,4 +210,4 @@ def test_numbers_that_may_be_dates_are_warned_of(
     log = pl.DataFrame({"user_id": [1, 1], "item_id": [2, 3], "timestamp": times})
     config = DataConfig(time_format=form)
     prepare(log, config, tmp_path / "data", engine=engine)
-    assert ("such as 20241231: they are read as numbers" in caplog.text) == warns
+    assert ("20241231 and the like, read as numbers" in caplog.text) == warns

@@ -508,15 +508,26 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "Latin-1": (
         content(f"{BASE}C03,Käse,5\n".encode("latin-1")),
-        ["neither UTF-8 nor UTF-16", "name the encoding of a log (--encoding cp1252, in Python"],
+        [
+            "neither UTF-8 nor UTF-16 text, from line 8 on: convert it to UTF-8",
+            "--encoding, such as",
+        ],
     ),
     "another encoding than the given one": (
         content(ACCENTS.write_csv().encode("latin-1"), encoding="ascii"),
-        ["log.csv: line 2 is neither UTF-8 nor ascii: it has the byte 0xfc"],
+        ["log.csv: line 2 has the byte 0xfc, which is neither UTF-8 nor ascii"],
     ),
     "no encoding": (
         lines(BASE, encoding="windows"),
-        ["encoding: must be an encoding, such as cp1252 or latin-1, not 'windows'"],
+        ["encoding: must be an encoding with ASCII in it, such as cp1252", "not 'windows'"],
+    ),
+    "an empty encoding": (lines(BASE, encoding=""), ["must be an encoding", "not ''"]),
+    "an encoding without ASCII": (lines(BASE, encoding="utf-32"), ["must be an encoding with"]),
+    "UTF-8 with one other byte": (
+        content(
+            "".join([BASE, *["C03,Käse,5\n"] * 9]).encode() + b"C04,Caf\xe9,6\n", encoding="cp1252"
+        ),
+        ["log.csv: line 17 is not UTF-8, but most of the file is"],
     ),
     "gzip, named as text": (content(gzip.compress(BASE.encode())), ["name it .csv.gz"]),
     "bzip2, named as text": (content(bz2.compress(BASE.encode())), ["name it .csv.bz2"]),
@@ -619,6 +630,17 @@ def test_another_encoding(
     (tmp_path / "day.csv").write_bytes(added.write_csv().encode("latin-1"))
     grown = append(tmp_path / "day.csv", tmp_path / "data")
     assert "Brötchen" in grown.item_table["item_id"]
+
+
+def test_another_encoding_of_an_appended_log(tmp_path: Path) -> None:
+    dataset = prepare(LOG, out=tmp_path / "data")
+    path = tmp_path / "day.csv"
+    path.write_bytes(ACCENTS.with_columns(pl.col("bought_at") + 99).write_csv().encode("latin-1"))
+    with pytest.raises(InputError, match="from line 2 on"):
+        append(path, tmp_path / "data")
+    grown = append(path, tmp_path / "data", encoding="latin-1")
+    assert "Jürgen" in grown.user_ids
+    assert grown.config == dataset.config
 
 
 @pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)

@@ -27,7 +27,7 @@ def sampled_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     https://arxiv.org/abs/2507.09331; the correction is due to Bengio and Senécal 2008,
     https://doi.org/10.1109/TNN.2007.912312).
 
-    See `SampledLoss`.
+    See `SampledLoss`. A loss is 69 at most, as that of a target of probability 1e-30.
     """
     torch.softmax(logits, -1, out=logits)
     target = logits[..., 0]

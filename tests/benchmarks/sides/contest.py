@@ -7,7 +7,6 @@ The environment chooses:
 - ``BENCH_THREADS``: of each side (2); ``BENCH_ROUNDS``: in turn (3);
 - ``BENCH_WARM_UP``, ``BENCH_SECONDS``: of a training (10, 30);
 - ``BENCH_BUDGET``: seconds after which a side is given up (3,600);
-- ``BENCH_TARGET``: the NDCG@10 to train to (.17);
 - ``BENCH_USERS``, ``BENCH_ITEMS``, ``BENCH_MEMORY_GIB``: size and limit, for some tests.
 """
 
