@@ -525,7 +525,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     "an encoding without ASCII": (lines(BASE, encoding="utf-32"), ["must be an encoding with"]),
     "UTF-8 with one other byte": (
         content(
-            "".join([BASE, *["C03,Käse,5\n"] * 9]).encode() + b"C04,Caf\xe9,6\n", encoding="cp1252"
+            "".join([BASE, *["C03,Käse,5\n"] * 9]).encode() + b"C04,Th\xe9,6\n", encoding="cp1252"
         ),
         ["log.csv: line 17 is not UTF-8, but most of the file is"],
     ),
