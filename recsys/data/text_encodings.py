@@ -49,10 +49,11 @@ def as_utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
     return content, _decoded(content[:SAMPLE])
 
 
-def first_line_of_another_encoding(source: Path | bytes) -> int:
-    """Return the number, from 1, of the first line that is not UTF-8."""
+def first_line_of_another_encoding(source: Path | bytes) -> int | None:
+    """Return the number, from 1, of the first line that is not UTF-8; None if all are."""
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as lines:
-        return next(number for number, line in enumerate(lines, 1) if not _is_utf8([line]))
+        bad = (number for number, line in enumerate(lines, 1) if not _is_utf8([line]))
+        return next(bad, None)
 
 
 def _from_other(encoding: str, content: bytes, path: Path) -> bytes:

@@ -71,8 +71,8 @@ class TextTable:
 
     def explain(self, error: Exception) -> str:
         """Return why the file cannot be read, with the row if a row has too many fields."""
-        if "utf-8" in str(error):
-            line = first_line_of_another_encoding(self.source)
+        line = first_line_of_another_encoding(self.source) if "utf-8" in str(error) else None
+        if line is not None:
             return f"it is neither UTF-8 nor UTF-16 text, from line {line} on: {_ENCODING_HINT}"
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
