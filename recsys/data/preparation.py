@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _SAMPLE = 1_000
+"""The number of times that tell whether times are dates."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
