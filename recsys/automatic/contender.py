@@ -11,6 +11,7 @@ from functools import cached_property
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
+from recsys.automatic.ending import Ending
 from recsys.config import Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
@@ -30,14 +31,8 @@ PATIENCE = 6
 _MORE_PATIENCE = 4
 """So many times as many for a model that is no match for the best baseline: over a large catalogue
 a model first learns what is popular, and gets worse before it learns what follows what."""
-DECAY_SHARE = 0.6
-"""Epochs of the decay, as a share of the epochs before it."""
-LARGE_VALIDATION = 0.05
-"""From this share of the interactions on, a refit that only repeats the decay loses quality: the
-validation part is trained on at the constant rate too."""
-REFIT_SHARE = 0.25
-"""Epochs at the constant rate of a refit that starts from the best state, as a share of those
-before it. On Beauty they were worth as much as a refit from the beginning."""
+_MARGIN = 1.1
+"""Epochs vary: a plan counts them this much longer than measured."""
 _FOREVER = 100_000
 """More epochs than any training has: the clock and patience end it."""
 
@@ -73,6 +68,8 @@ class Contender:
     """The round of the race after which it was dropped; None if it was not."""
     interrupted: bool = False
     """Whether Ctrl-C ended its training."""
+    second_chance: bool = False
+    """Whether it trained on after it had been dropped."""
     ended_rising: bool = False
     """Whether time ended its training, and not a lack of gains."""
     best_baseline: float = 0.0
@@ -106,6 +103,24 @@ class Contender:
     def seconds_per_epoch(self) -> float:
         """Seconds of an epoch with its validation."""
         return self.seconds / max(self.epochs, 1)
+
+    def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
+        """Estimate the seconds of training up to ``hold`` epochs, and of the decay and the refit.
+
+        Args:
+            hold: epochs at the constant rate, all in all.
+            decay: those of the decay; by default as many as follow from ``hold``.
+        """
+        return self.seconds_of(max(0, hold - self.epochs) + self.ending.epochs(hold, decay))
+
+    def seconds_of(self, epochs: float) -> float:
+        """Estimate the seconds of so many epochs."""
+        return epochs * max(self.seconds_per_epoch, 1e-3) * _MARGIN
+
+    def ahead_of(self, other: Contender) -> bool:
+        """Whether it was better than another one when that had trained for as many epochs."""
+        theirs = (point.ndcg for point in other.points if point.epochs <= self.epochs)
+        return self.quality > max(theirs, default=-1.0)
 
     @property
     def exhausted(self) -> bool:
@@ -148,6 +163,10 @@ class Contender:
         )
         return cls(candidate, encoded, catalogue, validation, clock, progress)
 
+    def forget(self) -> None:
+        """Free the memory of its states: it is not trained on."""
+        self.latest = self.best = None
+
     def advance(self, enough: Callable[[Contender], bool]) -> None:
         """Train on, with a constant learning rate, until ``enough`` of it or without a gain.
 
@@ -185,36 +204,9 @@ class Contender:
         self.seconds = before + time.monotonic() - started
 
     @cached_property
-    def validation_is_large(self) -> bool:
-        """Whether the validation part must be trained on at the constant rate too."""
-        before, after = (len(self.dataset.histories(part).items) for part in ("valid", "test"))
-        return after - before >= LARGE_VALIDATION * after
-
-    @cached_property
-    def refit_cost(self) -> float:
-        """How long an epoch of the refit takes, in epochs of the training: it has more steps."""
-        before, after = (
-            len(build_batches(self.candidate.experiment, self.dataset.histories(part)))
-            for part in ("valid", "test")
-        )
-        return after / max(before, 1)
-
-    def epochs_left(self, hold: int, decay: int) -> float:
-        """Return how many epochs of training a decay after so many, and a refit, take at least."""
-        repeated = decay + self.refit_epochs(hold)
-        return decay + repeated * self.refit_cost
-
-    def refit_epochs(self, hold: int | None = None) -> int:
-        """Return the epochs at the constant rate of a refit from the state after so many.
-
-        By default, after the best one.
-        """
-        hold = self.best_epoch if hold is None else hold
-        return max(1, round(REFIT_SHARE * hold)) if self.validation_is_large else 0
-
-    def decay_epochs(self, hold: int | None = None) -> int:
-        """Return the epochs of a decay after so many epochs, by default after the best one."""
-        return max(1, round(DECAY_SHARE * (self.best_epoch if hold is None else hold)))
+    def ending(self) -> Ending:
+        """How the training ends after so many epochs."""
+        return Ending.of(self.candidate.experiment, self.dataset)
 
     def decay(self, epochs: int) -> tuple[Model, Curve]:
         """Let the learning rate decay from the best state; return the best model and the curve."""

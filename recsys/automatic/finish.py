@@ -1,4 +1,4 @@
-"""The end of a race: the winner trains on, its learning rate decays, and it is refitted."""
+"""The end of an automatic training: the learning rate decays, and the model is refitted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
-_MARGIN = 1.1
-"""Epochs vary: a plan counts them this much longer than measured."""
 _LATE = 0.8
 """A refit is begun if this share of its time is left: it is worth a little more than the limit."""
 
@@ -30,11 +28,9 @@ class Finished:
 
 
 def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    """Train a contender to the end of the time that is left for it.
+    """Let the rate of a contender decay, and refit it on the training and validation parts.
 
-    The learning rate stays constant while validation gains, as long as time is left for the decay
-    and for the refit on the training and validation parts together. Both start from the best state
-    at the constant rate.
+    Both start from the best state at the constant rate, and have as many epochs as the time allows.
 
     Args:
         contender: with at least one validation.
@@ -50,16 +46,8 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
 
 
 def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    def must_decay(one: Contender) -> bool:
-        every = one.experiment.training.validate_every  # the next decision is so many epochs away
-        epochs = one.epochs_left(one.epochs, one.decay_epochs(one.epochs)) + every
-        return seconds_left() < epochs * one.seconds_per_epoch * _MARGIN
-
-    if not (contender.exhausted or contender.interrupted or must_decay(contender)):
-        contender.advance(must_decay)
     contender.ended_rising = not (contender.exhausted or contender.interrupted)
-    per_epoch = max(contender.seconds_per_epoch, 1e-3) * _MARGIN
-    epochs = _affordable_decay(contender, seconds_left() / per_epoch)
+    epochs = _affordable_decay(contender, seconds_left())
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
     model, curve = contender.decay(epochs)
@@ -68,7 +56,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    needed = best * contender.refit_cost * per_epoch
+    needed = best * contender.ending.refit_cost * contender.seconds_of(1)
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated
@@ -81,11 +69,12 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     return Finished(validated.experiment, fitted)
 
 
-def _affordable_decay(contender: Contender, epochs: float) -> int:
-    """Return the epochs of a decay that leave time for the refit, of so many epochs of time."""
-    hold, wanted = contender.best_epoch, contender.decay_epochs()
-    fitting = (n for n in range(wanted, 0, -1) if contender.epochs_left(hold, n) <= epochs)
-    return next(fitting, 1 if epochs >= 1 else 0)
+def _affordable_decay(contender: Contender, seconds: float) -> int:
+    """Return the epochs of a decay that leave time for the refit, of so many seconds."""
+    hold = contender.best_epoch
+    wanted = contender.ending.decay_epochs(hold)
+    fitting = (n for n in range(wanted, 0, -1) if contender.seconds_to_end(hold, n) <= seconds)
+    return next(fitting, 1 if seconds >= contender.seconds_of(1) else 0)
 
 
 def _as_it_is(contender: Contender) -> Finished:

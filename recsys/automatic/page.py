@@ -96,6 +96,7 @@ def _heat(one: Contender, won: bool, first: bool) -> Heat:
         outcome = "won"
     elif one.dropped_in is not None:
         outcome = f"dropped in round {one.dropped_in}"
+        outcome += ", and not better in a second chance" * one.second_chance
     elif first:
         outcome = "the best model, but a baseline is better"
     else:

@@ -26,6 +26,9 @@ def race(
 ) -> list[Contender]:
     """Train contenders in rounds of equal time, and drop the worse half after each round.
 
+    A dropped contender that was ahead of the best one after as many epochs keeps its state: with
+    more time it may be better (see `train_on`). The memory of the others is freed.
+
     Args:
         contenders: those that start; each is trained for at least one validation. Those that an
             interrupted race has dropped stay out.
@@ -40,7 +43,7 @@ def race(
         KeyboardInterrupt: Ctrl-C before any validation.
     """
     field = [one for one in contenders if one.dropped_in is None]
-    dropped = _ranked([one for one in contenders if one.dropped_in is not None and one.points])
+    dropped = _ranked([one for one in contenders if one.dropped_in and one.points])
     ended = time.monotonic() + seconds
     rounds = math.ceil(math.log2(len(field)))
     for number in range(1, rounds + 1):
@@ -56,9 +59,12 @@ def race(
                 "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
                 *(number, loser.candidate.name, loser.quality, field[0].quality),
             )
-            _drop(loser, number)
+            loser.dropped_in = number
         dropped = field[survivors:] + dropped
         field = field[:survivors]
+        for one in dropped:
+            if not one.ahead_of(field[0]):
+                one.forget()
     return field + dropped
 
 
@@ -74,9 +80,9 @@ def _run_round(
             continue
         announce(f"{contender.candidate.name} ({position + 1} of {len(field)})")
         now = time.monotonic()
-        deadline = now + max(0.0, ended - now) / (len(field) - position)
+        share = max(0.0, ended - now) / (len(field) - position)
         try:
-            contender.advance(partial(_is_over, deadline))
+            contender.advance(partial(_is_over, now + share, now + 2 * share))
         except KeyboardInterrupt:
             if not any(one.points for one in left):
                 raise
@@ -85,19 +91,14 @@ def _run_round(
             if len(left) == 1:
                 raise
             logger.warning("%s drops out: %s", contender.candidate.name, error)
-            _drop(contender, number)
+            contender.dropped_in = number
+            contender.forget()
             left.remove(contender)
     return left
 
 
 def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
     announce(f"{where}: {what}")
-
-
-def _drop(contender: Contender, number: int) -> None:
-    """Drop a contender, and free the memory of its states: it cannot win any more."""
-    contender.dropped_in = number
-    contender.latest = contender.best = None
 
 
 def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Contender]:
@@ -130,9 +131,14 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Conten
     return field
 
 
-def _is_over(deadline: float, contender: Contender) -> bool:
-    """Return whether another epoch would end more than half of its time after the deadline."""
-    return time.monotonic() + contender.seconds_per_epoch / 2 >= deadline
+def _is_over(deadline: float, latest: float, contender: Contender) -> bool:
+    """Return whether another epoch would end more than half of its time after the deadline.
+
+    Before so few validations that chance decides, the latest time counts: a kind of model may cost
+    more than was estimated.
+    """
+    ends = latest if len(contender.points) < FEWEST else deadline
+    return time.monotonic() + contender.seconds_per_epoch / 2 >= ends
 
 
 def _ranked(contenders: Sequence[Contender]) -> list[Contender]:

@@ -36,7 +36,7 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
     """
     histories = contender.dataset.histories("test")
     state = contender.best_state
-    if contender.validation_is_large:
+    if contender.ending.validation_is_large:
         state = _hold(contender, histories, best, seconds_left)
     hold = len(state.curve.epochs)
     model, _ = train(
@@ -57,7 +57,8 @@ def _hold(
 ) -> TrainingState:
     """Train on from the best state at a constant learning rate; return the state after that."""
     best = contender.best_state
-    before, planned = len(best.curve.epochs), contender.refit_epochs()
+    before = len(best.curve.epochs)
+    planned = contender.ending.refit_epochs(before)
     started = time.monotonic()
     saved = [best]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.progress import Progress
@@ -17,6 +18,7 @@ from recsys.automatic.finish import Finished, finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.reserve import reserve
+from recsys.automatic.second_chances import train_on
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import Experiment, dump_experiment, flatten
@@ -209,12 +211,12 @@ class _Trials:
             one.best_baseline = self.baselines[0].ndcg_at_10 if self.baselines else 0.0
             one.saved = lambda each: journal.save(each, self.budget.spent)
         seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
-        resumed = [one for one in contenders if one.dropped_in is None and one.points]
+        started = [one for one in contenders if one.points or one.dropped_in is not None]
         try:
-            if not resumed:
+            if len(started) < 2:  # else an interrupted race has chosen its field
                 self.say("timing the cheapest model")
-            field = resumed or choose_field(contenders, seconds)
-            self.contenders = race(field, seconds, self.say)
+                choose_field(contenders, seconds)
+            self.contenders = race(contenders, seconds, self.say)
         except KeyboardInterrupt:  # no model was validated
             if not self.baselines:
                 raise
@@ -222,12 +224,16 @@ class _Trials:
             logger.warning("%s: the best baseline is the answer", self.no_model)
             self.contenders = []
             return
-        winner = self.contenders[0]
-        kept = reserve(targets, self.baselines, winner)
+        kept = reserve(targets, self.baselines, self.contenders[0])
         logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
-        self.say(f"training {winner.candidate.name}")
-        self.finished = finish(winner, lambda: self.budget.left - kept)
+        left = partial(self._left_after, kept)
+        self.contenders = train_on(self.contenders, left, self.say)
+        self.say(f"the decay and the refit of {self.contenders[0].candidate.name}")
+        self.finished = finish(self.contenders[0], left)
         self.say("testing")
+
+    def _left_after(self, kept: float) -> float:
+        return self.budget.left - kept
 
     def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:
         """Choose between the model and the best baseline on validation; the bundle is the answer.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -19,10 +21,11 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.page import next_steps, write_page
-from recsys.automatic.race import choose_field, race
+from recsys.automatic.race import _is_over, choose_field, race
 from recsys.automatic.refit import refit
 from recsys.automatic.reserve import reserve
 from recsys.automatic.run import run_automatically
+from recsys.automatic.second_chances import train_on
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import DataConfig, EvaluationConfig, TrackingConfig, load_experiment
@@ -227,7 +230,8 @@ def test_a_decay_improves_and_is_repeated_by_the_refit(
 ) -> None:
     one = contenders(dataset, tracking)[0]
     one._advance(after(3))  # type: ignore[arg-type]
-    epochs, hold = one.decay_epochs(), one.best_epoch
+    hold = one.best_epoch
+    epochs = one.ending.decay_epochs(hold)
     _, curve = one.decay(epochs)
     assert len(curve.epochs) == hold + epochs
     best = max(curve.validated()[0] - hold, 1)
@@ -244,10 +248,10 @@ def test_a_refit_that_is_short_of_time_keeps_its_decay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one = contenders(dataset, tracking)[0]
-    assert one.validation_is_large
+    assert one.ending.validation_is_large
     one._advance(after(3))  # type: ignore[arg-type]
     one.decay(2)
-    planned = one.refit_epochs()
+    planned = one.ending.refit_epochs(one.best_epoch)
     assert planned > 1
     capsys.readouterr()
     with caplog.at_level("INFO"):
@@ -359,6 +363,116 @@ def test_a_race_of_one_is_over_at_once(dataset: PreparedDataset, tracking: Track
     assert not one.points
 
 
+def test_a_kind_that_costs_more_than_estimated_is_not_dropped_by_chance() -> None:
+    """After its share of the time it trains on until it has three validations, at most as long."""
+    one = SimpleNamespace(points=[1, 2], seconds_per_epoch=1.0)
+    now = time.monotonic()
+    assert not _is_over(now - 5, now + 10, one)  # type: ignore[arg-type]
+    assert _is_over(now - 5, now - 1, one)  # type: ignore[arg-type]
+    one.points.append(3)
+    assert _is_over(now - 5, now + 10, one)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("slow", "ahead"), [([0.2, 0.3], True), ([0.1, 0.2], False), ([0.1, 0.3], True)]
+)
+def test_contenders_are_compared_after_as_many_epochs(
+    dataset: PreparedDataset, tracking: TrackingConfig, slow: list[float], ahead: bool
+) -> None:
+    fast_one, slow_one = contenders(dataset, tracking)
+    fast_one.points = [RacePoint(n, n, ndcg) for n, ndcg in enumerate([0.1, 0.2, 0.4], 1)]
+    slow_one.points = [RacePoint(n, n, ndcg) for n, ndcg in enumerate(slow, 1)]
+    assert slow_one.ahead_of(fast_one) == ahead
+
+
+_STATE = SimpleNamespace(curve=SimpleNamespace(epochs=[0, 0], precision="float32"))
+
+
+class Scripted:
+    """Validations of a contender that are not measured: it gains until they end."""
+
+    def __init__(self, one: Contender, *qualities: float) -> None:
+        self.one, self.coming = one, list(qualities)
+        one.latest = one.best = _STATE  # type: ignore[assignment]
+        one.seconds = 1e-3
+
+    def advance(self, enough: Callable[[Contender], bool]) -> None:
+        while self.coming and not self.one.exhausted and not enough(self.one):
+            number = len(self.one.points) + 1
+            self.one.points.append(RacePoint(number, number, self.coming.pop(0)))
+
+
+@pytest.fixture
+def after_a_race(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> list[Contender]:
+    """A winner that gains nothing more, and one that was dropped after two epochs."""
+    winner, other = contenders(dataset, tracking)
+    scripts = {winner.candidate.name: Scripted(winner, 0.1, 0.2, 0.3, *[0.3] * 20)}
+    scripts[other.candidate.name] = Scripted(other, 0.2, 0.25, 0.35, 0.4, *[0.4] * 20)
+    monkeypatch.setattr(Contender, "advance", lambda one, e: scripts[one.candidate.name].advance(e))
+    winner.advance(after(3))  # type: ignore[arg-type]
+    other.advance(after(2))  # type: ignore[arg-type]
+    other.dropped_in = 1
+    return [winner, other]
+
+
+def test_time_that_is_left_is_a_second_chance(after_a_race: list[Contender]) -> None:
+    winner, other = after_a_race
+    said: list[str] = []
+    assert train_on(after_a_race, lambda: math.inf, said.append) == [other, winner]
+    assert winner.exhausted
+    assert other.quality == 0.4
+    assert said[-1] == f"a second chance for {other.candidate.name}"
+    assert winner.best is None  # its memory is free
+
+
+def test_without_time_or_a_lead_there_is_no_second_chance(
+    after_a_race: list[Contender], caplog: pytest.LogCaptureFixture
+) -> None:
+    winner, other = after_a_race
+    with caplog.at_level("INFO"):
+        assert train_on(after_a_race, lambda: 0.0, lambda _: None)[0] is winner
+    assert len(winner.points) == 3  # it could not train on
+    assert not other.second_chance
+    winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]  # exhausted
+    assert train_on(after_a_race, lambda: 0.0, lambda _: None)[0] is winner
+    assert not other.second_chance
+    other.points = [RacePoint(1, 1, 0.05)]
+    assert train_on(after_a_race, lambda: math.inf, lambda _: None)[0] is winner
+    assert not other.second_chance
+
+
+def test_a_second_chance_may_be_of_no_use(after_a_race: list[Contender]) -> None:
+    winner, other = after_a_race
+    winner.points = [RacePoint(n, n, ndcg) for n, ndcg in enumerate([0.1, 0.2, *[0.5] * 9], 1)]
+    assert train_on(after_a_race, lambda: math.inf, lambda _: None) == [winner, other]
+    assert other.second_chance
+
+
+def test_a_second_chance_leaves_time_for_the_end_of_the_winner(
+    after_a_race: list[Contender],
+) -> None:
+    winner, other = after_a_race
+    winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]
+    winner.seconds, other.seconds = 1_100.0, 2e-3  # 100 s and 1 ms an epoch
+    needed = winner.seconds_to_end(winner.best_epoch)
+    assert train_on(after_a_race, lambda: needed - 1, lambda _: None)[0] is winner
+    assert len(other.points) == 2
+
+
+def test_ctrl_c_in_a_second_chance_keeps_the_best_so_far(
+    after_a_race: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    winner, other = after_a_race
+    winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]
+    monkeypatch.setattr(Contender, "advance", lambda one, _: setattr(one, "interrupted", True))
+    best = train_on(after_a_race, lambda: math.inf, lambda _: None)[0]
+    assert best is winner
+    assert best.interrupted
+    assert other.second_chance
+
+
 def test_ctrl_c_ends_the_race_with_the_best_so_far(
     dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,9 +526,9 @@ def test_a_contender_that_diverges_drops_out(
 def test_a_large_validation_part_is_trained_on_from_the_beginning(
     dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
-    assert contenders(dataset, tracking)[0].validation_is_large  # one purchase of eleven
+    assert contenders(dataset, tracking)[0].ending.validation_is_large  # one purchase of eleven
     long = prepare(chains(40, 60), out=tmp_path / "long")
-    assert not contenders(long, tracking)[0].validation_is_large
+    assert not contenders(long, tracking)[0].ending.validation_is_large
 
 
 # --- The targets ---------------------------------------------------------------------------------
