@@ -38,7 +38,7 @@ class _Groups(NamedTuple):
         """
         order = self.scores.amax(1).sort(descending=True, stable=True).indices
         order = order[self.rows[order].sort(stable=True).indices]
-        kept = order[_places(self.rows[order]) < k].sort().values
+        kept = order[places(self.rows[order]) < k].sort().values
         return type(self)(*(part[kept] for part in self))
 
 
@@ -93,7 +93,7 @@ def _best_items(groups: _Groups, k: int, num_rows: int) -> tuple[Tensor, Tensor]
     """Return the k best scores of each of B users and their tokens; see `best_of_blocks`."""
     order = groups.rows.sort(stable=True).indices
     row, start, found = (part[order] for part in groups)
-    place = _places(row)
+    place = places(row)
     scores = found.new_full((num_rows, k, GROUP), -torch.inf)
     scores[row, place] = found
     starts = start.new_zeros(num_rows, k)
@@ -107,10 +107,10 @@ def _joined(kept: Sequence[_Groups]) -> _Groups:
     return _Groups(*(torch.cat(parts) for parts in zip(*kept, strict=True)))
 
 
-def _places(rows: Tensor) -> Tensor:
+def places(rows: Tensor) -> Tensor:
     """The place of each entry among those of its row; rows ascend.
 
-    >>> _places(torch.tensor([0, 0, 2, 2, 2])).tolist()
+    >>> places(torch.tensor([0, 0, 2, 2, 2])).tolist()
     [0, 1, 0, 1, 2]
     """
     counts = torch.bincount(rows)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from recsys.data.histories import Histories
 from recsys.data.sequence_batch import FeatureTensors
 from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import Model
+from recsys.model.protocols import HistoryRepresentation, Model
 
 
 def model_inputs(model: Model, histories: Histories) -> ModelInputs:
@@ -22,3 +23,13 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
         None if times is None else torch.from_numpy(times).to(device),
         None if features is None else features.to(device),
     )
+
+
+def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
+    """Represent a batch of histories with everything that the model reads; and its lengths [B].
+
+    Raises:
+        ValueError: the model reads times or features that the histories do not have.
+    """
+    inputs = model_inputs(model, histories)
+    return model(inputs), inputs.lengths

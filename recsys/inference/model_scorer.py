@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -13,18 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
+from recsys.inference.best_scores import best_of_blocks
 from recsys.inference.model_inputs import model_inputs
+from recsys.inference.product_search import ProductSearch
 from recsys.inference.scorer import (
     GROUP,
     CatalogueBlock,
+    Search,
     batches_of_similar_length,
     users_per_batch,
 )
 from recsys.inference.state_cache import StateCache, joined
+from recsys.model.heads import DotProductHead
 from recsys.model.protocols import (
     CandidateRepresentation,
     Head,
-    HistoryRepresentation,
     LastRepresentation,
     Model,
 )
@@ -87,14 +91,15 @@ class ModelScorer:
         self._trained = trained
         self._states = states
         self._kept: CandidateRepresentation | None = None
-
-    @property
-    def _step(self) -> _Step:
-        return _CPU_STEP if self._device.type == "cpu" else _GPU_STEP
+        self._searched: ProductSearch | None = None
 
     @property
     def _device(self) -> torch.device:
         return self._model.items.weight.device
+
+    @property
+    def _step(self) -> _Step:
+        return _CPU_STEP if self._device.type == "cpu" else _GPU_STEP
 
     @property
     def num_items(self) -> int:
@@ -130,10 +135,8 @@ class ModelScorer:
             return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
-    def score_blocks(
-        self, histories: Histories
-    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
-        """See `BlockScorer.score_blocks`.
+    def searches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Search]]:
+        """See `SearchingScorer.searches`.
 
         Raises:
             ValueError: see `score`.
@@ -145,7 +148,28 @@ class ModelScorer:
             while together := list(islice(batches, most)):
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
-                yield rows, self._blocks(last, catalogue)
+                yield rows, partial(self._search, last, catalogue)
+
+    def _search(
+        self,
+        last: LastRepresentation,
+        catalogue: CandidateRepresentation,
+        k: int,
+        excluded: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """See `Search`."""
+        products = self._products(catalogue)
+        found = None if products is None else products.best(last[0], k, excluded)
+        if found is not None:
+            return found
+        return best_of_blocks(self._blocks(last, catalogue), k, len(last[0]), excluded)
+
+    def _products(self, catalogue: CandidateRepresentation) -> ProductSearch | None:
+        """The search among kept items by dot products; None where scores are more than that."""
+        plain = isinstance(self._head, DotProductHead) and self._device.type == "cpu"
+        if self._searched is None and self._kept is not None and plain:
+            self._searched = ProductSearch(catalogue[0])
+        return self._searched
 
     @torch.inference_mode()
     def score_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
@@ -261,16 +285,6 @@ class ModelScorer:
         if self._states is not None:
             return self._states.encode_last(self._model, histories)
         return self._model.encode_last(model_inputs(self._model, histories))
-
-
-def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
-    """Represent a batch of histories with everything that the model reads; and its lengths [B].
-
-    Raises:
-        ValueError: the model reads times or features that the histories do not have.
-    """
-    inputs = model_inputs(model, histories)
-    return model(inputs), inputs.lengths
 
 
 @contextmanager

@@ -18,16 +18,15 @@ from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.inference.best_scores import (
     at_least,
-    best_of_blocks,
     best_of_rows,
     finds_few,
     smallest_of_ties,
 )
 from recsys.inference.scorer import (
     FEWEST_USERS,
-    BlockScorer,
     RankingScorer,
     Scorer,
+    SearchingScorer,
     user_batches,
     users_per_batch,
 )
@@ -155,8 +154,8 @@ def top_k(
     if isinstance(scorer, RankingScorer):
         return scorer.top_k(histories, k, seen)
     is_large = users_per_batch(scorer.num_items) == FEWEST_USERS
-    if is_large and isinstance(scorer, BlockScorer) and finds_few(k, scorer.num_items):
-        return _top_k_of_blocks(scorer, histories, k, seen)
+    if is_large and isinstance(scorer, SearchingScorer) and finds_few(k, scorer.num_items):
+        return _searched(scorer, histories, k, seen)
     items = np.empty((len(histories), k), dtype=np.int32)
     values = np.empty((len(histories), k), dtype=np.float32)
     for users in user_batches(len(histories), scorer.num_items):
@@ -177,17 +176,17 @@ def top_k(
     return items, values
 
 
-def _top_k_of_blocks(
-    scorer: BlockScorer, histories: Histories, k: int, seen: Seen
+def _searched(
+    scorer: SearchingScorer, histories: Histories, k: int, seen: Seen
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """See `top_k`; the scores of all items are never held at once."""
     items = np.empty((len(histories), k), dtype=np.int32)
     values = np.empty((len(histories), k), dtype=np.float32)
-    for rows, blocks in scorer.score_blocks(histories):
+    for rows, search in scorer.searches(histories):
         left_out = _excluded(histories.take(rows), seen, scorer.num_items + 1)
         by_token = left_out[1].argsort()
         excluded = left_out[0][by_token], left_out[1][by_token]
-        best, tokens = best_of_blocks(blocks, k, len(rows), excluded)
+        best, tokens = search(k, excluded)
         _check_numbers(scorer, best)
         tokens = tokens.masked_fill_(best == -math.inf, PAD)
         items[rows], values[rows] = tokens.cpu().numpy(), best.cpu().numpy()

@@ -72,17 +72,23 @@ class CatalogueBlock(NamedTuple):
     """Shape [B, C], float32; the caller may write in it."""
 
 
+Search = Callable[[int, tuple[torch.Tensor, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+"""Finds the k best items of B users, best first, equal scores by ascending item token.
+
+Takes k, and the rows and the item tokens that do not count, tokens ascending. Returns scores [B, k]
+and item tokens [B, k]. Where fewer than k items score more than -inf, the end scores -inf, and its
+tokens mean nothing. A score that is not a number comes first.
+"""
+
+
 @runtime_checkable
-class BlockScorer(Scorer, Protocol):
-    """A scorer that scores a large catalogue block by block, so that nobody holds all scores."""
+class SearchingScorer(Scorer, Protocol):
+    """A scorer that searches a large catalogue in parts, so that nobody holds all scores."""
 
-    def score_blocks(
-        self, histories: Histories
-    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
-        """Yield some of the histories, by number, and the blocks of their scores, in order.
+    def searches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Search]]:
+        """Yield some of the histories, by number, and the search of their best items.
 
-        The blocks of some histories must be read before the next ones are asked for. PAD, token 0,
-        has a column, with any score.
+        A search must be over before the next one is asked for.
         """
         ...
 

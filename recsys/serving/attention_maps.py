@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_inputs import model_inputs
-from recsys.inference.model_scorer import read_histories
+from recsys.inference.model_inputs import model_inputs, read_histories
 from recsys.inference.ranking import top_k
 from recsys.model.protocols import GenerativeModel
 from recsys.model.recorded_attention import AttentionLayer, LayerKind

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from recsys.config import DotProduct, NextItemConfig, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import prepare
-from recsys.inference import model_scorer, ranking
+from recsys.inference import model_scorer, product_search, ranking
 from recsys.inference.best_scores import best_of_blocks
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import NotANumberError, Seen, top_k
-from recsys.inference.scorer import CatalogueBlock
+from recsys.inference.scorer import CatalogueBlock, Search
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -66,18 +66,18 @@ def test_as_sorting_all_scores(
     assert np.array_equal(found.numpy()[real], order[real[:, : order.shape[1]]])
 
 
-def counted_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of histories of each call of `ModelScorer.score_blocks` from now on."""
+def counted_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of histories of each call of `ModelScorer.searches` from now on."""
     calls: list[int] = []
-    score_blocks = ModelScorer.score_blocks
+    searches = ModelScorer.searches
 
     def count(
         scorer: ModelScorer, histories: Histories
-    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
+    ) -> Iterator[tuple[NDArray[np.int64], Search]]:
         calls.append(len(histories))
-        return score_blocks(scorer, histories)
+        return searches(scorer, histories)
 
-    monkeypatch.setattr(ModelScorer, "score_blocks", count)
+    monkeypatch.setattr(ModelScorer, "searches", count)
     return calls
 
 
@@ -97,7 +97,7 @@ def test_a_large_catalogue_as_one_that_is_scored_whole(
     liked, _ = top_k(scorer, histories, 100, "allow")
     histories = Histories.from_lists(liked[:, ::10].tolist())  # they would be recommended again
     monkeypatch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(12, 100_000))
-    calls = counted_blocks(monkeypatch)
+    calls = counted_searches(monkeypatch)
     items, values = top_k(scorer, histories, 10, seen)
     assert calls
     monkeypatch.setattr(ranking, "finds_few", lambda *_: False)
@@ -108,7 +108,10 @@ def test_a_large_catalogue_as_one_that_is_scored_whole(
     assert any(kept) == (seen == "allow")
 
 
-def test_a_recommender_uses_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bf16", [True, False])
+def test_a_recommender_searches(
+    bf16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a user of whom nothing is known among the others."""
     rows = np.arange(2 * LARGE)
     log = pl.DataFrame({"user_id": rows // 70, "item_id": rows % LARGE})
@@ -119,12 +122,15 @@ def test_a_recommender_uses_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
     known = Recommender(bundle, dataset)
     histories = {"a": [3, 5], "new": [], "b": [8]}
-    calls = counted_blocks(monkeypatch)
+    calls = counted_searches(monkeypatch)
+    monkeypatch.setattr(product_search, "bf16_is_faster", lambda _: bf16)
     found = known.recommend(histories, k=5)
     assert calls == [2]
     monkeypatch.setattr(ranking, "finds_few", lambda *_: False)
-    assert found.equals(known.recommend(histories, k=5))
+    whole = known.recommend(histories, k=5)
     assert calls == [2]
+    assert found["item_id"].equals(whole["item_id"])
+    assert found["score"].to_list() == pytest.approx(whole["score"].to_list(), abs=1e-5)
 
 
 @dataclass(frozen=True)
@@ -139,15 +145,14 @@ class Broken:
         """Not used."""
         raise NotImplementedError
 
-    def score_blocks(
-        self, histories: Histories
-    ) -> Iterator[tuple[NDArray[np.int64], Iterator[CatalogueBlock]]]:
-        """See `BlockScorer`."""
+    def searches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Search]]:
+        """See `SearchingScorer`."""
         scores = torch.zeros(len(histories), self.num_items + 1)
         scores[-1, -1] = torch.nan
         half = self.num_items // 2
         slices = slice(0, half), slice(half, self.num_items + 1)
-        yield np.arange(len(histories)), (CatalogueBlock(s, scores[:, s]) for s in slices)
+        blocks = (CatalogueBlock(s, scores[:, s]) for s in slices)
+        yield np.arange(len(histories)), lambda k, out: best_of_blocks(blocks, k, len(scores), out)
 
 
 def test_a_score_that_is_not_a_number_is_refused() -> None:
