@@ -50,9 +50,8 @@ class _Step:
 _CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
 _JOINED = 4
-"""Batches of histories whose scores of a large catalogue are computed together, where the head does
-not attend to the histories: of a million items four batches of 64 users took three quarters of the
-time of each alone."""
+"""Batches of histories whose scores of a large catalogue are computed together, unless the head
+attends to the histories: four batches of 64 users took three quarters of the time of each alone."""
 
 MOST_CANDIDATES = 1 / 3
 """Share of the catalogue above which all items are scored, and the candidates picked: items of the

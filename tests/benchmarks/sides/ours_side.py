@@ -92,10 +92,10 @@ def quality(problem: Problem, settings: Settings) -> None:
 
 
 def scorer(problem: Problem, settings: Settings) -> ModelScorer:
-    """A model with random weights."""
+    """A model with random weights, scored as those of a bundle are."""
     torch.manual_seed(0)
     model = build_model(experiment(settings).model, problem.num_items).eval()
-    return ModelScorer(model, settings.max_sequence_length)
+    return ModelScorer(model, settings.max_sequence_length, trained=True)
 
 
 def recommend(problem: Problem, settings: Settings) -> None:
