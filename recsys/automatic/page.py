@@ -13,6 +13,7 @@ from recsys.automatic.run import AutomaticRun
 from recsys.comparison.compare import compare
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
+from recsys.process_memory import peak_memory_mib
 from recsys.report.examples import examples_of
 from recsys.report.log_summary import LogSummary
 from recsys.report.race import Heat
@@ -20,7 +21,6 @@ from recsys.report.run_page import RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves
-from recsys.training.process_memory import peak_memory_mib
 
 _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
 

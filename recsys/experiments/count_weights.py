@@ -19,7 +19,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables.rank import RankTable, rank_table
 from recsys.inference.ranking import Seen, rank_targets
 from recsys.inference.scorer import Scored, Scorer, user_batches
-from recsys.serving.bundle import model_scorer
+from recsys.serving.trained_scorer import model_scorer
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.inference.scorer import Scorer
 from recsys.progress import stage
-from recsys.serving.bundle import model_scorer
 from recsys.serving.calibration import temperature_of
+from recsys.serving.trained_scorer import model_scorer
 from recsys.training.refit import Fitted
 
 CALIBRATING = 500

@@ -28,6 +28,7 @@ from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.experiments.start import plan_start
 from recsys.inference.scorer import ReportingScorer
+from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
@@ -35,7 +36,6 @@ from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.precision import with_precision
-from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.training.refit import Fitted, train_and_refit
 from recsys.training.state import Curve, TrainingState
 

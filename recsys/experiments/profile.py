@@ -15,12 +15,12 @@ from recsys.data.histories import Histories
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
+from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import Precision, product_dtype
 from recsys.training.precision_choice import settle_precision
-from recsys.training.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.schedule import Schedule
 
 _WARM_UP = 2

@@ -25,12 +25,10 @@ from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
-from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
-from recsys.inference.state_cache import StateCache
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
-from recsys.model.protocols import Head, Model
+from recsys.model.protocols import Model
 from recsys.serving.bundle_files import (
     BASELINE,
     CONFIG,
@@ -42,6 +40,7 @@ from recsys.serving.bundle_files import (
 from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
+from recsys.serving.trained_scorer import model_scorer
 from recsys.serving.weights import load_weights
 
 logger = logging.getLogger(__name__)
@@ -285,16 +284,3 @@ class ModelBundle:
     def popularity(self) -> NDArray[np.float32]:
         """Shape [I]: interactions of each item in training; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
-
-
-def model_scorer(
-    model: Model,
-    experiment: Experiment,
-    count_ensemble: CountEnsemble | None = None,
-    head: Head | None = None,
-    states: StateCache | None = None,
-) -> Scorer:
-    """Return the scorer of a trained model, with another head or a count ensemble if given."""
-    longest = experiment.model.max_sequence_length
-    scorer = ModelScorer(model, longest, head, trained=True, states=states)
-    return scorer if count_ensemble is None else count_ensemble.added_to(scorer)

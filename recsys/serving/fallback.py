@@ -21,9 +21,10 @@ from recsys.inference.scorer import Scored, Scorer
 from recsys.inference.state_cache import StateCache
 from recsys.inference.two_stages import TwoStages
 from recsys.model.heads import DotProductHead
-from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder
 from recsys.serving.inputs import UserHistories
+from recsys.serving.trained_scorer import model_scorer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

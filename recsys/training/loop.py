@@ -29,6 +29,7 @@ from recsys.errors import InputError, Terminated, terminate
 from recsys.inference.catalogue import Catalogue
 from recsys.model.division import Division
 from recsys.model.protocols import Model
+from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
@@ -37,7 +38,6 @@ from recsys.training.divided_state import collected, own_part
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name
 from recsys.training.precision_choice import settle_precision
-from recsys.training.process_memory import keep_freed_memory
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState

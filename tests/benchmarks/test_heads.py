@@ -11,8 +11,8 @@ from turns import medians_in_turn
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.model_inputs import ModelInputs
+from recsys.process_memory import keep_freed_memory
 from recsys.training.objective import CatalogueObjective
-from recsys.training.process_memory import keep_freed_memory
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
 ROUNDS = 5

@@ -18,7 +18,7 @@ from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.state_cache import StateCache
 from recsys.model.build import build_model
-from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
+from recsys.process_memory import peak_memory_mib, reset_peak_memory
 
 SIZES = [int(size) for size in os.environ.get("ITEMS", "100000,1000000").split(",")]
 RECALL = float(os.environ.get("RECALL", "0.98"))

@@ -12,8 +12,8 @@ from torch.nn.functional import linear_cross_entropy
 from turns import medians_in_turn
 
 from recsys.model.heads import DotProductHead
+from recsys.process_memory import keep_freed_memory
 from recsys.training.losses import chunked_cross_entropy
-from recsys.training.process_memory import keep_freed_memory
 
 ROUNDS = 7
 SHAPES = {"ml-1m": (12_800, 128, 3_416), "amazon-beauty": (12_800, 64, 12_000)}

@@ -17,7 +17,7 @@ from recsys.inference.scorer import Scorer
 from recsys.inference.two_stages import TwoStages
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
+from recsys.process_memory import peak_memory_mib, reset_peak_memory
 
 ITEMS = int(os.environ.get("ITEMS", "100000"))
 USERS = int(os.environ.get("USERS", "20000"))

@@ -28,6 +28,7 @@ from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.experiments.headline import simplest_baselines
 from recsys.inference.catalogue import Catalogue
+from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import runs, store
@@ -38,7 +39,6 @@ from recsys.tracking.store import check_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.loop import train
-from recsys.training.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.training.refit import still_rising
 from recsys.training.state import Curve, EarlyDecay
 

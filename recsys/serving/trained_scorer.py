@@ -1,0 +1,25 @@
+"""The scorer of a trained model, whose weights stay as they are."""
+
+from __future__ import annotations
+
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.config import Experiment
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.scorer import Scorer
+from recsys.inference.state_cache import StateCache
+from recsys.model.protocols import Head, Model
+from recsys.process_memory import keep_freed_memory
+
+
+def model_scorer(
+    model: Model,
+    experiment: Experiment,
+    count_ensemble: CountEnsemble | None = None,
+    head: Head | None = None,
+    states: StateCache | None = None,
+) -> Scorer:
+    """Return the scorer of a trained model, with another head or a count ensemble if given."""
+    keep_freed_memory()
+    longest = experiment.model.max_sequence_length
+    scorer = ModelScorer(model, longest, head, trained=True, states=states)
+    return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
