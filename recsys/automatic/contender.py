@@ -70,6 +70,8 @@ class Contender:
     """Whether Ctrl-C ended its training."""
     second_chance: bool = False
     """Whether it trained on after it had been dropped."""
+    diverged: bool = False
+    """Whether its training ended because the loss was no number."""
     ended_rising: bool = False
     """Whether time ended its training, and not a lack of gains."""
     best_baseline: float = 0.0

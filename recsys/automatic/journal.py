@@ -79,6 +79,7 @@ class Journal:
                 logger.warning("%s", error)
                 continue
             one.dropped_in = known["dropped_in"]
+            one.second_chance = known["second_chance"]
             if latest is None or best is None:
                 continue
             epochs = latest.curve.epochs
@@ -122,6 +123,7 @@ class Journal:
                     "points": [point._asdict() for point in one.points],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
+                    "second_chance": one.second_chance,
                 }
                 for one in self.contenders
             },

@@ -49,8 +49,14 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
         answer=run.run_id,
         choices=tuple(automatic.choices),
         heats=tuple(
-            _heat(one, one is automatic.winner, place == 0)
-            for place, one in enumerate(automatic.contenders)
+            Heat(
+                one.candidate.name,
+                one.candidate.description,
+                tuple(one.points),
+                _outcome(one, automatic),
+                one is automatic.winner,
+            )
+            for one in automatic.contenders
         ),
         curves=learning_curves(rows, run.tracking),
         examples=examples_of(recommender, dataset),
@@ -91,14 +97,15 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
     return steps
 
 
-def _heat(one: Contender, won: bool, first: bool) -> Heat:
-    if won:
-        outcome = "won"
-    elif one.dropped_in is not None:
-        outcome = f"dropped in round {one.dropped_in}"
-        outcome += ", and not better in a second chance" * one.second_chance
-    elif first:
-        outcome = "the best model, but a baseline is better"
-    else:
-        outcome = "stopped by Ctrl-C"
-    return Heat(one.candidate.name, one.candidate.description, tuple(one.points), outcome, won)
+def _outcome(one: Contender, automatic: AutomaticRun) -> str:
+    """Return what became of a contender of the race."""
+    if one is automatic.winner:
+        return "won"
+    if one is automatic.contenders[0]:
+        return "the best model, but a baseline is better"
+    if one.dropped_in is not None:
+        unused = ", and not better in a second chance" * one.second_chance
+        return f"dropped in round {one.dropped_in}{unused}"
+    if any(other.interrupted for other in automatic.contenders):
+        return "stopped by Ctrl-C"
+    return "won the race, but a second chance was better"

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 3
 """Validations of each contender in the first round at least."""
+_MOST_OF_A_SHARE = 1.5
+"""How much longer than its share of a round a contender may take for them."""
 
 
 def race(
@@ -73,6 +75,7 @@ def _run_round(
 ) -> list[Contender]:
     """Train each contender for an equal part of the round; return those that can go on."""
     ended, left = time.monotonic() + seconds, list(field)
+    most = _MOST_OF_A_SHARE * max(0.0, seconds) / len(field)
     for position, contender in enumerate(field):
         if any(one.interrupted for one in field):
             break
@@ -82,7 +85,7 @@ def _run_round(
         now = time.monotonic()
         share = max(0.0, ended - now) / (len(field) - position)
         try:
-            contender.advance(partial(_is_over, now + share, now + 2 * share))
+            contender.advance(partial(_is_over, now + share, now + most))
         except KeyboardInterrupt:
             if not any(one.points for one in left):
                 raise
@@ -112,8 +115,9 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Conten
         seconds: the time for the race.
     """
     cheapest = min(contenders, key=lambda one: one.candidate.cost)
-    cheapest.advance(lambda _: True)
-    unit = cheapest.seconds / cheapest.candidate.cost
+    if not cheapest.points:  # else an interrupted race has timed it
+        cheapest.advance(lambda _: True)
+    unit = cheapest.seconds / len(cheapest.points) / cheapest.candidate.cost
     field: list[Contender] = []
     for one in contenders:
         wider = [*field, one]

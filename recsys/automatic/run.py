@@ -96,9 +96,6 @@ def run_automatically(
     check_out(plan.out)
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
-    logger.info("machine: %s", Machine.here())
-    for choice in choices:
-        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     candidates = propose(facts, dataset.config, plan)
     protocol = candidates[0].experiment
     journal = Journal(
@@ -111,6 +108,9 @@ def run_automatically(
     budget.before = journal.seconds_spent()
     targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
     journal.targets = list(targets.sizes)
+    logger.info("machine: %s", Machine.here())
+    for choice in choices:
+        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     phases = Phases() if phases is None else phases
     trials = _Trials(dataset, targets.held_out, budget, progress, announce, phases)
     with phases.timed("baselines"):
@@ -224,16 +224,17 @@ class _Trials:
             logger.warning("%s: the best baseline is the answer", self.no_model)
             self.contenders = []
             return
-        kept = reserve(targets, self.baselines, self.contenders[0])
-        logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
-        left = partial(self._left_after, kept)
+        left = partial(self._left_before_tests, targets)
         self.contenders = train_on(self.contenders, left, self.say)
-        self.say(f"the decay and the refit of {self.contenders[0].candidate.name}")
-        self.finished = finish(self.contenders[0], left)
+        winner = self.contenders[0]
+        kept = self.budget.left - left(winner)
+        logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
+        self.say(f"the decay and the refit of {winner.candidate.name}")
+        self.finished = finish(winner, partial(left, winner))
         self.say("testing")
 
-    def _left_after(self, kept: float) -> float:
-        return self.budget.left - kept
+    def _left_before_tests(self, targets: Targets, model: Contender) -> float:
+        return self.budget.left - reserve(targets, self.baselines, model)
 
     def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:
         """Choose between the model and the best baseline on validation; the bundle is the answer.

@@ -17,33 +17,58 @@ _SHARE = 0.5
 
 def train_on(
     contenders: Sequence[Contender],
-    seconds_left: Callable[[], float],
+    seconds_left: Callable[[Contender], float],
     announce: Callable[[str], None],
 ) -> list[Contender]:
     """Train the winner of a race at the constant rate, as long as it gains; then give others time.
 
     Rounds of equal time drop a kind of model that has few and long epochs. If the winner gains
     nothing more and time is left, those of them train on that were ahead of it after as many
-    epochs. Time is kept for the decay and the refit of the best one.
+    epochs. Time is kept for the decay and the refit of the best one. Ctrl-C ends it all, and the
+    best one so far is marked as interrupted.
 
     Args:
-        contenders: as `race` returns them; the first one is the winner.
-        seconds_left: returns how many seconds all the training may still take.
+        contenders: as `race` returns them.
+        seconds_left: returns how many seconds training may still take if a contender is the answer.
         announce: called with one line about what is tried next.
 
     Returns:
-        The contenders, the best one on validation first.
+        The contenders, the best one on validation first. The memory of the others is free.
     """
-    best, *others = contenders
+    try:
+        _train_in_turn(contenders, seconds_left, announce)
+    except KeyboardInterrupt:
+        _best(contenders).interrupted = True
+    best = _best(contenders)
+    best.interrupted = any(one.interrupted for one in contenders)
+    rest = [one for one in contenders if one is not best]
+    for one in rest:
+        one.forget()
+    return [best, *rest]
+
+
+def _best(contenders: Sequence[Contender]) -> Contender:
+    """Return the best one whose state is known; of equals the first."""
+    return max((one for one in contenders if one.best is not None), key=lambda one: one.quality)
+
+
+def _train_in_turn(
+    contenders: Sequence[Contender],
+    seconds_left: Callable[[Contender], float],
+    announce: Callable[[str], None],
+) -> None:
+    """See `train_on`."""
+    best = _best(contenders)  # not the winner, if a run was killed after a second chance
     announce(f"training {best.candidate.name}")
-    _hold(best, seconds_left, 0.0)
+    _hold(best, seconds_left, None)
+    others = [one for one in contenders if one is not best]
     for other in sorted(others, key=lambda one: one.quality, reverse=True):
         if best.interrupted or not best.exhausted:
-            break
+            return
         if other.latest is None or not other.ahead_of(best):
             continue
         hold = max(other.epochs + 1, math.ceil(_SHARE * best.best_epoch))
-        if other.seconds_to_end(hold) > seconds_left():
+        if other.seconds_to_end(hold) > seconds_left(other):
             logger.info("%s: no time left for a second chance", other.candidate.name)
             continue
         logger.info(
@@ -51,35 +76,39 @@ def train_on(
             *(best.candidate.name, other.candidate.name, other.epochs),
         )
         announce(f"a second chance for {other.candidate.name}")
-        other.second_chance = True
-        _hold(other, seconds_left, best.seconds_to_end(best.best_epoch))
+        before = len(other.points)
+        _hold(other, seconds_left, best)
+        other.second_chance = len(other.points) > before
         if other.quality > best.quality:
             best = other
-        best.interrupted = other.interrupted
-    rest = [one for one in contenders if one is not best]
-    for one in rest:
-        one.forget()
-    return [best, *rest]
+        if other.interrupted:
+            return
 
 
-def _hold(one: Contender, seconds_left: Callable[[], float], kept: float) -> None:
+def _hold(
+    one: Contender, seconds_left: Callable[[Contender], float], leader: Contender | None
+) -> None:
     """Train at the constant rate while that gains and time is left for the end of the training.
 
     Args:
         one: with at least one validation.
-        seconds_left: returns how many seconds are left.
-        kept: the seconds that the end of another training needs.
+        seconds_left: see `train_on`.
+        leader: another one for whose end time is kept too.
     """
 
     def is_over(contender: Contender) -> bool:
         every = contender.experiment.training.validate_every
-        next_decision = contender.seconds_of(every)
-        end = contender.seconds_to_end(contender.epochs)
-        return seconds_left() < next_decision + max(kept, end)
+        coming = contender.seconds_of(every)  # until the next decision
+        if leader is not None:
+            end = leader.seconds_to_end(leader.best_epoch)
+            if seconds_left(leader) < coming + end:
+                return True
+        return seconds_left(contender) < coming + contender.seconds_to_end(contender.epochs)
 
     if one.exhausted or one.interrupted or is_over(one):
         return
     try:
         one.advance(is_over)
-    except InputError as error:  # it diverged
+    except InputError as error:
+        one.diverged = True
         logger.warning("%s: the best epoch before is used: %s", one.candidate.name, error)

@@ -23,7 +23,9 @@ _TIMED_ITEMS, _TIMED_USERS, _TIMES = 1 << 14, 64, 5
 _WORTHWHILE = 0.9
 """The share of float32's time below which bf16 is taken, so that chance does not decide."""
 _MOST_KEPT = 32
-"""Groups of items for each of the k best that a user may have at once."""
+"""Groups of items for each of the k best that users have at once, on average."""
+_MOST_SCORED = 1 << 10
+"""Items of a user that are scored again at most, unless k is larger."""
 
 
 class _Groups(NamedTuple):
@@ -146,15 +148,17 @@ class ProductSearch:
 
     def _scored(
         self, states: Tensor, k: int, groups: _Groups, least: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor] | None:
         """Score the items that may have the least score of their user [B]; see `best`."""
         upper = groups.products + self._error(groups.products, groups.reach[:, None])
         group, within = (upper >= least[groups.rows, None]).nonzero().T
         row, token = groups.rows[group], groups.starts[group] + within
+        width = max(k, int(torch.bincount(row).max()) if len(row) else 0)
+        if width > max(k, _MOST_SCORED):
+            return None
         order = (row * len(self._vectors) + token).argsort()
         row, token = row[order], token[order]
         place = places(row)
-        width = max(k, int(place.max()) + 1 if len(place) else 0)
         tokens = torch.zeros(len(states), width, dtype=torch.long)
         tokens[row, place] = token
         scores = torch.full(tokens.shape, -torch.inf)

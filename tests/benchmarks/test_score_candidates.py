@@ -31,7 +31,7 @@ import json, sys, time
 import polars as pl
 from recsys.data.prepared import PreparedDataset
 from recsys.serving.recommender import Recommender
-from recsys.process_memory import forget_peak, peak_memory_mib
+from recsys.process_memory import reset_peak_memory, peak_memory_mib
 
 task, bundle, dataset, candidates = sys.argv[1:]
 model = Recommender.load(bundle, dataset)
@@ -39,7 +39,7 @@ pairs = pl.read_parquet(candidates)
 users = pairs["user_id"].unique(maintain_order=True).to_list()
 histories = model.read_histories(users=users)
 model.recommend(model.read_histories(users=users[:8]), k=10)  # a warm-up, and all imports
-forget_peak()  # ru_maxrss would start at the peak of the parent process
+reset_peak_memory()  # ru_maxrss would start at the peak of the parent process
 loaded = peak_memory_mib()["peak_memory_mib"]
 started, worked = time.perf_counter(), time.process_time()
 if task == "recommend":

@@ -20,7 +20,7 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
-from recsys.automatic.page import next_steps, write_page
+from recsys.automatic.page import _outcome, next_steps, write_page
 from recsys.automatic.race import _is_over, choose_field, race
 from recsys.automatic.refit import refit
 from recsys.automatic.reserve import reserve
@@ -357,6 +357,17 @@ def test_a_short_race_is_run_by_those_that_it_can_compare(
     assert all(one.dropped_in == 0 for one in fresh if one is not only)
 
 
+def test_a_race_that_was_killed_in_its_first_round_has_the_same_field(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    """The cheapest one had ten validations of one second each: another costs a second or four."""
+    field = contenders(dataset, tracking, "balanced")
+    cheapest = min(field, key=lambda one: one.candidate.cost)
+    cheapest.points = [RacePoint(n, n, 0.1) for n in range(1, 11)]
+    cheapest.seconds = 10.0
+    assert choose_field(field, 60.0) == field
+
+
 def test_a_race_of_one_is_over_at_once(dataset: PreparedDataset, tracking: TrackingConfig) -> None:
     one = contenders(dataset, tracking)[0]
     assert race([one], 100.0, lambda _: None) == [one]
@@ -420,7 +431,7 @@ def after_a_race(
 def test_time_that_is_left_is_a_second_chance(after_a_race: list[Contender]) -> None:
     winner, other = after_a_race
     said: list[str] = []
-    assert train_on(after_a_race, lambda: math.inf, said.append) == [other, winner]
+    assert train_on(after_a_race, lambda _: math.inf, said.append) == [other, winner]
     assert winner.exhausted
     assert other.quality == 0.4
     assert said[-1] == f"a second chance for {other.candidate.name}"
@@ -432,21 +443,21 @@ def test_without_time_or_a_lead_there_is_no_second_chance(
 ) -> None:
     winner, other = after_a_race
     with caplog.at_level("INFO"):
-        assert train_on(after_a_race, lambda: 0.0, lambda _: None)[0] is winner
+        assert train_on(after_a_race, lambda _: 0.0, lambda _: None)[0] is winner
     assert len(winner.points) == 3  # it could not train on
     assert not other.second_chance
     winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]  # exhausted
-    assert train_on(after_a_race, lambda: 0.0, lambda _: None)[0] is winner
+    assert train_on(after_a_race, lambda _: 0.0, lambda _: None)[0] is winner
     assert not other.second_chance
     other.points = [RacePoint(1, 1, 0.05)]
-    assert train_on(after_a_race, lambda: math.inf, lambda _: None)[0] is winner
+    assert train_on(after_a_race, lambda _: math.inf, lambda _: None)[0] is winner
     assert not other.second_chance
 
 
 def test_a_second_chance_may_be_of_no_use(after_a_race: list[Contender]) -> None:
     winner, other = after_a_race
     winner.points = [RacePoint(n, n, ndcg) for n, ndcg in enumerate([0.1, 0.2, *[0.5] * 9], 1)]
-    assert train_on(after_a_race, lambda: math.inf, lambda _: None) == [winner, other]
+    assert train_on(after_a_race, lambda _: math.inf, lambda _: None) == [winner, other]
     assert other.second_chance
 
 
@@ -457,7 +468,7 @@ def test_a_second_chance_leaves_time_for_the_end_of_the_winner(
     winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]
     winner.seconds, other.seconds = 1_100.0, 2e-3  # 100 s and 1 ms an epoch
     needed = winner.seconds_to_end(winner.best_epoch)
-    assert train_on(after_a_race, lambda: needed - 1, lambda _: None)[0] is winner
+    assert train_on(after_a_race, lambda _: needed - 1, lambda _: None)[0] is winner
     assert len(other.points) == 2
 
 
@@ -467,10 +478,71 @@ def test_ctrl_c_in_a_second_chance_keeps_the_best_so_far(
     winner, other = after_a_race
     winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]
     monkeypatch.setattr(Contender, "advance", lambda one, _: setattr(one, "interrupted", True))
-    best = train_on(after_a_race, lambda: math.inf, lambda _: None)[0]
+    best = train_on(after_a_race, lambda _: math.inf, lambda _: None)[0]
     assert best is winner
     assert best.interrupted
-    assert other.second_chance
+    assert other.interrupted
+
+
+def test_ctrl_c_between_two_epochs_ends_no_run(
+    after_a_race: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object, __: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Contender, "advance", interrupt)
+    best = train_on(after_a_race, lambda _: math.inf, lambda _: None)[0]
+    assert best is after_a_race[0]
+    assert best.interrupted
+
+
+def test_a_run_killed_after_a_second_chance_keeps_who_won_it(
+    after_a_race: list[Contender],
+) -> None:
+    winner, other = after_a_race
+    other.points.append(RacePoint(3, 3, 0.5))
+    other.seconds = 1e9  # no time for another epoch
+    assert train_on(after_a_race, lambda _: 1e3, lambda _: None) == [other, winner]
+
+
+def test_a_second_chance_without_an_epoch_was_none(after_a_race: list[Contender]) -> None:
+    winner, other = after_a_race
+    winner.points += [RacePoint(n, n, 0.3) for n in range(4, 12)]
+    winner.seconds, other.seconds = 1_100.0, 2e-3
+    needed = winner.seconds_to_end(winner.best_epoch)
+    assert train_on(after_a_race, lambda _: needed - 1, lambda _: None)[0] is winner
+    assert not other.second_chance
+
+
+def test_who_diverges_is_not_said_to_rise(
+    after_a_race: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(_: object, __: object) -> None:
+        raise InputError("the loss is not finite")
+
+    monkeypatch.setattr(Contender, "advance", diverge)
+    best = train_on(after_a_race, lambda _: math.inf, lambda _: None)[0]
+    assert best.diverged
+    monkeypatch.setattr("recsys.automatic.finish._as_it_is", lambda _: None)
+    finish(best, lambda: -math.inf)
+    assert not best.ended_rising
+
+
+def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
+    winner, other = after_a_race
+
+    def outcomes(answer: Contender | None) -> list[str]:
+        run = SimpleNamespace(contenders=after_a_race, winner=answer)
+        return [_outcome(one, run) for one in after_a_race]  # type: ignore[arg-type]
+
+    assert outcomes(winner) == ["won", "dropped in round 1"]
+    other.second_chance = True
+    assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
+    after_a_race.reverse()
+    assert outcomes(other) == ["won", "won the race, but a second chance was better"]
+    assert outcomes(None)[0] == "the best model, but a baseline is better"
+    other.interrupted = True
+    assert outcomes(other)[1] == "stopped by Ctrl-C"
 
 
 def test_ctrl_c_ends_the_race_with_the_best_so_far(

@@ -106,6 +106,18 @@ def test_too_many_equal_items_are_left_to_others(rounded: bool) -> None:
     assert ProductSearch(torch.ones(100_000, 4)).best(torch.ones(2, 4), 1, NOTHING) is None
 
 
+def test_a_user_with_many_equal_items_takes_no_memory_of_others(rounded: bool) -> None:
+    """Half of the items are as good as the best for one of the users."""
+    assert rounded in {True, False}
+    torch.manual_seed(0)
+    vectors = torch.randn(20_000, 8)
+    vectors[::2] = 5.0
+    states = torch.cat([torch.ones(1, 8), torch.randn(63, 8)])
+    assert ProductSearch(vectors).best(states, 10, NOTHING) is None
+    states[0] = 0.0
+    assert ProductSearch(vectors).best(states, 10, NOTHING) is None
+
+
 def test_numbers_that_are_not_finite_are_left_to_others(rounded: bool) -> None:
     assert rounded in {True, False}
     vectors = torch.ones(100, 4)
