@@ -136,7 +136,9 @@ class ProductSearch:
         A product of -inf has an error that is no smaller, and so is never kept.
         """
         sums = self._vectors.shape[1] * 2.0**-23  # of both passes, in float32
-        if self._rounded.dtype == torch.bfloat16:  # both factors are rounded, and the product
+        whole = self._rounded.dtype == torch.float32
+        if not (whole and torch.get_float32_matmul_precision() == "highest"):
+            # Both factors are rounded to bf16, and the product.
             return (2 * 2.0**-8 + 2.0**-16 + sums) * 1.01 * reach + 1.01 * 2.0**-8 * products.abs()
         return sums * reach + 2.0**-23 * products.abs()
 

@@ -101,6 +101,24 @@ def test_scores_do_not_depend_on_the_precision_or_on_other_users(users: int) -> 
     assert torch.equal(alone[0][0], together[0][0])
 
 
+def test_a_process_that_allows_coarse_products_gets_the_same() -> None:
+    """With "medium" torch may make products of float32 in bf16."""
+    torch.manual_seed(0)
+    vectors, states = torch.randn(5_000, 32), torch.randn(20, 32)
+    search = search_of(vectors, bf16=False)
+    exact = search.best(states, 10, NOTHING)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        coarse = search.best(states, 10, NOTHING)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert exact is not None
+    assert coarse is not None
+    assert torch.equal(exact[1], coarse[1])
+    assert torch.equal(exact[0], coarse[0])
+
+
 def test_too_many_equal_items_are_left_to_others(rounded: bool) -> None:
     assert rounded in {True, False}
     assert ProductSearch(torch.ones(100_000, 4)).best(torch.ones(2, 4), 1, NOTHING) is None
