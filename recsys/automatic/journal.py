@@ -90,7 +90,8 @@ class Journal:
             one.seconds_validating = validations
             one.rarely = known["rarely"]
             one.latest, one.best = latest, best
-            logger.info("%s: restored after %d epochs", one.candidate.name, len(epochs))
+            if one.dropped_in is None:
+                logger.info("resuming %s after %d epochs", one.candidate.name, len(epochs))
 
     def save(self, contender: Contender, spent: float) -> None:
         """Save the state of a contender if its last save is long ago, and the journal.
