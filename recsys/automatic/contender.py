@@ -119,6 +119,11 @@ class Contender:
         """Estimate the seconds of so many epochs."""
         return epochs * max(self.seconds_per_epoch, 1e-3) * _MARGIN
 
+    def epochs_to(self, share: float) -> int:
+        """Return the epochs after which it first had a share of its best validation NDCG@10."""
+        least = share * self.quality
+        return min((point.epochs for point in self.points if point.ndcg >= least), default=0)
+
     def ahead_of(self, other: Contender) -> bool:
         """Whether it was better than another one when that had trained for as many epochs."""
         theirs = (point.ndcg for point in other.points if point.epochs <= self.epochs)

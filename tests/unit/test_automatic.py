@@ -399,6 +399,15 @@ def test_contenders_are_compared_after_as_many_epochs(
 _STATE = SimpleNamespace(curve=SimpleNamespace(epochs=[0, 0], precision="float32"))
 
 
+def test_the_epochs_to_a_share_of_the_best(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.points = [RacePoint(n, 2 * n, ndcg) for n, ndcg in enumerate([0.1, 0.2, 0.38, 0.3, 0.4], 1)]
+    assert one.epochs_to(0.95) == 6
+    assert one.epochs_to(1) == 10
+
+
 class Scripted:
     """Validations of a contender that are not measured: it gains until they end."""
 
