@@ -175,14 +175,17 @@ class ModelBundle:
             )
         return self.trained
 
-    @property
+    @cached_property
     def scorer(self) -> Scorer:
-        """The model plus its count ensemble, on the device of the model; or the baseline."""
+        """The model plus its count ensemble, on the device of the model; or the baseline.
+
+        It is kept, since what it makes of a large catalogue takes longer than an answer.
+        """
         if self.baseline is not None:
             return self.baseline
         return model_scorer(self.model, self.experiment, self.count_ensemble)
 
-    @property
+    @cached_property
     def retriever(self) -> Scorer:
         """The score without the part of target attention: finds the items worth ranking by it.
 

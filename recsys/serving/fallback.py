@@ -130,9 +130,11 @@ class Stages:
                 index.check(bundle)
             return cls(bundle.scorer, retriever, retrieve, popularity)
         model, settings, ensemble = bundle.trained, bundle.experiment, bundle.count_ensemble
-        ranker = model_scorer(model, settings, ensemble, states=states)
-        if retriever is not None:
-            retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
+        ranker = bundle.scorer
+        if states is not None:
+            ranker = model_scorer(model, settings, ensemble, states=states)
+            if retriever is not None:
+                retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
         if index is None:
             return cls(ranker, retriever, retrieve, popularity)
         index.check(bundle)

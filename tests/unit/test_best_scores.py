@@ -21,7 +21,7 @@ from recsys.inference import model_scorer, product_search, ranking
 from recsys.inference.best_scores import best_of_blocks
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import NotANumberError, Seen, top_k
-from recsys.inference.scorer import CatalogueBlock, Search
+from recsys.inference.scorer import FEWEST_USERS, CatalogueBlock, Search
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -131,6 +131,28 @@ def test_a_recommender_searches(
     assert calls == [2]
     assert found["item_id"].equals(whole["item_id"])
     assert found["score"].to_list() == pytest.approx(whole["score"].to_list(), abs=1e-5)
+
+
+def test_a_recommender_prepares_its_search_once(
+    tiny_dot_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes as long as many answers."""
+    made: list[int] = []
+    init = product_search.ProductSearch.__init__
+
+    def count(search: product_search.ProductSearch, vectors: torch.Tensor) -> None:
+        made.append(len(vectors))
+        init(search, vectors)
+
+    monkeypatch.setattr(product_search.ProductSearch, "__init__", count)
+    monkeypatch.setattr(product_search, "bf16_is_faster", lambda _: False)
+    monkeypatch.setattr(ranking, "users_per_batch", lambda _: FEWEST_USERS)
+    monkeypatch.setattr(ranking, "finds_few", lambda *_: True)
+    known = Recommender(ModelBundle.open(tiny_dot_bundle.path))
+    item = known.bundle.item_table["item_id"][0]
+    first = known.recommend([[item]], k=2)
+    assert first.equals(known.recommend([[item]], k=2))
+    assert len(made) == 1
 
 
 @dataclass(frozen=True)
