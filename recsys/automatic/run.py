@@ -227,7 +227,7 @@ class _Trials:
         left = partial(self._left_before_tests, targets)
         self.contenders = train_on(self.contenders, left, self.say)
         winner = self.contenders[0]
-        kept = self.budget.left - left(winner)
+        kept = reserve(targets, self.baselines, winner)
         logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
         self.say(f"the decay and the refit of {winner.candidate.name}")
         self.finished = finish(winner, partial(left, winner))

@@ -21,7 +21,7 @@ def finds_few(k: int, num_items: int) -> bool:
     return 64 * k * GROUP <= num_items
 
 
-class _Groups(NamedTuple):
+class Groups(NamedTuple):
     """Groups of neighbouring items, those of a user by ascending token."""
 
     rows: Tensor
@@ -64,13 +64,11 @@ def best_of_blocks(
     """
     rows, tokens = excluded
     best = torch.full((num_rows, k), -torch.inf)
-    kept: list[_Groups] = []
+    kept: list[Groups] = []
     count = 0
     for columns, scores in blocks:
         rows, tokens, best = (part.to(scores.device) for part in (rows, tokens, best))
-        limits = torch.tensor([columns.start, columns.stop], device=tokens.device)
-        first, last = torch.searchsorted(tokens, limits).tolist()
-        scores[rows[first:last], tokens[first:last] - columns.start] = -torch.inf
+        scores[within((rows, tokens), columns.start, columns.stop)] = -torch.inf
         missing = -scores.shape[1] % GROUP  # none, but at the end: `pad` copies all of it
         padded = F.pad(scores, (0, missing), value=-torch.inf) if missing else scores
         groups = padded.unflatten(1, (-1, GROUP))
@@ -79,17 +77,17 @@ def best_of_blocks(
         # Not "at least the k-th": NaN is kept, and groups of -inf are not.
         wanted = ~(highest < best[:, -1:]) & (highest != -torch.inf)
         row, group = wanted.nonzero(as_tuple=True)
-        kept.append(_Groups(row, columns.start + group * GROUP, groups[row, group]))
+        kept.append(Groups(row, columns.start + group * GROUP, groups[row, group]))
         count += len(row)
         if best[:, 0].isnan().any():
             break
         if count > 8 * k * num_rows:  # many scores are equal, or they ascend
-            kept = [_joined(kept).best(k)]
+            kept = [joined(kept).best(k)]
             count = len(kept[0].rows)
-    return _best_items(_joined(kept).best(k), k, num_rows)
+    return _best_items(joined(kept).best(k), k, num_rows)
 
 
-def _best_items(groups: _Groups, k: int, num_rows: int) -> tuple[Tensor, Tensor]:
+def _best_items(groups: Groups, k: int, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return the k best scores of each of B users and their tokens; see `best_of_blocks`."""
     order = groups.rows.sort(stable=True).indices
     row, start, found = (part[order] for part in groups)
@@ -103,8 +101,17 @@ def _best_items(groups: _Groups, k: int, num_rows: int) -> tuple[Tensor, Tensor]
     return chosen[:, :k], starts.gather(1, index // GROUP) + index % GROUP
 
 
-def _joined(kept: Sequence[_Groups]) -> _Groups:
-    return _Groups(*(torch.cat(parts) for parts in zip(*kept, strict=True)))
+def within(excluded: tuple[Tensor, Tensor], start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """Return the rows, and the columns in a block, of what is excluded of its item tokens."""
+    rows, tokens = excluded
+    limits = torch.tensor([start, stop], device=tokens.device)
+    first, last = torch.searchsorted(tokens, limits).tolist()
+    return rows[first:last], tokens[first:last] - start
+
+
+def joined(kept: Sequence[Groups]) -> Groups:
+    """Join the groups of several blocks."""
+    return Groups(*(torch.cat(parts) for parts in zip(*kept, strict=True)))
 
 
 def places(rows: Tensor) -> Tensor:

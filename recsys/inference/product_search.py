@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.inference.best_scores import places
+from recsys.inference.best_scores import Groups, joined, places, within
 from recsys.inference.scorer import GROUP
+from recsys.timing import WORTHWHILE, median_share
 
 _BYTES, _MOST_ITEMS = 1 << 23, 1 << 18
 """The size of the products that are held at once, and the number of their items."""
 _WIDE = 16
 """From so many users on, items are rows and users columns: products in bf16 are faster so, and the
 best of a group of items is found for all users at once."""
-_TIMED_ITEMS, _TIMED_USERS, _TIMES = 1 << 14, 64, 5
-_WORTHWHILE = 0.9
-"""The share of float32's time below which bf16 is taken, so that chance does not decide."""
+_TIMED_ITEMS, _TIMED_USERS = 1 << 14, 64
 _MOST_KEPT = 32
 """Groups of items for each of the k best that users have at once, on average."""
 _MOST_SCORED = 1 << 10
 """Items of a user that are scored again at most, unless k is larger."""
-
-
-class _Groups(NamedTuple):
-    """Groups of neighbouring items that may hold one of the best."""
-
-    rows: Tensor
-    """Whose they are [N]."""
-    starts: Tensor
-    """The token of the first item [N]."""
-    reach: Tensor
-    """The largest product that is possible [N]."""
-    products: Tensor
-    """[N, 64]."""
 
 
 class ProductSearch:
@@ -81,7 +64,7 @@ class ProductSearch:
         if not (lengths.max() * self._longest.max()).isfinite():
             return None
         best = torch.full((len(states), k), -torch.inf)
-        kept: list[_Groups] = []
+        kept: list[Groups] = []
         count, most = 0, _MOST_KEPT * k * len(states)
         for start, groups, highest in self._blocks(states.to(self._rounded.dtype), excluded):
             first = start // GROUP
@@ -89,15 +72,14 @@ class ProductSearch:
             error = self._error(highest, reach)
             best = torch.cat([best, highest - error], dim=1).topk(k).values
             row, group = (highest + error >= best[:, -1:]).nonzero().T
-            products = groups[row, group].float()
-            kept.append(_Groups(row, start + group * GROUP, reach[row, group], products))
+            kept.append(Groups(row, start + group * GROUP, groups[row, group].float()))
             count += len(row)
             if count > most:
-                kept = [self._reaching(_joined(kept), best[:, -1])]
+                kept = [self._reaching(joined(kept), lengths, best[:, -1])]
                 count = len(kept[0].rows)
                 if count > most // 2:
                     return None
-        return self._scored(states, k, self._reaching(_joined(kept), best[:, -1]), best[:, -1])
+        return self._scored(states, k, joined(kept), best[:, -1])
 
     def _blocks(
         self, states: Tensor, excluded: tuple[Tensor, Tensor]
@@ -107,7 +89,6 @@ class ProductSearch:
         Where items are rows, the maxima are taken before the dimensions are moved: that is ten
         times as fast as after it.
         """
-        rows, tokens = excluded
         step = min(_BYTES // (states.element_size() * len(states)), _MOST_ITEMS)
         step = max(GROUP, step - step % GROUP)
         wide = len(states) >= _WIDE
@@ -115,18 +96,16 @@ class ProductSearch:
         memory = states.new_empty((step, len(states)) if wide else (len(states), step))
         for start in range(0, len(self._rounded), step):
             items = self._rounded[start : start + step]
-            ends = torch.tensor([start, start + step])
-            first, last = torch.searchsorted(tokens, ends).tolist()
-            place = tokens[first:last] - start, rows[first:last]
+            rows, columns = within(excluded, start, start + step)
             whole = len(items) + -len(items) % GROUP  # more than there are, but at the end
             if wide:
                 torch.mm(items, states.T, out=memory[: len(items)])
-                memory[len(items) :] = memory[place] = -torch.inf
+                memory[len(items) :] = memory[columns, rows] = -torch.inf
                 groups = memory[:whole].unflatten(0, (-1, GROUP))
                 yield start, groups.movedim(2, 0), groups.amax(1).T
             else:
                 memory[:, : len(items)] = F.linear(states, items)
-                memory[:, len(items) :] = memory[place[::-1]] = -torch.inf
+                memory[:, len(items) :] = memory[rows, columns] = -torch.inf
                 groups = memory[:, :whole].unflatten(1, (-1, GROUP))
                 yield start, groups, groups.amax(2)
 
@@ -142,19 +121,23 @@ class ProductSearch:
             return (2 * 2.0**-8 + 2.0**-16 + sums) * 1.01 * reach + 1.01 * 2.0**-8 * products.abs()
         return sums * reach + 2.0**-23 * products.abs()
 
-    def _reaching(self, groups: _Groups, least: Tensor) -> _Groups:
-        """Return the groups whose best item may have the least score of its user [B]."""
-        highest = groups.products.amax(1)
-        kept = highest + self._error(highest, groups.reach) >= least[groups.rows]
-        return _Groups(*(part[kept] for part in groups))
+    def _reaching(self, groups: Groups, lengths: Tensor, least: Tensor) -> Groups:
+        """Return the groups with items that `_may_reach` the least score of their user [B]."""
+        kept = self._may_reach(groups, lengths, least).any(1)
+        return Groups(*(part[kept] for part in groups))
+
+    def _may_reach(self, groups: Groups, lengths: Tensor, least: Tensor) -> Tensor:
+        """Whether items [N, 64] may have the least score [B] of users with states so long [B]."""
+        reach = lengths[groups.rows] * self._longest[groups.starts // GROUP]
+        upper = groups.scores + self._error(groups.scores, reach[:, None])
+        return upper >= least[groups.rows, None]
 
     def _scored(
-        self, states: Tensor, k: int, groups: _Groups, least: Tensor
+        self, states: Tensor, k: int, groups: Groups, least: Tensor
     ) -> tuple[Tensor, Tensor] | None:
         """Score the items that may have the least score of their user [B]; see `best`."""
-        upper = groups.products + self._error(groups.products, groups.reach[:, None])
-        group, within = (upper >= least[groups.rows, None]).nonzero().T
-        row, token = groups.rows[group], groups.starts[group] + within
+        group, item = self._may_reach(groups, states.norm(dim=1), least).nonzero().T
+        row, token = groups.rows[group], groups.starts[group] + item
         width = max(k, int(torch.bincount(row).max()) if len(row) else 0)
         if width > max(k, _MOST_SCORED):
             return None
@@ -170,22 +153,14 @@ class ProductSearch:
         return chosen[:, :k], tokens.gather(1, index[:, :k])
 
 
-def bf16_is_faster(vectors: Tensor, clock: Callable[[], float] = time.perf_counter) -> bool:
+def bf16_is_faster(vectors: Tensor) -> bool:
     """Measure whether products and their maxima take clearly less time in bf16, for some users."""
     items = vectors[:_TIMED_ITEMS]
     items = items[: len(items) - len(items) % GROUP]
-    states = items[:_TIMED_USERS]
-    rounded, rounded_states = items.bfloat16(), states.bfloat16()
+    rounded = items.bfloat16()
 
-    def seconds(items: Tensor, states: Tensor) -> float:
-        begun = clock()
-        (items @ states.T).unflatten(0, (-1, GROUP)).amax(1)
-        return clock() - begun
+    def products(items: Tensor) -> None:
+        (items @ items[:_TIMED_USERS].T).unflatten(0, (-1, GROUP)).amax(1)
 
-    times = [(seconds(rounded, rounded_states), seconds(items, states)) for _ in range(_TIMES + 1)]
-    bf16, float32 = (statistics.median(some) for some in zip(*times[1:], strict=True))
-    return bool(bf16 < _WORTHWHILE * float32)
-
-
-def _joined(kept: list[_Groups]) -> _Groups:
-    return _Groups(*(torch.cat(parts) for parts in zip(*kept, strict=True)))
+    share = median_share(lambda: products(rounded), lambda: products(items), seconds=0.0)
+    return share < WORTHWHILE

@@ -8,14 +8,11 @@ import torch
 
 from recsys.config import Experiment
 from recsys.model.protocols import Model
+from recsys.timing import WORTHWHILE
 from recsys.training import processes, product_timing
 from recsys.training.precision import Precision
 
 logger = logging.getLogger(__name__)
-
-WORTHWHILE = 0.9
-"""The share of float32's time below which bf16 is taken: less is worth its coarser rounding, and
-what a busy machine adds to one of the two does not decide."""
 
 
 def settle_precision(experiment: Experiment, model: Model) -> Precision:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import torch
 from torch.nn import functional as F
 
 from recsys.config import Experiment
 from recsys.model.protocols import Head, Model
+from recsys.timing import median_share
 from recsys.training.losses import chunked_cross_entropy
 from recsys.training.share_cache import known_share
 
 _TOKENS, _CANDIDATES = 512, 1024
 """The positions and candidates that are timed, at most, unless one sequence is longer. With more,
 everything takes longer in proportion."""
-_SECONDS, _FEWEST = 0.1, 5
-"""How long both precisions are timed, and how often each at least."""
 
 
 def bf16_share(experiment: Experiment, model: Model) -> float:
@@ -74,30 +69,6 @@ class _Products:
                 chunk_rows=head.chunk_rows(states.shape[1], len(self._table)),
             )
         torch.autograd.grad(loss, (states, self._up, self._down, self._table))
-
-
-def median_share(
-    one: Callable[[], None],
-    other: Callable[[], None],
-    clock: Callable[[], float] = time.perf_counter,
-    seconds: float = _SECONDS,
-) -> float:
-    """Return the median time of the first function as a share of that of the second.
-
-    Both are called in turn, so that what else the machine does slows both, for so many seconds and
-    five times at least; a first call of each, which may compile kernels, is not counted.
-    """
-    one()
-    other()
-    times: tuple[list[float], list[float]] = ([], [])
-    started = clock()
-    while len(times[0]) < _FEWEST or clock() - started < seconds:
-        for function, found in zip((one, other), times, strict=True):
-            begun = clock()
-            function()
-            found.append(clock() - begun)
-    mine, others = map(statistics.median, times)
-    return mine / others
 
 
 def _power_of_two(count: int) -> int:

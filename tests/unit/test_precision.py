@@ -25,11 +25,11 @@ from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
+from recsys.timing import median_share
 from recsys.training import precision_choice, product_timing, share_cache
 from recsys.training.loop import train
 from recsys.training.precision import Precision
 from recsys.training.precision_choice import settle_precision
-from recsys.training.product_timing import median_share
 from recsys.training.share_cache import cache_folder, known_share
 from recsys.training.state import TrainingState
 

@@ -59,7 +59,8 @@ def test_as_sorting_all_products(
     tokens, rows = (torch.from_numpy(part.copy()) for part in np.nonzero(out.T))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(product_search, "_BYTES", size)
-        patch.setattr(product_search, "_MOST_KEPT", 10**6)
+        patch.setattr(product_search, "_MOST_KEPT", 10**6)  # small catalogues have few groups
+        patch.setattr(product_search, "_MOST_SCORED", 10**6)
         found = search_of(vectors, bf16=bf16).best(states, k, (rows, tokens))
     assert found is not None
     scores, items_found = found
@@ -147,7 +148,24 @@ def test_numbers_that_are_not_finite_are_left_to_others(rounded: bool) -> None:
 
 
 @pytest.mark.parametrize(("bf16", "taken"), [(0.5, True), (0.95, False), (2.0, False)])
-def test_the_faster_precision_is_measured(bf16: float, taken: bool) -> None:
-    """bf16 is taken where it is clearly faster: each timing reads the clock twice, bf16 first."""
-    readings = iter([time for n in range(6) for time in (n, n + bf16, n, n + 1.0)])
-    assert bf16_is_faster(torch.randn(1_000, 8), lambda: next(readings)) is taken
+def test_the_faster_precision_is_measured(
+    bf16: float, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 is taken where it is clearly faster, and float32 where chance might decide."""
+    monkeypatch.setattr(product_search, "median_share", lambda *_, **__: bf16)
+    assert bf16_is_faster(torch.randn(1_000, 8)) is taken
+
+
+def test_bf16_is_timed_against_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each product is made in its own precision, bf16 first."""
+    types: list[torch.dtype] = []
+    product = torch.Tensor.__matmul__
+
+    def record(one: Tensor, other: Tensor) -> Tensor:
+        types.append(one.dtype)
+        return product(one, other)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", record)
+    bf16_is_faster(torch.randn(1_000, 8))
+    assert types[:2] == [torch.bfloat16, torch.float32]
+    assert types.count(torch.bfloat16) == types.count(torch.float32) == 6
