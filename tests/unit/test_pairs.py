@@ -38,6 +38,12 @@ def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Reco
 
 
 @pytest.fixture
+def fresh(recommender: Recommender) -> Recommender:
+    """One that has represented no catalogue yet: a bundle keeps its scorer."""
+    return Recommender.load(recommender.bundle.path)
+
+
+@pytest.fixture
 def items_scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items the head has read, call by call; a catalogue is read once for all users."""
     counts: list[int] = []
@@ -64,32 +70,30 @@ def frame(pairs: Sequence[tuple[str, str]]) -> pl.DataFrame:
     return pl.DataFrame(pairs, schema=schema, orient="row")
 
 
-def test_only_the_candidates_are_scored(recommender: Recommender, items_scored: list[int]) -> None:
+def test_only_the_candidates_are_scored(fresh: Recommender, items_scored: list[int]) -> None:
     pairs = [("dan", "hat"), ("ann", "boots"), ("dan", "socks"), ("dan", "boots"), ("new", "hat")]
-    recommender.score(HISTORIES, frame(pairs))
+    fresh.score(HISTORIES, frame(pairs))
     assert sum(items_scored) == 4  # the pair of the empty history needs no model
     items_scored.clear()
-    recommender.score(HISTORIES, ["hat", "socks"])
+    fresh.score(HISTORIES, ["hat", "socks"])
     assert sum(items_scored) == 2  # the same for all users, so once
     items_scored.clear()
-    recommender.recommend(HISTORIES, k=1)
+    fresh.recommend(HISTORIES, k=1)
     assert sum(items_scored) == 5 + 1  # the catalogue and PAD
 
 
 def test_most_of_the_catalogue_is_scored_at_once(
-    recommender: Recommender, items_scored: list[int], monkeypatch: pytest.MonkeyPatch
+    fresh: Recommender, items_scored: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_scorer, "MOST_CANDIDATES", 1 / 3)
     few = [("dan", "hat"), ("ann", "boots"), ("bob", "socks")]
-    recommender.score(HISTORIES, frame(few))
+    fresh.score(HISTORIES, frame(few))
     assert sum(items_scored) == 3  # once for each of the users
     items_scored.clear()
     pairs = [*few, ("dan", "gloves"), ("ann", "hat"), ("bob", "boots")]
-    answer = recommender.score(HISTORIES, frame(pairs))
+    answer = fresh.score(HISTORIES, frame(pairs))
     assert sum(items_scored) == 5 + 1  # all of them once for all users
-    assert answer["score"].to_list() == pytest.approx(
-        catalogue_scores(recommender, pairs), abs=1e-5
-    )
+    assert answer["score"].to_list() == pytest.approx(catalogue_scores(fresh, pairs), abs=1e-5)
 
 
 def test_candidates_of_all_users_score_as_in_the_catalogue(recommender: Recommender) -> None:
