@@ -42,13 +42,14 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     """Read a log without the rows that the settings drop.
 
     Rows are dropped by ``config.drop`` first, then by ``config.where``. Guessed columns are logged,
-    and so is a hint if the log has purchases among other events.
+    and so are hints if the log has purchases among other events, or quotes that swallow rows.
 
     Raises:
         InputError: the source cannot be read, a column is missing or in doubt, a rule or condition
             does not fit, or a value breaks its column's rule.
     """
     table = open_table(source, origin, header=config.header, encoding=config.encoding)
+    table.warn_of_swallowed_rows()
     columns = columns_of(table, config)
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)

@@ -73,6 +73,11 @@ class OpenTable:
             table = chosen.collect("polars").to_polars()
         return typed(table) if self.texts else table
 
+    def warn_of_swallowed_rows(self) -> None:
+        """Log a warning for every text file whose quotes seem to have swallowed rows."""
+        for text in self.texts:
+            text.warn_of_swallowed_rows()
+
     def count(self) -> int:
         """Return the number of rows, blank ones included.
 

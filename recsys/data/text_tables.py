@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import polars as pl
 
 from recsys.data.missing import MISSING_WORDS
+from recsys.data.quotes import QuotedLines
 from recsys.data.source_files import SourceFile
 from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
@@ -76,10 +80,31 @@ class TextTable:
             return f"it is neither UTF-8 nor UTF-16 text, from line {line} on: {_ENCODING_HINT}"
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
+            line = self._lines().first_strange() if self.quoted else None
+            if line is not None:
+                return f"line {line} has a quote that is neither around a whole field nor doubled"
             return str(error).strip().partition("\n")[0] or type(error).__name__
         row, fields = found
         head = "the header" if self.has_header else "the first row"
         return f"data row {row} has {fields} fields, {head} has {len(self.names)}"
+
+    def with_quotes_read(self) -> TextTable:
+        """Take quotes for characters of titles if they are."""
+        enclose = not self.quoted or self._lines().enclose_fields()
+        return self if enclose else replace(self, quoted=False)
+
+    def warn_of_swallowed_rows(self) -> None:
+        """Log a warning if fields in quotes seem to have swallowed rows."""
+        if swallowed := self._lines().swallowed() if self.quoted else []:
+            logger.warning(
+                "%s: lines %d to %d are one row, because a quote opens in the first of them and "
+                "closes in the last, but each looks like a row (%d such places): double the quotes "
+                "if they are characters of a title",
+                *(self.origin, *swallowed[0], len(swallowed)),
+            )
+
+    def _lines(self) -> QuotedLines:
+        return QuotedLines(self.source, self.delimiter, len(self.names), self.skipped)
 
     def _ragged_row(self) -> tuple[int, int] | None:
         """Return the number, from 1, of the first row with too many fields, and their number."""
@@ -103,8 +128,7 @@ def open_text(
     The delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines
     into equally many fields, the most if several do, or the one that a first line ``sep=;`` names,
     as Excel writes it. In a file with tabs a quote is a character like any other, unless its first
-    line has quoted fields: titles such as ``"Heroes"`` would else swallow rows up to the next
-    quote.
+    line has quoted fields; in other files see `QuotedLines.enclose_fields`.
 
     Raises:
         InputError: the file is empty, is not text, or two columns have the same name.
@@ -129,7 +153,7 @@ def open_text(
     if twice := next((name for name in names if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
-    return table
+    return table.with_quotes_read()
 
 
 _ENCODING_HINT = (

@@ -141,6 +141,7 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
         raise InputError(
             f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
         ) from error
+    opened.warn_of_swallowed_rows()
     return opened
 
 

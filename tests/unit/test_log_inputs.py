@@ -86,6 +86,15 @@ def lines(written: str, name: str = "log.csv", **words: Unpack[LogWords]) -> Wri
     return write
 
 
+def titled(titles: list[str]) -> Writer:
+    """The log with titles that are written as they are, without marks around them."""
+    return lines(
+        LOG.with_columns(title=pl.Series(titles))
+        .select("title", *NAMES)
+        .write_csv(quote_style="never")
+    )
+
+
 def content(written: bytes, name: str = "log.csv", **words: Unpack[LogWords]) -> Writer:
     """Write a file of these bytes."""
 
@@ -284,6 +293,9 @@ READ: dict[str, Writer] = {
         .write_csv(separator="\t", quote_style="never"),
         "log.tsv",
     ),
+    "inches in titles": titled(['12" vinyl', "a", '7" single', "b", '12" x 7"', "c"]),
+    "titles that begin with a quote": titled(['"Heroes', "a", "b", '"Heroes"ch', "c", '"W']),
+    "titles between quotes": titled(['"Heroes" again', "a", "b", "c", "d", "e"]),
     "quoted fields, divided by tabs": lines(
         LOG.with_columns(title=pl.lit("a\tb"))
         .select("title", *NAMES)
@@ -490,6 +502,12 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     "a part of another form": (
         part("who,sku,at\n1,2,3\n"),
         ["day-3.csv: has the columns who, sku, at, but ", "day-1.csv has customer_id, sku"],
+    ),
+    "a quote within a field": (
+        lines(
+            'customer_id,sku,bought_at,note\nC01,P-1,5,"a, b"\nC01,P-2,6,12" vinyl\nC02,P-1,7,c\n'
+        ),
+        ["log.csv: cannot be read as CSV: line 3 has a quote that is neither around a whole field"],
     ),
     "a short row": (lines(BASE + "C03,P-7\n"), ["'bought_at', data row 7: a value is missing"]),
     "a missing id": (lines(BASE + ",P-7,5\n"), ["data row 7: an id is missing", WITHOUT]),

@@ -82,6 +82,7 @@ def prepare_on_disk(
     table = open_table(source, header=config.header, encoding=config.encoding, unpacked=unpacked)
     if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
         return None
+    table.warn_of_swallowed_rows()
     columns = columns_of(table, config)
     size = row_size(config, table.names, table.origin)
     part_rows = max(1, memory // (size * _AT_ONCE))
