@@ -18,7 +18,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
 from recsys.report.race import RacePoint
-from recsys.training.loop import build_batches, train
+from recsys.training.loop import ENDLESS, build_batches, train
 from recsys.training.state import MONITOR, Curve, TrainingState
 
 STEPS_PER_EPOCH = 50
@@ -33,8 +33,6 @@ _MORE_PATIENCE = 4
 a model first learns what is popular, and gets worse before it learns what follows what."""
 _MARGIN = 1.1
 """Epochs vary: a plan counts them this much longer than measured."""
-_FOREVER = 100_000
-"""More epochs than any training has: the clock and patience end it."""
 
 
 @dataclass(eq=False)
@@ -65,7 +63,7 @@ class Contender:
     best: TrainingState | None = None
     """The state after the best epoch."""
     dropped_in: int | None = None
-    """The round of the race after which it was dropped; None if it was not."""
+    """The round of the race after which it was dropped, 0 if it was not raced; else None."""
     interrupted: bool = False
     """Whether Ctrl-C ended its training."""
     second_chance: bool = False
@@ -199,7 +197,7 @@ class Contender:
             self.catalogue,
             self.dataset.histories("valid"),
             self.validation,
-            _FOREVER,
+            ENDLESS,
             record,
             self.progress,
             None if self.latest is None else self.latest.copy(),
@@ -269,7 +267,7 @@ class Contender:
     def _with_training(self, changes: dict[str, object]) -> Experiment:
         experiment = self.candidate.experiment
         every = experiment.training.validate_every * self.rarely
-        usual: dict[str, object] = {"patience": _FOREVER, "validate_every": every}
+        usual: dict[str, object] = {"patience": ENDLESS, "validate_every": every}
         if self.best is not None:
             usual["precision"] = self.best.curve.precision
         training = experiment.training.model_copy(update=usual | changes)

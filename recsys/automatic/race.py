@@ -104,8 +104,8 @@ def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
     announce(f"{where}: {what}")
 
 
-def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Contender]:
-    """Return those of the contenders that a race of so many seconds can compare.
+def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
+    """Leave out those of the contenders that a race of so many seconds cannot compare.
 
     The cheapest one is trained for a validation, from which the time of the others is estimated.
     In the first round each must have time for `FEWEST` validations: after less, chance decides.
@@ -132,7 +132,6 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> list[Conten
     for one in contenders:
         if one not in field:
             one.dropped_in = 0
-    return field
 
 
 def _is_over(deadline: float, latest: float, contender: Contender) -> bool:

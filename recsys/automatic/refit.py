@@ -9,13 +9,10 @@ from collections.abc import Callable
 from recsys.automatic.contender import Contender
 from recsys.data.histories import Histories
 from recsys.model.protocols import Model
-from recsys.training.loop import train
+from recsys.training.loop import ENDLESS, train
 from recsys.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
-
-_FOREVER = 100_000
-"""More epochs than any training has."""
 
 
 def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[], float]) -> Model:
@@ -75,7 +72,7 @@ def _hold(
         contender.catalogue,
         histories,
         None,
-        _FOREVER,
+        ENDLESS,
         is_over,
         contender.progress,
         contender.before_decay(best, "test", decay),

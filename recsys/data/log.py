@@ -10,17 +10,14 @@ from typing import Any, Literal
 import narwhals as nw
 import polars as pl
 
-from recsys.config import Columns, DataConfig, GlobalTime, Split, time_value
+from recsys.config import Columns, DataConfig, GlobalTime, Split
 from recsys.data.fingerprints import fingerprint
 from recsys.data.log_columns import RULES, LogColumn, convert_kept
 from recsys.data.tables import TableSource, read_table
+from recsys.data.time_units import not_before
 from recsys.errors import InputError
 
 Frame = nw.LazyFrame[Any]
-
-_FINER_UNITS = ((10**11, 10**3), (10**14, 10**6), (10**17, 10**9))
-"""Numbers from the first on are epochs in milli-, micro- or nanoseconds: in the unit before they
-would be times after the year 5000."""
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
@@ -250,22 +247,14 @@ def whole_times(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def _since(frame: Frame, since: str | float | None) -> Frame:
-    """Drop the rows before a time; a date is compared with numbers in their likely unit."""
-    if since is None:
-        return frame
-    time, earliest = nw.col("timestamp"), time_value(since)
-    if not isinstance(since, str):
-        return frame.filter(time >= earliest)
-    late = time >= earliest
-    for limit, unit in _FINER_UNITS:
-        late = nw.when(time.abs() < limit).then(late).otherwise(time >= earliest * unit)
-    return frame.filter(late)
+    """Drop the rows before a time."""
+    return frame if since is None else frame.filter(not_before(since))
 
 
 def _before_end_of_split(frame: Frame, split: Split) -> Frame:
     if not isinstance(split, GlobalTime) or split.test_until is None:
         return frame
-    return frame.filter(nw.col("timestamp") < time_value(split.test_until))
+    return frame.filter(~not_before(split.test_until))
 
 
 def _without_duplicates(

@@ -30,6 +30,7 @@ from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.tables import TableSource, read_table
 from recsys.data.time_format import are_days
+from recsys.data.time_units import unit_name, units_per_second
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _SAMPLE = 1_000
 """The number of times that tell whether times are dates."""
+_SHORTEST_GAP = 60
+"""Seconds: a shorter pause does not end a session."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
@@ -112,6 +115,7 @@ def read_features(
 def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
     """Write the dataset, unless the previous one is the same."""
     _warn_of_days(found, config)
+    _warn_of_short_gap(found, config)
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
         return
@@ -198,6 +202,17 @@ def _warn_of_days(log: PreparedLog, config: DataConfig) -> None:
             "%s: column %r has %d and the like, read as numbers; if they are dates, they are read "
             "as such with --time-format %%Y%%m%%d (in Python time_format=)",
             *(log.origin, log.columns.timestamp, times[0]),
+        )
+
+
+def _warn_of_short_gap(log: PreparedLog, config: DataConfig) -> None:
+    """Warn of a pause between sessions that is seconds where the log has finer units."""
+    gap, latest = config.session_gap, int(log.contents.arrays["timestamps"][:_SAMPLE].max())
+    units = units_per_second(latest)
+    if gap is not None and gap < _SHORTEST_GAP * units and units > 1:
+        logger.warning(
+            "%s: data.session_gap is %d %s, %g seconds: if it was meant in seconds, give %d",
+            *(log.origin, gap, unit_name(latest), gap / units, gap * units),
         )
 
 

@@ -17,8 +17,8 @@ from recsys.config import (
     LeaveLastOut,
     Split,
     UserHoldout,
-    time_value,
 )
+from recsys.data.time_units import time_like
 from recsys.data.user_blocks import user_blocks
 from recsys.errors import InputError
 
@@ -168,19 +168,19 @@ def cut_time(times: NDArray[np.int64], rows: int) -> int:
 
 def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the times at which validation and test begin."""
-    rows = len(timestamps)
+    rows, last = len(timestamps), kth_latest(timestamps, 1)
     if split.test_from is not None:
-        test = time_value(split.test_from)
+        test = time_like(split.test_from, last)
     else:
         test = kth_latest(timestamps, max(1, round(split.test_fraction * rows)))
     blocks = [timestamps[low : low + _BLOCK] for low in range(0, rows, _BLOCK)]
     held_out = sum(int(np.count_nonzero(block >= test)) for block in blocks)
     if split.valid_from is not None:
-        valid = time_value(split.valid_from)
+        valid = time_like(split.valid_from, last)
     else:
         later = held_out + max(1, round(split.valid_fraction * rows))
         valid = kth_latest(timestamps, min(later, rows))
-    first, last = min(int(block.min()) for block in blocks), kth_latest(timestamps, 1)
+    first = min(int(block.min()) for block in blocks)
     if held_out == 0 or not first < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 import polars as pl
+import polars.selectors as cs
 
 from recsys.data.log_columns import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.missing import without_missing_words
@@ -30,6 +31,8 @@ _LITERAL = re.compile(
     r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
 )
 """Text in single quotes, text or a name in double quotes, a decimal number, or & and |."""
+_DATE = re.compile(r"\b(?:date|timestamp)\s*(?=')", re.IGNORECASE)
+"""What makes text in single quotes a date."""
 
 
 def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
@@ -78,9 +81,11 @@ def keep_where(
     [('purchase', '20')]
     """
     expression = _parsed(where, names or table.columns, origin)
+    text = _DATE.sub("", where)
+    undated = None if text == where else _parsed(text, names or table.columns, origin)
     used = list(dict.fromkeys(expression.meta.root_names()))
     try:
-        holds = _evaluated(table, expression, used, facts or {})
+        holds = _evaluated(table, expression, undated, used, facts or {})
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         hint = "; a date is written as date '2024-01-31'"
         dated = any(table[name].dtype.is_temporal() for name in used)
@@ -168,6 +173,7 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
 def _evaluated(
     table: pl.DataFrame,
     expression: pl.Expr,
+    undated: pl.Expr | None,
     used: Sequence[str],
     facts: Mapping[str, TextFacts],
 ) -> pl.Series:
@@ -175,16 +181,42 @@ def _evaluated(
 
     Columns of text that holds dates are dates if they are compared with dates.
 
+    Args:
+        table: the rows.
+        expression: the condition.
+        undated: the condition with text in place of dates; None if it has none.
+        used: the columns that it reads.
+        facts: see `keep_where`.
+
     Raises:
-        PolarsError: it compares text with numbers in any case.
+        PolarsError: it compares text or dates with numbers in any case.
     """
     choices = [_as_numbers_or_text(table[name], facts.get(name)) for name in used]
     for columns in product(*choices):
         try:
-            return table.with_columns(columns).select(expression).to_series()
+            chosen = table.with_columns(columns)
+            if undated is not None:
+                _refuse_dates_beside_numbers(chosen, undated)
+            return chosen.select(expression).to_series()
         except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
             refused = error
     raise refused
+
+
+def _refuse_dates_beside_numbers(table: pl.DataFrame, undated: pl.Expr) -> None:
+    """Raise an error if a condition compares dates with numbers, which polars takes for days.
+
+    Raises:
+        ComputeError: it does.
+    """
+    empty = table.head(0).with_columns(cs.temporal().cast(pl.String))
+    try:
+        empty.select(undated)
+    except pl.exceptions.PolarsError as error:  # others need the dates, such as the year of one
+        if "string with numeric" in str(error):
+            raise pl.exceptions.ComputeError(
+                "a date is compared with numbers: write a number, in their unit"
+            ) from error
 
 
 def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None) -> list[pl.Series]:

@@ -46,6 +46,9 @@ from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
+ENDLESS = 100_000
+"""More epochs than any training has: something else ends it."""
+
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
 _COLLECTED = 4

@@ -346,13 +346,19 @@ def test_without_time_the_best_epoch_is_kept_as_it_is(
     assert finished.fitted.curve.best == one.quality
 
 
+def raced(contenders: list[Contender]) -> list[Contender]:
+    return [one for one in contenders if one.dropped_in is None]
+
+
 def test_a_short_race_is_run_by_those_that_it_can_compare(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
     field = contenders(dataset, tracking, "balanced")
-    assert choose_field(field, 1e6) == field
+    choose_field(field, 1e6)
+    assert raced(field) == field
     fresh = contenders(dataset, tracking, "balanced")
-    (only,) = choose_field(fresh, 0.0)
+    choose_field(fresh, 0.0)
+    (only,) = raced(fresh)
     assert only.candidate.cost == min(one.candidate.cost for one in fresh)
     assert all(one.dropped_in == 0 for one in fresh if one is not only)
 
@@ -365,7 +371,8 @@ def test_a_race_that_was_killed_in_its_first_round_has_the_same_field(
     cheapest = min(field, key=lambda one: one.candidate.cost)
     cheapest.points = [RacePoint(n, n, 0.1) for n in range(1, 11)]
     cheapest.seconds = 10.0
-    assert choose_field(field, 60.0) == field
+    choose_field(field, 60.0)
+    assert raced(field) == field
 
 
 def test_a_race_of_one_is_over_at_once(dataset: PreparedDataset, tracking: TrackingConfig) -> None:

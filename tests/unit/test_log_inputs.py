@@ -605,6 +605,10 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         lines(BASE, where="sku > 9.9"),
         ["data.where 'sku > 9.9': cannot compare string with numeric", "'sku' of String has 'P-7'"],
     ),
+    "a condition on a date beside numbers": (
+        lines(BASE, where="bought_at > date '2020-01-01'"),
+        ["a date is compared with numbers: write a number", "'bought_at' of Int64 has"],
+    ),
     "a condition that never holds": (
         lines(BASE, where="sku = 'p-1'"),
         ["holds for none of the 6 rows", "'sku' of String has 'P-7', 'P-1'"],

@@ -32,6 +32,19 @@ LOG = pl.DataFrame(
     orient="row",
 )
 
+DATES: dict[str, Any] = {
+    "valid_from": "2024-01-04",
+    "test_from": "2024-01-06T00:00:00",
+    "test_until": "2024-01-08",
+}
+
+
+def days(units: int) -> pl.DataFrame:
+    """The log with a day for each time, as an epoch with so many units in a second."""
+    since_1970 = 19_722 + pl.col("timestamp")
+    return LOG.with_columns(timestamp=since_1970 * 86_400 * units)
+
+
 users_with_ascending_times = st.lists(
     st.lists(st.integers(0, 9), min_size=1, max_size=8).map(sorted), min_size=1, max_size=8
 )
@@ -270,3 +283,30 @@ def test_the_kth_latest_of_any_times(high: int) -> None:
     times[7] = -high
     for k in (1, 2, 50, 499, 500):
         assert kth_latest(times, k) == np.sort(times)[-k]
+
+
+@pytest.mark.parametrize("units", [10**3, 10**6, 10**9])
+def test_dates_mean_the_same_for_epochs_of_finer_units(units: int, tmp_path: Path) -> None:
+    """A date was once compared with milliseconds as seconds: all of 1970 is before them."""
+    config = DataConfig(split=GlobalTime(**DATES), since="2024-01-02")
+    found = [
+        prepare(days(each), config, tmp_path / f"{each}").histories("test") for each in (1, units)
+    ]
+    seconds, finer = found
+    assert len(seconds.items) > 0
+    assert finer.items.tolist() == seconds.items.tolist()
+    assert finer.offsets.tolist() == seconds.offsets.tolist()
+
+
+@pytest.mark.parametrize(("units", "warned"), [(1, False), (1000, True)])
+def test_a_pause_of_seconds_beside_milliseconds_is_warned_of(
+    units: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = DataConfig(session_gap=1800)
+    prepare(days(units).vstack(days(units)).vstack(days(units)), config, tmp_path / "data")
+    said = [record.getMessage() for record in caplog.records if "session_gap" in record.msg]
+    expected = (
+        "the frame: data.session_gap is 1800 milliseconds, 1.8 seconds: if it was meant in "
+        "seconds, give 1800000"
+    )
+    assert said == [expected] * warned

@@ -1,0 +1,61 @@
+"""The likely unit of times that are numbers: seconds since 1970, or finer ones."""
+
+from __future__ import annotations
+
+import narwhals as nw
+
+from recsys.config import time_value
+
+_FINER_UNITS = (
+    (10**11, 10**3, "milliseconds"),
+    (10**14, 10**6, "microseconds"),
+    (10**17, 10**9, "nanoseconds"),
+)
+"""Numbers from the first on are epochs in such units, so many in a second: in the unit before they
+would be times after the year 5000."""
+
+
+def units_per_second(time: int) -> int:
+    """Return how many units of a time are a second, by its size.
+
+    >>> [units_per_second(time) for time in (20_000, 1_700_000_000, 1_700_000_000_000)]
+    [1, 1, 1000]
+    """
+    return _unit(time)[0]
+
+
+def unit_name(time: int) -> str:
+    """Return the name of the unit of a time, by its size.
+
+    >>> unit_name(1_700_000_000_000_000)
+    'microseconds'
+    """
+    return _unit(time)[1]
+
+
+def _unit(time: int) -> tuple[int, str]:
+    finer = [(units, name) for limit, units, name in _FINER_UNITS if abs(time) >= limit]
+    return finer[-1] if finer else (1, "seconds")
+
+
+def time_like(given: str | float, time: int) -> float:
+    """Return a `Time` on the scale of another: a date in its likely unit, a number as it is.
+
+    >>> time_like("1970-01-02", 1_700_000_000_000), time_like(7, 1_700_000_000_000)
+    (86400000.0, 7.0)
+    """
+    units = units_per_second(time) if isinstance(given, str) else 1
+    return time_value(given) * units
+
+
+def not_before(given: str | float) -> nw.Expr:
+    """Whether a row's ``timestamp`` is not before a `Time`, which is put on the scale of the row's.
+
+    Rows are compared one by one, so that this runs on any engine.
+    """
+    time, earliest = nw.col("timestamp"), time_value(given)
+    late = time >= earliest
+    if isinstance(given, str):
+        for limit, units, _ in _FINER_UNITS:
+            late = nw.when(time.abs() < limit).then(late).otherwise(time >= earliest * units)
+    return late
