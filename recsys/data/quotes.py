@@ -12,6 +12,7 @@ import polars as pl
 
 _LINE, _NUMBER = "line", "number"
 _NO_CHARACTER = "\x01"  # of text, so that a line is one field
+_FIRST = 1_000
 _ENCLOSED = '"(?:[^"]|"")*"'
 
 
@@ -36,9 +37,12 @@ class QuotedLines:
         line, although each line has as many delimiters as a row, and no field is enclosed: titles
         that begin with a quote would else swallow the rows up to the next such title.
         """
-        if not _has_quote(self.source):
-            return True
         delimiter = re.escape(self.delimiter)
+        whole_field = rf"(?:^|{delimiter})\s*{_ENCLOSED}\s*(?:$|{delimiter})"
+        if not _has_quote(self.source) or any(
+            re.search(whole_field, line) for line in self._first()
+        ):
+            return True
         begins = pl.col(_LINE).str.contains(rf'(?:^|{delimiter})\s*"')
         strange = self._is_strange()
         found = (
@@ -50,7 +54,6 @@ class QuotedLines:
             return False
         if not found["strange"].item():
             return True
-        whole_field = rf"(?:^|{delimiter})\s*{_ENCLOSED}\s*(?:$|{delimiter})"
         enclosed = pl.col(_LINE).str.contains(whole_field)
         rows = (self._delimiters(pl.col(_LINE)) == self.columns - 1) | (pl.col(_LINE) == "")
         found = (
@@ -88,6 +91,10 @@ class QuotedLines:
         """Return the first line, from 1, with a quote that is not around a field of the line."""
         found = self._lines().filter(self._is_strange()).head(1).collect(engine="streaming")
         return found[_NUMBER].item() if len(found) else None
+
+    def _first(self) -> list[str]:
+        """Return lines of the beginning, which tell of most files what quotes are."""
+        return self._lines().head(_FIRST).select(_LINE).collect().to_series().to_list()
 
     def _lines(self) -> pl.LazyFrame:
         """Return the lines with their numbers, without the ones that are skipped."""

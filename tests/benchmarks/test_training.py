@@ -21,12 +21,24 @@ PEERS = [
     Side("replay bf16", "replay", BF16),
     Side("recbole", "recbole"),
 ]
+HEAD_OF_ML_1M = (
+    "{kind: target_attention, num_heads: 1, head_dim: 64, kv_source: items, pooling: sum, "
+    "half_life: 2}"
+)
 OTHERS = {
     "ml-1m": [
         Side(
             "ours hstu",
             "ours",
             {"config": str(CONFIGS / "ml-1m-hstu.yaml"), "overrides": ("model.times=none",)},
+        ),
+        Side(
+            "ours target-attention on SASRec",
+            "ours",
+            {
+                "config": config_path("ml-1m", "dot product"),
+                "overrides": (f"model.head={HEAD_OF_ML_1M}",),
+            },
         ),
         Side(
             "ours sequence-to-sequence",
