@@ -163,7 +163,9 @@ def read_table(
         InputError: no such file, an unknown extension, a broken file, a missing column, or a
             duplicate column name.
     """
-    return open_table(source, origin, encoding=encoding).read(columns)
+    table = open_table(source, origin, encoding=encoding)
+    table.warn_of_swallowed_rows()
+    return table.read(columns)
 
 
 def open_table(

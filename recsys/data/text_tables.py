@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.missing import MISSING_WORDS
-from recsys.data.quotes import QuotedLines
+from recsys.data.quotes import Quotes, find_quotes
 from recsys.data.source_files import SourceFile
 from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
 from recsys.errors import InputError
@@ -34,6 +34,8 @@ _OTHER_KINDS = {
     "(\ufffd/\ufffd": "compressed: name it .csv.zst",
 }
 """How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
+_BROKEN_FIELD = ("malformed", "could not parse")
+"""What polars says of a quote that does not close a field."""
 _SAMPLED_LINES = 20
 _SAMPLED_ROWS = 1_000
 
@@ -80,7 +82,8 @@ class TextTable:
             return f"it is neither UTF-8 nor UTF-16 text, from line {line} on: {_ENCODING_HINT}"
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
-            line = self._lines().first_strange() if self.quoted else None
+            broken = any(word in str(error) for word in _BROKEN_FIELD)
+            line = self._quotes().strange if self.quoted and broken else None
             if line is not None:
                 return f"line {line} has a quote that is neither around a whole field nor doubled"
             return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -88,23 +91,31 @@ class TextTable:
         head = "the header" if self.has_header else "the first row"
         return f"data row {row} has {fields} fields, {head} has {len(self.names)}"
 
-    def with_quotes_read(self) -> TextTable:
-        """Take quotes for characters of titles if they are."""
-        enclose = not self.quoted or self._lines().enclose_fields()
-        return self if enclose else replace(self, quoted=False)
+    def with_quotes_read(self, first: str) -> TextTable:
+        """Take quotes for characters of titles if they are.
+
+        Args:
+            first: the first line. Where the header has the delimiter in quotes, they are marks.
+        """
+        cut = self.has_header and first.count(self.delimiter) >= len(self.names)
+        if not self.quoted or cut or self._quotes().enclose:
+            return self
+        return replace(self, quoted=False)
 
     def warn_of_swallowed_rows(self) -> None:
         """Log a warning if fields in quotes seem to have swallowed rows."""
-        if swallowed := self._lines().swallowed() if self.quoted else []:
+        quotes = self._quotes() if self.quoted else Quotes()
+        if quotes.swallowed:
             logger.warning(
                 "%s: lines %d to %d are one row, because a quote opens in the first of them and "
                 "closes in the last, but each looks like a row (%d such places): double the quotes "
                 "if they are characters of a title",
-                *(self.origin, *swallowed[0], len(swallowed)),
+                *(self.origin, *quotes.first_swallowed, quotes.swallowed),
             )
 
-    def _lines(self) -> QuotedLines:
-        return QuotedLines(self.source, self.delimiter, len(self.names), self.skipped)
+    def _quotes(self) -> Quotes:
+        before = self.skipped + self.has_header
+        return find_quotes(self.source, self.delimiter, len(self.names), before)
 
     def _ragged_row(self) -> tuple[int, int] | None:
         """Return the number, from 1, of the first row with too many fields, and their number."""
@@ -128,7 +139,7 @@ def open_text(
     The delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines
     into equally many fields, the most if several do, or the one that a first line ``sep=;`` names,
     as Excel writes it. In a file with tabs a quote is a character like any other, unless its first
-    line has quoted fields; in other files see `QuotedLines.enclose_fields`.
+    line has quoted fields; in other files see `find_quotes`.
 
     Raises:
         InputError: the file is empty, is not text, or two columns have the same name.
@@ -153,7 +164,7 @@ def open_text(
     if twice := next((name for name in names if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
-    return table.with_quotes_read()
+    return table.with_quotes_read(sample.partition("\n")[0])
 
 
 _ENCODING_HINT = (

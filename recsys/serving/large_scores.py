@@ -69,6 +69,7 @@ class LargeScores:
         """
         columns = self._columns
         opened = open_table(candidates)
+        opened.warn_of_swallowed_rows()
         users = next((name for name in (columns.user_id, "user_id") if name in opened.names), None)
         if users is None:
             return self.of_items(RawCandidates.read(candidates, columns).items.to_list())

@@ -29,18 +29,26 @@ LOGS = tuple(filter(None, os.environ.get("RECSYS_LOGS", "").split(","))) or (*RE
 @pytest.mark.benchmark
 @pytest.mark.parametrize("name", LOGS)
 def test_from_a_log_within_its_time(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    source: TableSource = name
+    run_log(name, name, monkeypatch, request)
+
+
+def run_log(
+    log: str, name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Run `recsys run` on a log under a name, and print its test figures and its race."""
+    source: TableSource = log
     config = DataConfig()
-    if name in GENERATED:
-        source = GENERATED[name]()
-    elif name != "shop":
+    if log in GENERATED:
+        source = GENERATED[log]()
+    elif log != "shop":
         monkeypatch.setenv("RECSYS_MIRROR", str(request.getfixturevalue("mirror")))
-    if name in WITH_CONFIG:
-        config = load_experiment(WITH_CONFIG[name]).data
+    if log in WITH_CONFIG:
+        config = load_experiment(WITH_CONFIG[log]).data
         source = config.source
-    folder = tmp_path if RESULTS is None else RESULTS / name
+    tmp_path: Path = request.getfixturevalue("tmp_path")
+    folder = tmp_path if RESULTS is None else RESULTS / log
     folder.mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(folder)
     seed = int(os.environ.get("RECSYS_SEED", "0"))
@@ -53,6 +61,6 @@ def test_from_a_log_within_its_time(
         for one in automatic.contenders
     )
     print(
-        f"\n{name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
+        f"\n{log}, {name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
         f"{automatic.seconds:.0f} of {60 * MINUTES:.0f} s. {automatic.answer} Raced: {raced}."
     )

@@ -296,6 +296,10 @@ READ: dict[str, Writer] = {
     "inches in titles": titled(['12" vinyl', "a", '7" single', "b", '12" x 7"', "c"]),
     "titles that begin with a quote": titled(['"Heroes', "a", "b", '"Heroes"ch', "c", '"W']),
     "titles between quotes": titled(['"Heroes" again', "a", "b", "c", "d", "e"]),
+    "a quoted header alone": lines(
+        '"customer_id","sku","bought_at","title"\n'
+        + "".join(f'{u},{i},{t},12" vinyl\n' for u, i, t in ROWS)
+    ),
     "quoted fields, divided by tabs": lines(
         LOG.with_columns(title=pl.lit("a\tb"))
         .select("title", *NAMES)
