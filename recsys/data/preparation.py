@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
@@ -207,12 +208,12 @@ def _warn_of_days(log: PreparedLog, config: DataConfig) -> None:
 
 def _warn_of_short_gap(log: PreparedLog, config: DataConfig) -> None:
     """Warn of a pause between sessions that is seconds where the log has finer units."""
-    gap, latest = config.session_gap, int(log.contents.arrays["timestamps"][:_SAMPLE].max())
-    units = units_per_second(latest)
+    gap, usual = config.session_gap, int(np.median(log.contents.arrays["timestamps"][:_SAMPLE]))
+    units = units_per_second(usual)
     if gap is not None and gap < _SHORTEST_GAP * units and units > 1:
         logger.warning(
             "%s: data.session_gap is %d %s, %g seconds: if it was meant in seconds, give %d",
-            *(log.origin, gap, unit_name(latest), gap / units, gap * units),
+            *(log.origin, gap, unit_name(usual), gap / units, gap * units),
         )
 
 

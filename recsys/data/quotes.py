@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 _LINE = "line"
-_NO_CHARACTER = "\x1e"  # of text, so that a line is one field
-_AT_ONCE = 1 << 18
-"""Lines in memory."""
+_AT_ONCE = 1 << 24
+"""Characters in memory."""
 _ENCLOSED = '"(?:[^"]|"")*"'
 _MOST = 0.9
 """From this share on, lines with the delimiters of a row make a text look like rows."""
@@ -60,6 +60,7 @@ def find_quotes(source: Path | bytes, delimiter: str, columns: int, before: int)
     """
     if isinstance(source, bytes):
         return _found(source, delimiter, columns, before) if b'"' in source else Quotes()
+    source = source.resolve()
     status = source.stat()
     return _of_file(source, status.st_mtime_ns, status.st_size, delimiter, columns, before)
 
@@ -88,7 +89,7 @@ class _Questions:
 
     def __init__(self, delimiter: str, columns: int) -> None:
         line, d = pl.col(_LINE), re.escape(delimiter)
-        field = f'(?:{_ENCLOSED}|[^"{d}]+|)'
+        field = rf'(?:\s*{_ENCLOSED}|[^"{d}]+|)'
         rest = f'(?:{d}{field})*{d}"(?:[^"]|"")*$'  # of a line in which another field opens
         opens = f'^(?:{field}{d})*"(?:[^"]|"")*$'
         closes = f'^[^"]*(?:""[^"]*)*"(?:$|(?:{d}{field})*$|{rest})'
@@ -111,6 +112,18 @@ class _Questions:
         ]
 
 
+class _Opened(NamedTuple):
+    """A line in which a quote opens that it does not close."""
+
+    line: int
+    fits: bool
+    """Whether it has the delimiters of a row."""
+    others: int
+    """Lines up to it that do not fit a row."""
+    well: bool
+    """Whether the quote opens a field."""
+
+
 class _Reading:
     """What is known of the lines so far."""
 
@@ -122,8 +135,7 @@ class _Reading:
         self._strange: int | None = None
         self._encloses = self._longer = False
         self._rows = self._filled = 0
-        self._opened: tuple[int, bool, int] | None = None
-        """The line of the quote that is open, whether it fits a row, and the others before it."""
+        self._opened: _Opened | None = None
         self._others = 0
         """Lines that do not fit a row."""
         self._spans = self._short = self._long = 0
@@ -144,10 +156,14 @@ class _Reading:
         wrong = np.where(before % 2 == 1, odd & ~found["closes"], ~begins_well)
         others = self._others + np.cumsum(~fits)
         for row in np.flatnonzero(odd).tolist():
+            line, is_row, count = int(numbers[row]), bool(fits[row]), int(others[row])
             if self._opened is None:
-                self._opened = int(numbers[row]), bool(fits[row]), int(others[row])
+                self._opened = _Opened(line, is_row, count, well=bool(found["opens"][row]))
+            elif self._opened.well and found["closes"][row]:
+                self._close(self._opened, line, is_row, count)
+                self._opened = None
             else:
-                self._close(int(numbers[row]), bool(fits[row]), int(others[row]))
+                self._opened = None
         if self._strange is None and wrong.any():
             self._strange = int(numbers[wrong.argmax()])
         self._encloses |= bool(found["encloses"].any())
@@ -156,47 +172,43 @@ class _Reading:
         self._filled += int((~found["blank"]).sum())
         self._others, self._number = int(others[-1]), int(numbers[-1])
 
-    def _close(self, last: int, fits: bool, others: int) -> None:
+    def _close(self, opened: _Opened, last: int, fits: bool, others: int) -> None:
         """Count a field of several lines."""
-        assert self._opened is not None  # noqa: S101 - it is closed
-        first, first_fits, others_before = self._opened
-        self._opened = None
         self._spans += 1
-        if first_fits and fits and others - others_before <= (1 - _MOST) * (last - first):
-            is_long = last - first >= _LONG
-            self._long += is_long
-            self._short += not is_long
-            if self._first[is_long] == (0, 0):
-                self._first[is_long] = first, last
+        if self._columns == 1 or not (opened.fits and fits):
+            self._encloses = True
+            return
+        between = last - opened.line
+        # Two lines tell nothing: "12 Main St and the next one, Springfield, IL".
+        if between < 2 or others - opened.others > (1 - _MOST) * between:
+            return
+        is_long = between >= _LONG
+        self._long += is_long
+        self._short += not is_long
+        if self._first[is_long] == (0, 0):
+            self._first[is_long] = opened.line, last
 
     def result(self) -> Quotes:
         """Return what the quotes are."""
         strange = self._strange
         if strange is None and self._opened is not None:
-            strange = self._opened[0]
-        if strange is not None:
-            like_rows = not self._longer and self._rows >= _MOST * self._filled
-            return Quotes(self._encloses or not like_rows, strange)
-        if self._columns == 1:
-            return Quotes()
+            strange = self._opened.line
+        like_rows = not self._longer and self._rows >= _MOST * self._filled
+        if strange is not None and like_rows and not self._encloses:
+            return Quotes(enclose=False, strange=strange)
         # Short ones are chance where texts of several lines are usual.
         short = self._short if self._short >= self._spans / 2 else 0
         found = [self._first[True]] * bool(self._long) + [self._first[False]] * bool(short)
-        return Quotes(swallowed=self._long + short, first_swallowed=min(found, default=(0, 0)))
+        first = min(found, default=(0, 0))
+        return Quotes(strange=strange, swallowed=self._long + short, first_swallowed=first)
 
 
 def _lines(source: Path | bytes, before: int) -> Iterator[pl.DataFrame]:
     """Yield the lines after those before the first row, many at a time, each by itself."""
-    lines = pl.scan_csv(
-        io.BytesIO(source) if isinstance(source, bytes) else source,
-        separator=_NO_CHARACTER,
-        quote_char=None,
-        has_header=False,
-        schema={_LINE: pl.String},
-        encoding="utf8-lossy",
-        truncate_ragged_lines=True,
-        skip_rows=before,
-        glob=False,
-    )
-    plain = pl.col(_LINE).fill_null("").str.strip_suffix("\r")
-    yield from lines.select(plain).collect_batches(chunk_size=_AT_ONCE, maintain_order=True)
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as content:
+        text = io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="\n")
+        for _ in range(before):
+            text.readline()
+        while lines := text.readlines(_AT_ONCE):
+            plain = pl.Series(_LINE, lines).str.strip_suffix("\n").str.strip_suffix("\r")
+            yield plain.to_frame()

@@ -168,19 +168,19 @@ def cut_time(times: NDArray[np.int64], rows: int) -> int:
 
 def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the times at which validation and test begin."""
-    rows, last = len(timestamps), kth_latest(timestamps, 1)
+    rows, usual = len(timestamps), kth_latest(timestamps, (len(timestamps) + 1) // 2)
     if split.test_from is not None:
-        test = time_like(split.test_from, last)
+        test = time_like(split.test_from, usual)
     else:
         test = kth_latest(timestamps, max(1, round(split.test_fraction * rows)))
     blocks = [timestamps[low : low + _BLOCK] for low in range(0, rows, _BLOCK)]
     held_out = sum(int(np.count_nonzero(block >= test)) for block in blocks)
     if split.valid_from is not None:
-        valid = time_like(split.valid_from, last)
+        valid = time_like(split.valid_from, usual)
     else:
         later = held_out + max(1, round(split.valid_fraction * rows))
         valid = kth_latest(timestamps, min(later, rows))
-    first = min(int(block.min()) for block in blocks)
+    first, last = min(int(block.min()) for block in blocks), kth_latest(timestamps, 1)
     if held_out == 0 or not first < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "

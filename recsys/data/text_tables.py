@@ -7,7 +7,7 @@ import io
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -55,6 +55,12 @@ class TextTable:
     """Whether quotes around a field belong to the file's form."""
     skipped: int = 0
     """The number of lines before the header or the first row."""
+    header_lines: int = 0
+    """The number of lines of the header."""
+    header_in_quotes: bool = False
+    """Whether names in the header have delimiters or line breaks, in quotes."""
+    quotes: Quotes = field(default_factory=Quotes)
+    """What is known of the quotes."""
 
     @property
     def header_looks_like_data(self) -> bool:
@@ -83,7 +89,7 @@ class TextTable:
         found = self._ragged_row() if "more fields" in str(error) else None
         if found is None:
             broken = any(word in str(error) for word in _BROKEN_FIELD)
-            line = self._quotes().strange if self.quoted and broken else None
+            line = self.quotes.strange if self.quoted and broken else None
             if line is not None:
                 return f"line {line} has a quote that is neither around a whole field nor doubled"
             return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -91,31 +97,23 @@ class TextTable:
         head = "the header" if self.has_header else "the first row"
         return f"data row {row} has {fields} fields, {head} has {len(self.names)}"
 
-    def with_quotes_read(self, first: str) -> TextTable:
-        """Take quotes for characters of titles if they are.
-
-        Args:
-            first: the first line. Where the header has the delimiter in quotes, they are marks.
-        """
-        cut = self.has_header and first.count(self.delimiter) >= len(self.names)
-        if not self.quoted or cut or self._quotes().enclose:
+    def with_quotes_read(self) -> TextTable:
+        """Find out what quotes are; where they are characters of titles, take them for such."""
+        if not self.quoted:
             return self
-        return replace(self, quoted=False)
+        before = self.skipped + self.header_lines
+        quotes = find_quotes(self.source, self.delimiter, len(self.names), before)
+        return replace(self, quotes=quotes, quoted=quotes.enclose or self.header_in_quotes)
 
     def warn_of_swallowed_rows(self) -> None:
         """Log a warning if fields in quotes seem to have swallowed rows."""
-        quotes = self._quotes() if self.quoted else Quotes()
-        if quotes.swallowed:
+        if self.quoted and self.quotes.swallowed:
             logger.warning(
                 "%s: lines %d to %d are one row, because a quote opens in the first of them and "
                 "closes in the last, but each looks like a row (%d such places): double the quotes "
                 "if they are characters of a title",
-                *(self.origin, *quotes.first_swallowed, quotes.swallowed),
+                *(self.origin, *self.quotes.first_swallowed, self.quotes.swallowed),
             )
-
-    def _quotes(self) -> Quotes:
-        before = self.skipped + self.has_header
-        return find_quotes(self.source, self.delimiter, len(self.names), before)
 
     def _ragged_row(self) -> tuple[int, int] | None:
         """Return the number, from 1, of the first row with too many fields, and their number."""
@@ -158,13 +156,26 @@ def open_text(
         source, delimiter = content.replace(b"::", b"\t"), "\t"
         sample = sample.replace(_DOUBLE_COLON, delimiter)
     quoted = _has_quotes(sample.partition("\n")[0], delimiter)
-    first = [name.strip() for name in next(_reader(io.StringIO(sample), delimiter, quoted=quoted))]
+    start = io.StringIO(sample)
+    first = [name.strip() for name in next(_reader(start, delimiter, quoted=quoted))]
+    lines = max(1, sample.count("\n", 0, start.tell()))
     names = first if header else [str(number) for number in range(1, len(first) + 1)]
-    table = TextTable(source, delimiter, tuple(names), header, origin, quoted, int(bool(excel)))
+    in_quotes = lines > 1 or sample.partition("\n")[0].count(delimiter) >= len(names)
+    table = TextTable(
+        source,
+        delimiter,
+        tuple(names),
+        header,
+        origin,
+        quoted,
+        skipped=int(bool(excel)),
+        header_lines=lines if header else 0,
+        header_in_quotes=header and in_quotes,
+    )
     if twice := next((name for name in names if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
-    return table.with_quotes_read(sample.partition("\n")[0])
+    return table.with_quotes_read()
 
 
 _ENCODING_HINT = (

@@ -7,12 +7,12 @@ import narwhals as nw
 from recsys.config import time_value
 
 _FINER_UNITS = (
-    (10**11, 10**3, "milliseconds"),
-    (10**14, 10**6, "microseconds"),
-    (10**17, 10**9, "nanoseconds"),
+    (26 * 10**10, 10**3, "milliseconds"),
+    (26 * 10**13, 10**6, "microseconds"),
+    (26 * 10**16, 10**9, "nanoseconds"),
 )
 """Numbers from the first on are epochs in such units, so many in a second: in the unit before they
-would be times after the year 5000."""
+would be times after the year 9999, which some logs have for a time without end."""
 
 
 def units_per_second(time: int) -> int:

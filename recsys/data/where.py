@@ -25,14 +25,22 @@ _VIEWS = {
     *("view", "viewed", "click", "clicked", "pv", "pageview", "impression", "detail", "browse"),
     *("productview", "itemview", "seen", "cart", "addtocart"),
 }
+_BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"
 _FEW_KINDS = 20
 _LOOKED_AT = 1_000
 _LITERAL = re.compile(
     r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
 )
 """Text in single quotes, text or a name in double quotes, a decimal number, or & and |."""
-_DATE = re.compile(r"\b(?:date|timestamp)\s*(?=')", re.IGNORECASE)
-"""What makes text in single quotes a date."""
+_TEXT = r"'(?:[^']|'')*'"
+_DATE = re.compile(
+    rf"\b(?:date|datetime|timestamp)\s*(?P<plain>{_TEXT})"
+    rf"|\b(?:date|datetime|timestamp)\s*\(\s*(?P<called>{_TEXT})\s*\)"
+    rf"|\bcast\s*\(\s*(?P<cast>{_TEXT})\s+as\s+(?:date|datetime|timestamp)\s*\)"
+    rf"|(?P<marked>{_TEXT})\s*::\s*(?:date|datetime|timestamp)\b",
+    re.IGNORECASE,
+)
+"""A date in SQL."""
 
 
 def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
@@ -81,8 +89,7 @@ def keep_where(
     [('purchase', '20')]
     """
     expression = _parsed(where, names or table.columns, origin)
-    text = _DATE.sub("", where)
-    undated = None if text == where else _parsed(text, names or table.columns, origin)
+    undated = _undated(where, names or table.columns)
     used = list(dict.fromkeys(expression.meta.root_names()))
     try:
         holds = _evaluated(table, expression, undated, used, facts or {})
@@ -143,10 +150,26 @@ def purchases_hint(values: pl.Series) -> str | None:
     return f"column {values.name!r} has {kinds}; to keep purchases alone: --where {option}"
 
 
-def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
-    """Parse a condition, and check the names of its columns."""
+def _undated(where: str, names: Sequence[str]) -> pl.Expr | None:
+    """Parse a condition with text in place of its dates; None if it has none, or needs them."""
+    text = _rewritten(where, names)
+    undated = _DATE.sub(lambda match: next(filter(None, match.groups())), text)
+    if undated == text:
+        return None
+    try:
+        return pl.sql_expr(undated)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # date '…' - interval '…'
+        return None
 
-    def rewritten(match: re.Match[str]) -> str:
+
+def _rewritten(where: str, names: Sequence[str]) -> str:
+    """Return a condition as polars reads it.
+
+    Raises:
+        InputError: it has marks of Python.
+    """
+
+    def rewrite(match: re.Match[str]) -> str:
         quoted, decimal = match["quoted"], match["decimal"]
         if match["mark"] is not None:  # bits of numbers in SQL
             raise InputError(f"{_named(where)}: write and, or and not in place of {match['mark']}")
@@ -154,7 +177,12 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
             return f"cast({decimal} as double)"
         return match[0] if quoted is None or quoted in names else f"'{quoted}'"
 
-    text = _LITERAL.sub(rewritten, where)
+    return _LITERAL.sub(rewrite, where)
+
+
+def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
+    """Parse a condition, and check the names of its columns."""
+    text = _rewritten(where, names)
     known = f"the columns of {origin} are {', '.join(names)}"
     try:
         expression = pl.sql_expr(text)
@@ -192,14 +220,17 @@ def _evaluated(
         PolarsError: it compares text or dates with numbers in any case.
     """
     choices = [_as_numbers_or_text(table[name], facts.get(name)) for name in used]
+    refused: pl.exceptions.PolarsError | None = None
     for columns in product(*choices):
         try:
             chosen = table.with_columns(columns)
+            found = chosen.select(expression).to_series()
             if undated is not None:
                 _refuse_dates_beside_numbers(chosen, undated)
-            return chosen.select(expression).to_series()
+            return found
         except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
-            refused = error
+            refused = refused if _BESIDE_NUMBERS in str(refused) else error
+    assert refused is not None  # noqa: S101 - there is a choice
     raise refused
 
 
@@ -209,14 +240,12 @@ def _refuse_dates_beside_numbers(table: pl.DataFrame, undated: pl.Expr) -> None:
     Raises:
         ComputeError: it does.
     """
-    empty = table.head(0).with_columns(cs.temporal().cast(pl.String))
+    empty = table.head(0).with_columns((cs.date() | cs.datetime()).cast(pl.String))
     try:
         empty.select(undated)
     except pl.exceptions.PolarsError as error:  # others need the dates, such as the year of one
         if "string with numeric" in str(error):
-            raise pl.exceptions.ComputeError(
-                "a date is compared with numbers: write a number, in their unit"
-            ) from error
+            raise pl.exceptions.ComputeError(_BESIDE_NUMBERS) from error
 
 
 def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None) -> list[pl.Series]:

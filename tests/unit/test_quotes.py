@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
 from recsys.data.reading import read_source
+from recsys.data.tables import read_table
 from recsys.data.text_tables import TextTable
 from recsys.errors import InputError
 
@@ -39,8 +40,8 @@ def test_what_a_library_writes_is_read_as_written(
 ) -> None:
     frame = pl.DataFrame({"user": "u", "item": "i", "time": 1, "title": titles})
     written = frame.write_csv(quote_style=style)
-    table = TextTable(written.encode(), ",", NAMES, True, "it")
-    found = table.with_quotes_read(",".join(NAMES)).scan().collect()["title"]
+    table = TextTable(written.encode(), ",", NAMES, True, "it", header_lines=1)
+    found = table.with_quotes_read().scan().collect()["title"]
     assert found.to_list() == titles
 
 
@@ -74,6 +75,38 @@ def test_few_reviews_whose_last_line_looks_like_a_row_raise_no_warning(
     reviews = "".join(f'u{n},{n},{n},"good\nand cheap"\n' for n in range(9))
     rows = f'{reviews}v,1,1,"well\nso, and so, and so, on"\n'
     assert len(users(tmp_path, rows)) == 10
+    assert not caplog.records
+
+
+def test_quotes_enclose_a_field_of_several_lines_too(tmp_path: Path) -> None:
+    """Else the inches would make characters of all quotes, and two rows of the title."""
+    plain = "".join(f"u{n},{n},{n},x\n" for n in range(30))
+    found = users(tmp_path, f'{plain}v,1,1,"two\nlines"\nw,2,2,12" and 14" mix\n')
+    assert found == [*sorted({f"u{n}" for n in range(30)}), "v", "w"]
+
+
+def test_swallowed_rows_are_warned_of_beside_inches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    between = "".join(f"u{n},{n},{n},x\n" for n in range(50))
+    stray = f'b,2,2,"vinyl\n{between}c,3,3,single"\n'
+    assert users(tmp_path, f'a,1,1,5" x 6" card\n{stray}d,4,4,"y, z"\n') == ["a", "b", "d"]
+    (record,) = caplog.records
+    assert "lines 3 to 54 are one row" in record.getMessage()
+
+
+def test_a_header_of_several_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text('"user\nid",item,time,title\na,1,1,x\nb,2,2,y\n')
+    assert read_table(path)["user\nid"].to_list() == ["a", "b"]
+
+
+def test_addresses_of_two_lines_raise_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text('id,address\n1,"12 Main St\nSpringfield, IL"\n2,"1 Elm St\nShelby, IL"\n')
+    assert read_table(path)["id"].to_list() == [1, 2]
     assert not caplog.records
 
 

@@ -53,6 +53,8 @@ EVENTS = pl.DataFrame(
         ("day >= date '2024-01-03'", [2, 3, 4, 5]),
         ("day >= '2024-01-03'", [2, 3, 4, 5]),
         ("moment < date '2024-01-03'", [0, 1]),
+        ("day >= date '2024-01-05' - interval '2 days'", [2, 3, 4, 5]),
+        ("day >= date '2024-01-03' and stars < 5", [2, 3]),
         ("event_type like 'pur%'", [1, 3]),
     ],
 )
@@ -65,6 +67,22 @@ def test_conditions(where: str, kept: list[int] | None) -> None:
     rows, dropped = keep_where(table, where, "the log")
     assert rows["row"].to_list() == kept
     assert dropped == len(EVENTS) - len(kept)
+
+
+@pytest.mark.parametrize(
+    "day",
+    [
+        "date '2024-01-03'",
+        'date "2024-01-03"',
+        "date('2024-01-03')",
+        "cast('2024-01-03' as date)",
+        "'2024-01-03'::date",
+    ],
+)
+def test_a_date_beside_numbers_is_refused(day: str) -> None:
+    """Polars takes a date for its number of days."""
+    with pytest.raises(InputError, match="a date is compared with numbers: write a number"):
+        keep_where(EVENTS, f"stars >= {day}", "the log")
 
 
 def test_a_date_compared_as_text_is_refused_with_the_form_of_dates() -> None:

@@ -298,6 +298,18 @@ def test_dates_mean_the_same_for_epochs_of_finer_units(units: int, tmp_path: Pat
     assert finer.offsets.tolist() == seconds.offsets.tolist()
 
 
+@pytest.mark.parametrize("units", [1, 10**3])
+def test_a_time_without_end_does_not_change_the_unit(units: int, tmp_path: Path) -> None:
+    """9999-12-31 is later in seconds than some times of 1971 in milliseconds."""
+    endless = LOG.head(1).with_columns(timestamp=pl.lit(253_402_214_400 * units))
+    config = DataConfig(split=GlobalTime(**DATES), since="2024-01-02")
+    found = [
+        prepare(log, config, tmp_path / f"{number}").histories("test")
+        for number, log in enumerate((days(units), days(units).vstack(endless)))
+    ]
+    assert found[1].items.tolist() == found[0].items.tolist()
+
+
 @pytest.mark.parametrize(("units", "warned"), [(1, False), (1000, True)])
 def test_a_pause_of_seconds_beside_milliseconds_is_warned_of(
     units: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
