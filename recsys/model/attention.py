@@ -64,7 +64,7 @@ def attention_weights(
 
     Source: Vaswani et al. 2017, equation 1, https://arxiv.org/abs/1706.03762
     """
-    scores = query @ key.transpose(-1, -2) * _scale(query, scale)
+    scores = query * _scale(query, scale) @ key.transpose(-1, -2)
     if causal:
         # Every query sees at least itself, so adding -inf is safe; and cheaper than filling.
         hidden = torch.zeros(query.shape[-2], key.shape[-2], dtype=query.dtype, device=query.device)

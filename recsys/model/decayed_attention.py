@@ -7,35 +7,68 @@ a product with the triangle then has the small matrix on its right, which oneDNN
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_SIDE_BY_SIDE = 192
-"""The number of positions of short sequences that share one triangular matrix."""
-_SIDE_BY_SIDE_FLOAT32 = 64
-"""The same in float32: processors have no matrix units for it, so zeros around triangles cost."""
-_GROUPS = 4
-"""The number of triangular matrices in a chunk. The gradients of all candidates are added up after
-each chunk, which is expensive for small chunks; large ones do not fit in the processor's cache."""
+_CHUNK = 768
+"""The number of positions that are processed at once. The gradients of all candidates are added up
+after each chunk, which is expensive for small chunks; large ones do not fit in the processor's
+cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triangles:
+    """How many positions the triangular matrices of `DecayedSums` have.
+
+    Half of a matrix, or most of it where short sequences share one, is zeros. Units for matrix
+    products (AMX) multiply them at no cost; elsewhere small matrices are several times as fast.
+    """
+
+    shared: int
+    """The most positions of short sequences that share a matrix."""
+    single: int
+    """The most positions of a sequence in one matrix; longer ones are summed block by block."""
+
+    def side_by_side(self, sequences: int, length: int) -> int:
+        """The number of sequences that share a matrix: a divisor of ``sequences``.
+
+        >>> [WIDE.side_by_side(*shape) for shape in ((24, 16), (23, 16), (2, 200))]
+        [12, 1, 1]
+        >>> NARROW.side_by_side(24, 16)
+        4
+        """
+        most = max(1, self.shared // length)
+        return max(count for count in range(1, most + 1) if sequences % count == 0)
+
+    def block(self, length: int) -> int:
+        """The length of the blocks of a sequence, which are as even as can be.
+
+        >>> WIDE.block(200), NARROW.block(200), NARROW.block(50)
+        (200, 50, 50)
+        """
+        return -(-length // -(-length // self.single))
+
+    def sums(self, decay: Tensor, keys: Tensor, dtype: torch.dtype, *, mean: bool) -> DecayedSums:
+        """The sums over the positions of keys [B, L, d]; see `DecayedSums`."""
+        batch, length, _ = keys.shape
+        together = self.side_by_side(batch, length)
+        return DecayedSums(decay, length, dtype, together, self.block(length), mean=mean)
+
+
+WIDE = Triangles(shared=192, single=256)
+NARROW = Triangles(shared=64, single=64)
 
 
 def sequences_together(length: int) -> int:
-    """The number of sequences of a length that the functions below process at once."""
-    return _GROUPS * max(1, _SIDE_BY_SIDE // length)
+    """The number of sequences of a length that the functions below process at once.
 
-
-def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
-    """The number of sequences that share a triangular matrix: a divisor of ``sequences``.
-
-    >>> [_side_by_side(*shape, torch.bfloat16) for shape in ((24, 16), (23, 16), (2, 200))]
-    [12, 1, 1]
-    >>> _side_by_side(24, 16, torch.float32)
-    4
+    >>> [sequences_together(length) for length in (9, 50, 200, 1000)]
+    [84, 12, 4, 4]
     """
-    most = max(1, (_SIDE_BY_SIDE if dtype.itemsize < 4 else _SIDE_BY_SIDE_FLOAT32) // length)
-    return max(count for count in range(1, most + 1) if sequences % count == 0)
+    return _CHUNK // WIDE.shared * max(1, WIDE.shared // length)
 
 
 class DecayedSums:
@@ -50,13 +83,16 @@ class DecayedSums:
     tensor([[1.0000, 1.5000, 1.7500, 1.0000, 1.5000, 1.7500]])
     >>> sums.future(torch.ones(1, 3))
     tensor([[1.7500, 1.5000, 1.0000]])
+    >>> DecayedSums(torch.tensor(2.0).log(), 3, torch.float32, mean=True).past(torch.ones(1, 3))
+    tensor([[1., 1., 1.]])
 
     Args:
         decay: scalar ≥ 0.
         length: the length of each sequence, L.
         dtype: the dtype of x.
         side_by_side: the number of sequences that share a matrix.
-        block: the number of rows of the matrix of a single sequence.
+        block: the number of positions of the matrix of a single sequence.
+        mean: whether y_t is divided by Σ_{j≤t} exp(-decay · (t - j)).
     """
 
     def __init__(
@@ -66,46 +102,72 @@ class DecayedSums:
         dtype: torch.dtype,
         side_by_side: int = 1,
         block: int = 256,
+        *,
+        mean: bool = False,
     ) -> None:
-        self._width = side_by_side * length
-        size = min(block, length) if side_by_side == 1 else length
-        triangle = _triangle(decay, size)
-        self._kernel = torch.block_diag(*[triangle] * side_by_side).to(dtype)
-        steps = torch.arange(size, device=decay.device)
-        self._decays = torch.exp(-decay * (steps + 1)).to(dtype)
+        size = length if side_by_side > 1 else min(block, length)
+        steps = torch.arange(length, device=decay.device)
+        recencies = torch.exp(-decay * steps)
+        divisors = recencies.cumsum(0) if mean else torch.ones_like(recencies)
+        ages = steps[:size] - steps[:size, None]
+        triangle = torch.exp(-decay * ages.clamp(min=0)).masked_fill_(ages < 0, 0)
+        kernels = [triangle[: len(part), : len(part)] / part for part in divisors.split(size)]
+        if side_by_side > 1:
+            kernels = [torch.block_diag(*kernels * side_by_side)]
+        self._kernels = [kernel.to(dtype) for kernel in kernels]
+        self._sizes = [len(kernel) for kernel in kernels]
+        # Of the sum before a block, and of that after it in the transpose.
+        self._carries = (torch.exp(-decay) * divisors)[size - 1 : -1 : size].to(dtype).unbind()
 
     def past(self, x: Tensor) -> Tensor:
         """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, B · L]; B % side_by_side = 0."""
-        return self._past(x.reshape(-1, self._width)).view(x.shape)
+        sums: list[Tensor] = []
+        for part, kernel in zip(self._parts(x), self._kernels, strict=True):
+            carry = sums[-1][:, -1] * self._carries[len(sums) - 1] if sums else None
+            sums.append(_product(part, kernel, carry, 0))
+        return _joined(sums).view(x.shape)
 
     def future(self, x: Tensor) -> Tensor:
-        """y_t = Σ_{j≥t} exp(-decay · (j - t)) x_j, of x as in `past`."""
-        rows = x.reshape(-1, self._width)
-        if self._width <= len(self._kernel):
-            total: Tensor = rows @ self._kernel.T
-            return total.view(x.shape)
-        return self._past(rows.flip(-1)).flip(-1).view(x.shape)
-
-    def _past(self, rows: Tensor) -> Tensor:
+        """y_j = Σ_{t≥j} exp(-decay · (t - j)) x_t, of x as in `past`; each x_t is divided if so."""
         sums: list[Tensor] = []
-        for part in rows.split(len(self._kernel), dim=-1):
-            size = part.shape[-1]
-            total = part @ self._kernel[:size, :size]
-            if sums:
-                total = total + self._decays[:size] * sums[-1][..., -1:]
-            sums.append(total)
-        return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)
+        kernels = [kernel.T for kernel in self._kernels]
+        for part, kernel in zip(reversed(self._parts(x)), reversed(kernels), strict=True):
+            carry = sums[-1][:, 0] * self._carries[-len(sums)] if sums else None
+            sums.append(_product(part, kernel, carry, -1))
+        return _joined(sums[::-1]).view(x.shape)
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The positions of each block, in memory that may be changed for a moment."""
+        rows = x.reshape(-1, sum(self._sizes)).contiguous()
+        return torch.split(rows, self._sizes, dim=-1)
 
 
-def _triangle(decay: Tensor, length: int) -> Tensor:
-    """exp(-decay · (t - j)) for j ≤ t, else 0 [length (j), length (t)]."""
-    steps = torch.arange(length, device=decay.device)
-    ages = steps - steps[:, None]
-    return torch.exp(-decay * ages.clamp(min=0)).masked_fill(ages < 0, 0)
+def _product(part: Tensor, kernel: Tensor, carry: Tensor | None, position: int) -> Tensor:
+    """The product of a block of positions, with a carry [N] added to one of them.
+
+    Cheaper than to add the carry to all of the sums.
+    """
+    if carry is None:
+        return part @ kernel
+    column = part[:, position]
+    before = column.clone()
+    column += carry
+    total = part @ kernel
+    column.copy_(before)
+    return total
+
+
+def _joined(sums: list[Tensor]) -> Tensor:
+    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)
 
 
 def averages_at_all_positions(
-    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    value_queries: Tensor,
+    decay: Tensor,
+    triangles: Triangles,
 ) -> Tensor:
     """The average that each candidate attends to in the history up to each position.
 
@@ -117,22 +179,28 @@ def averages_at_all_positions(
         queries: q, [C, d].
         value_queries: u, [C, d].
         decay: scalar ≥ 0; has no gradient.
+        triangles: the size of the matrices that sum over the positions.
 
     Returns:
         [C, B · L].
     """
-    return _in_chunks(_Average, keys, values, queries, value_queries, decay)
+    return _in_chunks(_Average, keys, values, queries, value_queries, decay, triangles)
 
 
 def sums_at_all_positions(
-    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    value_queries: Tensor,
+    decay: Tensor,
+    triangles: Triangles,
 ) -> Tensor:
     """The sum that each candidate attends to in the history up to each position.
 
     a_t(c) = Σ_{j≤t} r_j(t) exp(q_c · k_j) (u_c · v_j), the recencies r_j(t) = exp(-decay (t - j)) /
     Σ_{i≤t} exp(-decay (t - i)); for the arguments see `averages_at_all_positions`.
     """
-    return _in_chunks(_Sum, keys, values, queries, value_queries, decay)
+    return _in_chunks(_Sum, keys, values, queries, value_queries, decay, triangles)
 
 
 def _in_chunks(
@@ -142,10 +210,12 @@ def _in_chunks(
     queries: Tensor,
     value_queries: Tensor,
     decay: Tensor,
+    triangles: Triangles,
 ) -> Tensor:
     chunks = (tensor.split(sequences_together(keys.shape[1])) for tensor in (keys, values))
     parts: list[Tensor] = [
-        function.apply(*chunk, queries, value_queries, decay) for chunk in zip(*chunks, strict=True)
+        function.apply(*chunk, queries, value_queries, decay, triangles)
+        for chunk in zip(*chunks, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
@@ -159,11 +229,10 @@ class _Average(torch.autograd.Function):
         queries: Tensor,
         value_queries: Tensor,
         decay: Tensor,
+        triangles: Triangles,
     ) -> Tensor:
-        batch, length, _ = keys.shape
-        dtype = torch.result_type(keys, queries)
-        ctx.sums = DecayedSums(decay, length, dtype, _side_by_side(batch, length, dtype))
         weights = (queries @ keys.flatten(0, 1).T).exp_()
+        ctx.sums = triangles.sums(decay, keys, weights.dtype, mean=False)
         value_scores = value_queries @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
         attended: Tensor = ctx.sums.past(weights * value_scores).div_(total)
@@ -173,7 +242,7 @@ class _Average(torch.autograd.Function):
         return attended
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         keys, values, queries, value_queries, weights, value_scores, total, attended = (
             ctx.saved_tensors
         )
@@ -190,6 +259,7 @@ class _Average(torch.autograd.Function):
             (logit_gradient @ keys.flatten(0, 1)).neg_(),
             value_score_gradient @ values.flatten(0, 1),
             None,
+            None,
         )
 
 
@@ -202,22 +272,19 @@ class _Sum(torch.autograd.Function):
         queries: Tensor,
         value_queries: Tensor,
         decay: Tensor,
+        triangles: Triangles,
     ) -> Tensor:
-        triangle = _triangle(decay, keys.shape[1])
-        dtype = torch.result_type(keys, queries)
-        same = [triangle / triangle.sum(dim=0)] * _side_by_side(len(keys), keys.shape[1], dtype)
-        recencies = torch.block_diag(*same).to(dtype)
         weights = (queries @ keys.flatten(0, 1).T).exp_()
+        ctx.sums = triangles.sums(decay, keys, weights.dtype, mean=True)
         weighted = (value_queries @ values.flatten(0, 1).T).mul_(weights)
-        ctx.save_for_backward(keys, values, queries, value_queries, weights, weighted, recencies)
-        attended: Tensor = (weighted.view(-1, len(recencies)) @ recencies).view(weighted.shape)
+        ctx.save_for_backward(keys, values, queries, value_queries, weights, weighted)
+        attended: Tensor = ctx.sums.past(weighted)
         return attended
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        keys, values, queries, value_queries, weights, weighted, recencies = ctx.saved_tensors
-        attended_gradient = upstream[0].reshape(-1, len(recencies))
-        weighted_gradient = (attended_gradient @ recencies.T).view(weighted.shape)
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        keys, values, queries, value_queries, weights, weighted = ctx.saved_tensors
+        weighted_gradient = ctx.sums.future(upstream[0])
         logit_gradient = weighted * weighted_gradient
         value_score_gradient = weighted_gradient.mul_(weights)
         return (
@@ -225,5 +292,6 @@ class _Sum(torch.autograd.Function):
             (value_score_gradient.T @ value_queries).view(values.shape),
             logit_gradient @ keys.flatten(0, 1),
             value_score_gradient @ values.flatten(0, 1),
+            None,
             None,
         )

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from recsys.model.attention import padding_mask
 from recsys.model.decayed_attention import (
+    NARROW,
+    WIDE,
+    Triangles,
     averages_at_all_positions,
     sequences_together,
     sums_at_all_positions,
@@ -55,6 +58,9 @@ class TargetAttentionHead(nn.Module):
 
     decays: Tensor
     max_temperature = 10.0
+    triangles: Triangles = WIDE
+    """The size of the matrices that sum over positions in half precision: the faster one depends on
+    the processor, and training measures it. In float32 narrow ones are faster."""
 
     def __init__(
         self,
@@ -105,10 +111,10 @@ class TargetAttentionHead(nn.Module):
         scores = embeddings @ states.flatten(0, 1).T
         averages = self.pooling == "average"
         attend = averages_at_all_positions if averages else sums_at_all_positions
+        triangles = self.triangles if scores.dtype.itemsize < 4 else NARROW
         for head, decay in enumerate(self.decays):
-            scores += attend(
-                keys[:, head], values[:, head], queries[head], value_queries[head], decay
-            )
+            sides = keys[:, head], values[:, head], queries[head], value_queries[head]
+            scores += attend(*sides, decay, triangles)
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 

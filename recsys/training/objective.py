@@ -21,12 +21,12 @@ from recsys.model.division import Division
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     SampledLoss,
+    SeenItems,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
     chunked_sampled_loss,
     divided_cross_entropy,
-    expand_seen,
     sampled_softmax,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
@@ -48,18 +48,20 @@ class CatalogueObjective(nn.Module):
             model: the model, whose head computes the logits.
             history: the representation that the model's `teacher_forced` returns.
             targets: item tokens [B, L], PAD for none.
-            seen: item tokens [B, N]; see `chunked_cross_entropy`.
+            seen: item tokens [B, N], of which the first N - L + 1 + t were seen before target t. If
+                None, seen items are wrong answers like any other.
         """
         head, table = model.head, model.items.table()
+        before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
         if head.kv_source is None:
             rows = head.chunk_rows(1, len(table))
-            history, targets, seen = drop_padding(history, targets, seen, rows)
+            history, targets, before = drop_padding(history, targets, before, rows)
         return chunked_cross_entropy(
             head.logits,
             history,
             head.represent_candidates(table),
             targets,
-            seen,
+            before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
             label_smoothing=self._label_smoothing,
         )
@@ -83,7 +85,9 @@ class DividedObjective(nn.Module):
         head, most = model.head, max(self._division.sizes)
         if head.kv_source is None:
             rows = head.chunk_rows(1, most)
-            history, targets, seen = drop_padding(history, targets, seen, rows)
+            before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
+            history, targets, before = drop_padding(history, targets, before, rows)
+            seen = None if before is None else before.before(slice(None)).squeeze(1)
         return divided_cross_entropy(
             head.logits,
             history,
@@ -144,9 +148,9 @@ class SampledObjective(nn.Module):
 
 
 def drop_padding(
-    history: HistoryRepresentation, targets: Tensor, seen: Tensor | None, chunk_rows: int
-) -> tuple[HistoryRepresentation, Tensor, Tensor | None]:
-    """Return the M positions with a target as sequences of length 1: [M, 1, D], [M, 1], [M, N].
+    history: HistoryRepresentation, targets: Tensor, seen: SeenItems | None, chunk_rows: int
+) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
+    """Return the M positions with a target as sequences of length 1: [M, 1, D], [M, 1].
 
     No logits are computed for positions without a target, which are most of them where a model
     predicts masked items. A few such positions fill the end, so that the last chunk of
@@ -157,11 +161,9 @@ def drop_padding(
     count = len(indices)
     indices = F.pad(indices, (0, _padded_count(count, chunk_rows) - count))
     sides = tuple(side.flatten(0, 1).index_select(0, indices)[:, None] for side in history)
-    if seen is not None:
-        seen = expand_seen(seen, targets.shape[1]).flatten(0, 1).index_select(0, indices)
     selected = targets.flatten()[indices, None]
     selected[count:] = PAD
-    return sides, selected, seen
+    return sides, selected, None if seen is None else seen.at(indices)
 
 
 def _padded_count(count: int, chunk_rows: int) -> int:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.model import decayed_attention
+from recsys.model import decayed_attention, target_attention
 from recsys.model.attention import last_states
-from recsys.model.decayed_attention import DecayedSums
+from recsys.model.decayed_attention import NARROW, WIDE, DecayedSums, Triangles
 from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.target_attention import TargetAttentionHead
 
@@ -92,13 +92,20 @@ def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor,
 
 
 @settings(max_examples=60, deadline=None)
-@given(shapes, st.sampled_from([1, 6, 192]))
+@given(
+    shapes,
+    st.builds(Triangles, shared=st.sampled_from([1, 6, 192]), single=st.sampled_from([1, 2, 64])),
+    st.sampled_from([1, 4]),
+)
 def test_running_sums_equal_the_plain_definition_with_gradients(
-    shape: dict[str, Any], group: int
+    shape: dict[str, Any], triangles: Triangles, together: int
 ) -> None:
-    """Whatever the number of sequences processed together."""
+    """Whatever the number of sequences processed together, and the size of their matrices."""
     head, (states, embedded, embeddings) = make_case(shape)
-    with patch.multiple(decayed_attention, _SIDE_BY_SIDE=group, _SIDE_BY_SIDE_FLOAT32=group):
+    with (
+        patch.object(target_attention, "NARROW", triangles),
+        patch.object(decayed_attention, "sequences_together", lambda _: together),
+    ):
         fast = head.logits(
             head.represent_history(states, embedded), head.represent_candidates(embeddings)
         )
@@ -120,8 +127,10 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
 
 
 @settings(max_examples=25, deadline=None)
-@given(shapes)
-def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> None:
+@given(shapes, st.sampled_from([WIDE, NARROW, Triangles(shared=6, single=2)]))
+def test_training_precision_stays_within_its_tolerance(
+    shape: dict[str, Any], triangles: Triangles
+) -> None:
     """float32: 1e-4; bf16, as in training: 5% of the largest score.
 
     10% where purchases are summed up: an average divides out half of what exp makes of rounding.
@@ -131,6 +140,7 @@ def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) ->
         head.represent_history(states, embedded), head.represent_candidates(embeddings)
     )
     low = head.float()
+    low.triangles = triangles
     both = (
         low.represent_history(states.float(), embedded.float()),
         low.represent_candidates(embeddings.float()),
@@ -242,11 +252,15 @@ def test_running_sum_in_blocks_equals_the_loop(length: int, block: int, decay: f
     for t in range(length):
         total = total * math.exp(-decay) + x[..., t]
         expected.append(total)
-    sums = DecayedSums(rate, length, x.dtype, block=block)
-    assert torch.allclose(sums.past(x), torch.stack(expected, -1), atol=1e-12)
-    # ⟨y, past(x)⟩ = ⟨future(y), x⟩ is what a transpose is.
-    y = torch.randn_like(x)
-    assert torch.allclose((y * sums.past(x)).sum(), (sums.future(y) * x).sum(), atol=1e-10)
+    total = torch.stack(expected, -1)
+    recencies = torch.exp(-rate * torch.arange(length)).cumsum(0)
+    y, given_x = torch.randn_like(x), x.clone()
+    for mean, divided in ((False, total), (True, total / recencies)):
+        sums = DecayedSums(rate, length, x.dtype, block=block, mean=mean)
+        assert torch.allclose(sums.past(x), divided, atol=1e-12)
+        # ⟨y, past(x)⟩ = ⟨future(y), x⟩ is what a transpose is.
+        assert torch.allclose((y * divided).sum(), (sums.future(y) * x).sum(), atol=1e-10)
+    assert torch.equal(x, given_x)  # which carries are added to for a moment
 
 
 @settings(max_examples=30, deadline=None)
@@ -257,8 +271,8 @@ def test_running_sums_of_sequences_side_by_side(
     """Each has its own sums."""
     x = torch.randn(3, groups * side_by_side, length, dtype=torch.float64)
     rate = torch.tensor(decay, dtype=torch.float64)
-    single = DecayedSums(rate, length, x.dtype)
-    together = DecayedSums(rate, length, x.dtype, side_by_side)
+    single = DecayedSums(rate, length, x.dtype, mean=True)
+    together = DecayedSums(rate, length, x.dtype, side_by_side, mean=True)
     for direction in ("past", "future"):
         expected = torch.cat([getattr(single, direction)(one) for one in x.unbind(1)], dim=-1)
         assert torch.allclose(getattr(together, direction)(x.flatten(1)), expected, atol=1e-12)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from recsys.model.heads import DotProductHead
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.training.losses import chunked_cross_entropy, cross_entropy, expand_seen
+from recsys.training.losses import SeenItems, chunked_cross_entropy, cross_entropy
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -65,7 +65,9 @@ def test_cross_entropy_equals_torch_with_gradients(
                     torch.tensor(left.index(target)),
                     label_smoothing=smoothing,
                 )
-    found = cross_entropy(logits * 1, targets, expand_seen(history, length), smoothing)
+    found = cross_entropy(
+        logits * 1, targets, SeenItems.up_to(history, length).before(slice(None)), smoothing
+    )
     assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-5)
     (one,) = torch.autograd.grad(found, logits)
     (other,) = torch.autograd.grad(expected, logits)
@@ -112,7 +114,7 @@ def test_seen_items_are_those_up_to_each_of_the_last_positions(
     row: list[int], data: st.DataObject
 ) -> None:
     steps = data.draw(st.integers(1, len(row)))
-    found = expand_seen(torch.tensor([row, row[::-1]]), steps)
+    found = SeenItems.up_to(torch.tensor([row, row[::-1]]), steps).before(slice(None))
     assert found.shape == (2, steps, len(row))
     for items, before in zip([row, row[::-1]], found.tolist(), strict=True):
         for step in range(steps):
@@ -146,12 +148,13 @@ def test_chunks_change_nothing(
     sides = head.represent_history(states, memory), head.represent_candidates(table)
     count = int((targets > 0).sum())
     logits = head.logits(*sides)
-    full = cross_entropy(logits, targets, expand_seen(seen, length), smoothing) / count
+    earlier = SeenItems.up_to(seen, length)
+    full = cross_entropy(logits, targets, earlier.before(slice(None)), smoothing) / count
     chunked = chunked_cross_entropy(
         head.logits,
         *sides,
         targets,
-        seen,
+        earlier,
         label_smoothing=smoothing,
         chunk_rows=rows_per_chunk,
     )

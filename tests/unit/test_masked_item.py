@@ -21,7 +21,7 @@ from recsys.model.masked_item import MaskedItemModel
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.positions import positions_from_end
 from recsys.training.loop import train
-from recsys.training.losses import expand_seen
+from recsys.training.losses import SeenItems
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -120,7 +120,7 @@ def test_visible_items_count_as_seen_before_every_target() -> None:
     _, seen = make_model().teacher_forced(
         ModelInputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
     )
-    visible = [set(row) - {0} for row in expand_seen(seen, 2)[0].tolist()]
+    visible = [set(row) - {0} for row in SeenItems.up_to(seen, 2).before(slice(None))[0].tolist()]
     assert visible == [{5, 7}, {5, 7}]
 
 

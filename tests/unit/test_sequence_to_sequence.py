@@ -15,7 +15,7 @@ from recsys.model.build import build_model
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.positions import positions_from_end
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses import expand_seen
+from recsys.training.losses import SeenItems
 
 ITEMS = 20
 
@@ -140,7 +140,8 @@ def test_the_items_seen_before_each_target() -> None:
     _, seen = model.teacher_forced(
         ModelInputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]])
     )
-    rows = [[set(row) - {0} for row in sequence] for sequence in expand_seen(seen, 3).tolist()]
+    before = SeenItems.up_to(seen, 3).before(slice(None))
+    rows = [[set(row) - {0} for row in sequence] for sequence in before.tolist()]
     assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
 
 

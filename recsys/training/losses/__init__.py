@@ -10,11 +10,12 @@ from recsys.training.losses.sampled import (
     chunked_sampled_loss,
     sampled_softmax,
 )
-from recsys.training.losses.seen import expand_seen, negative_mask
+from recsys.training.losses.seen import SeenItems, negative_mask
 
 __all__ = [
     "LogitsFunction",
     "SampledLoss",
+    "SeenItems",
     "binary_cross_entropy",
     "calibrated_weight",
     "chunked_cross_entropy",
@@ -23,7 +24,6 @@ __all__ = [
     "count_targets",
     "cross_entropy",
     "divided_cross_entropy",
-    "expand_seen",
     "negative_mask",
     "sampled_softmax",
 ]

@@ -18,7 +18,7 @@ from recsys.training.losses.chunks import (
     working_sides,
 )
 from recsys.training.losses.full_catalogue import aligned
-from recsys.training.losses.seen import expand_seen
+from recsys.training.losses.seen import SeenItems
 
 
 def divided_cross_entropy(
@@ -48,7 +48,8 @@ def divided_cross_entropy(
         history: tensors whose first dimension is B and whose second-last is L.
         candidates: the representation of the rows of this process.
         targets: item tokens [B, L], PAD for none.
-        seen: see `chunked_cross_entropy`; None in all processes or in none.
+        seen: item tokens [B, N], of which the first N - L + 1 + t are excluded from the softmax of
+            target t; None in all processes or in none.
         division: which rows each process holds.
         chunk_rows: the number of sequences of a length in a chunk, the same in all processes.
         label_smoothing: see `cross_entropy`.
@@ -91,8 +92,8 @@ class _Divided(torch.autograd.Function):
                 targets: Tensor = their_targets,
                 seen: Tensor | None = their_seen,
             ) -> tuple[Tensor, Tensor]:
-                steps = targets.shape[1]
-                excluded = None if seen is None else expand_seen(seen[rows], steps)
+                before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
+                excluded = None if before is None else before.before(rows)
                 return _softmax_gradient(scores, targets[rows], excluded, division, label_smoothing)
 
             value, parts = chunk_gradients(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from recsys.data.histories import PAD
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
-from recsys.training.losses.seen import expand_seen
+from recsys.training.losses.seen import SeenItems
 
 _CACHE_LINE = 64
 """Bytes."""
@@ -79,6 +79,8 @@ def _softmax_gradient(
     starts = torch.arange(len(rows), device=rows.device).mul_(row_stride).view(targets.shape)
     target_index = starts + targets * item_stride
     target_logits = flat[target_index]
+    if excluded is not None:
+        excluded_index = (excluded * item_stride).add_(starts[..., None])
 
     def exclude(value: float, target_value: Tensor) -> None:
         """Set the logits of excluded items to a value, but those of the targets to another."""
@@ -86,7 +88,7 @@ def _softmax_gradient(
         if width is not None:
             logits[..., width:] = value
         if excluded is not None:
-            flat[starts[..., None] + excluded * item_stride] = value
+            flat[excluded_index] = value
         flat[target_index] = target_value
 
     if label_smoothing:
@@ -116,7 +118,7 @@ def chunked_cross_entropy(
     history: Sequence[Tensor],
     candidates: Sequence[Tensor],
     targets: Tensor,
-    seen: Tensor | None,
+    seen: SeenItems | None,
     *,
     chunk_rows: int = 64,
     label_smoothing: float = 0.0,
@@ -131,16 +133,16 @@ def chunked_cross_entropy(
         history: tensors whose first dimension is B; they are passed to `logits` in chunks.
         candidates: tensors passed entire with every chunk; row = item token.
         targets: item tokens [B, L], PAD for none.
-        seen: item tokens [B, N] to exclude from the softmax once seen; the first N - L + 1 + t
-            precede target t. If None, nothing is excluded.
+        seen: the items seen before each target, which are excluded from its softmax. If None,
+            nothing is excluded.
         chunk_rows: number of sequences in a chunk.
         label_smoothing: see `cross_entropy`.
     """
-    length, width = targets.shape[1], candidates[0].shape[-2]
+    width = candidates[0].shape[-2]
     candidates = [aligned(side) for side in candidates]
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        excluded = None if seen is None else expand_seen(seen[rows], length)
+        excluded = None if seen is None else seen.before(rows)
         return _softmax_gradient(scores, targets[rows], excluded, label_smoothing, width)
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from recsys.data.histories import PAD
 
-def expand_seen(seen: Tensor, steps: int) -> Tensor:
-    """Return the items seen up to each of the last ``steps`` positions; PAD fills the rest.
 
-    Args:
-        seen: item tokens [B, N], oldest first.
-        steps: how many positions, at most N.
+@dataclass(frozen=True, slots=True)
+class SeenItems:
+    """The items that were seen before each target of B sequences, without a copy for each target.
 
-    Returns:
-        Item tokens [B, steps, N].
-
-    >>> expand_seen(torch.tensor([[5, 3, 4]]), 3)
+    >>> seen = SeenItems.up_to(torch.tensor([[5, 3, 4]]), 3)
+    >>> seen.before(slice(None))
     tensor([[[5, 0, 0],
              [5, 3, 0],
              [5, 3, 4]]])
-    >>> expand_seen(torch.tensor([[5, 3, 4]]), 2)
-    tensor([[[5, 3, 0],
-             [5, 3, 4]]])
+    >>> seen.at(torch.tensor([2, 0])).before(slice(None))
+    tensor([[[5, 3, 4]],
+    <BLANKLINE>
+            [[5, 0, 0]]])
     """
-    return seen[:, None, :].expand(-1, steps, -1).tril(seen.shape[1] - steps)
+
+    items: Tensor
+    """Item tokens of the histories [S, N], oldest first."""
+    history: Tensor
+    """The number of the history that a sequence of targets follows [B]."""
+    counts: Tensor
+    """The number of its items that were seen before each target [B, L]."""
+
+    @classmethod
+    def up_to(cls, items: Tensor, steps: int) -> SeenItems:
+        """The items [B, N] that were seen up to each of the last ``steps`` ≤ N of them."""
+        batch, width = items.shape
+        counts = torch.arange(width - steps + 1, width + 1, device=items.device)
+        return cls(items, torch.arange(batch, device=items.device), counts.expand(batch, -1))
+
+    def at(self, positions: Tensor) -> SeenItems:
+        """Select M targets by their positions in [B · L]: sequences of length 1."""
+        history = self.history[positions // self.counts.shape[1]]
+        return SeenItems(self.items, history, self.counts.flatten()[positions, None])
+
+    def before(self, rows: slice) -> Tensor:
+        """The item tokens seen before each target of some sequences [b, L, N], PAD for none."""
+        items = self.items.index_select(0, self.history[rows])[:, None]
+        order = torch.arange(items.shape[-1], device=items.device)
+        return torch.where(order < self.counts[rows][..., None], items, PAD)
 
 
 def negative_mask(items: Tensor, targets: Tensor, seen: Tensor | None) -> Tensor:
