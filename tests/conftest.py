@@ -70,14 +70,15 @@ SPARK_SETTINGS = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _float32_is_faster(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Settle ``training.precision: auto`` the same on every machine; see test_precision.py.
+def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Settle ``training.precision: auto`` as float32 on every machine; see test_precision.py.
 
     Benchmarks measure it as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "benchmark" not in str(pytestconfig.getoption("-m")):
             patch.setattr("recsys.training.product_timing.bf16_share", lambda *_: 1.0)
+            patch.setattr("recsys.training.product_timing.narrow_share", lambda *_: 1.0)
         yield
 
 

@@ -22,6 +22,7 @@ from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import Precision, product_dtype
 from recsys.training.precision_choice import settle_precision
 from recsys.training.schedule import Schedule
+from recsys.training.triangle_choice import settle_triangles
 
 _WARM_UP = 2
 """Number of steps that compile kernels and fill caches; they are not measured."""
@@ -87,6 +88,7 @@ def _measure(
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
     module = new_module(experiment, catalogue, histories, schedule)
     precision = settle_precision(experiment, module.model)
+    settle_triangles(experiment, module.model, precision)
     dtype = product_dtype(precision)
     module = module.to(device)
     configured: Any = module.configure_optimizers()

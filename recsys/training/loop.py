@@ -41,6 +41,7 @@ from recsys.training.precision_choice import settle_precision
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
+from recsys.training.triangle_choice import settle_triangles
 from recsys.training.validation import histories_here, validation_of
 from recsys.training.warm_start import WarmStart
 
@@ -114,6 +115,7 @@ def train(
         module = new_module(experiment, catalogue, histories, schedule, start, warm, division)
         settled = None if start is None else start.curve.precision
         precision = settled or settle_precision(experiment, module.model)
+        settle_triangles(experiment, module.model, precision)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step

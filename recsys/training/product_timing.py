@@ -1,11 +1,14 @@
-"""How fast a training's products are in bf16 beside float32, measured on this machine."""
+"""How fast the matrix products of a training are on this machine, done in two ways."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch.nn import functional as F
 
 from recsys.config import Experiment
+from recsys.model.decayed_attention import NARROW, WIDE, DecayedSums, sequences_together
 from recsys.model.protocols import Head, Model
 from recsys.timing import median_share
 from recsys.training.losses import chunked_cross_entropy
@@ -38,6 +41,39 @@ def bf16_share(experiment: Experiment, model: Model) -> float:
             return median_share(lambda: products(bf16=True), lambda: products(bf16=False))
 
     return known_share(shapes, measure)
+
+
+def narrow_share(length: int) -> float:
+    """Return the time of target attention's sums by narrow matrices as a share of that by wide.
+
+    In bf16, on one thread of the CPU: whether another program disturbs two threads that wait for
+    each other says nothing of the matrices. What this machine has measured before is read from the
+    cache. For the sizes see `recsys.model.decayed_attention.Triangles`.
+
+    Args:
+        length: of the histories, at most.
+    """
+    length = _power_of_two(length)
+    batch = sequences_together(length)
+
+    def measure() -> float:
+        keys, weighted = torch.empty(batch, length, 1), torch.ones(_CANDIDATES, batch * length)
+        weighted = weighted.bfloat16()
+        narrow, wide = (
+            size.sums(torch.tensor(0.1), keys, weighted.dtype, mean=True) for size in (NARROW, WIDE)
+        )
+
+        def sum_by(way: DecayedSums) -> None:
+            way.past(weighted)
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return median_share(partial(sum_by, narrow), partial(sum_by, wide))
+        finally:
+            torch.set_num_threads(threads)
+
+    return known_share({"sums": [batch, length, _CANDIDATES]}, measure)
 
 
 class _Products:

@@ -41,7 +41,7 @@ def known_share(shapes: Mapping[str, Any], measure: Callable[[], float]) -> floa
     """
     facts = {"machine": _machine(), "shapes": shapes}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    file = cache_folder() / "bf16" / f"{digest[:32]}.json"
+    file = cache_folder() / "shares" / f"{digest[:32]}.json"
     if (known := _known.get(file) or _read(file)) is not None:
         return known
     share = _known[file] = measure()
