@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from recsys.data.histories import PAD
 
@@ -92,11 +93,14 @@ def chunk_gradients(
         chunk = tuple(side[rows].requires_grad_() for side in history)
         with torch.enable_grad():
             scores = logits(chunk, candidates)
+        # Before the scores are overwritten: if they are a view, their node would be replaced then by
+        # one that first copies the entire gradient.
+        node = get_gradient_edge(scores)
         losses, upstream = loss(scores.detach(), rows)
         # The dtypes are those of the forward pass. On a GPU autograd has threads of its own, in
         # which autocast took float16: https://github.com/pytorch/pytorch/issues/105682
         with torch.autocast(scores.device.type, enabled=False):
-            gradients = torch.autograd.grad(scores, (*chunk, *candidates), upstream)
+            gradients = torch.autograd.grad(node, (*chunk, *candidates), upstream)
         for part, gradient in zip(parts, gradients[: len(parts)], strict=True):
             part[rows] = gradient
         for index, gradient in enumerate(gradients[len(parts) :]):
