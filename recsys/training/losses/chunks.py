@@ -93,8 +93,8 @@ def chunk_gradients(
         chunk = tuple(side[rows].requires_grad_() for side in history)
         with torch.enable_grad():
             scores = logits(chunk, candidates)
-        # Before the scores are overwritten: if they are a view, their node would be replaced then by
-        # one that first copies the entire gradient.
+        # Before the scores are overwritten: the node of a view would then be replaced by one that
+        # copies the entire gradient.
         node = get_gradient_edge(scores)
         losses, upstream = loss(scores.detach(), rows)
         # The dtypes are those of the forward pass. On a GPU autograd has threads of its own, in
