@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.model.chunk_size import logits_per_chunk
+
 _SIDE_BY_SIDE = 192
 """The number of positions of short sequences that share one triangular matrix."""
 _SIDE_BY_SIDE_FLOAT32 = 64
@@ -19,11 +21,18 @@ _SIDE_BY_SIDE_FLOAT32 = 64
 _GROUPS = 4
 """The number of triangular matrices in a chunk. The gradients of all candidates are added up after
 each chunk, which is expensive for small chunks; large ones do not fit in the processor's cache."""
+_KEPT = 4
+"""The number of [C, B · L] matrices that the functions below keep for backward."""
 
 
-def sequences_together(length: int) -> int:
-    """The number of sequences of a length that the functions below process at once."""
-    return _GROUPS * max(1, _SIDE_BY_SIDE // length)
+def sequences_together(length: int, candidates: int, device: torch.device) -> int:
+    """The number of sequences of a length that the functions below process at once.
+
+    On a GPU the matrices that they keep have as many elements as training makes logits at once.
+    """
+    if device.type == "cpu":
+        return _GROUPS * max(1, _SIDE_BY_SIDE // length)
+    return max(1, logits_per_chunk(device) // (_KEPT * length * candidates))
 
 
 def _side_by_side(sequences: int, length: int, dtype: torch.dtype) -> int:
@@ -143,7 +152,8 @@ def _in_chunks(
     value_queries: Tensor,
     decay: Tensor,
 ) -> Tensor:
-    chunks = (tensor.split(sequences_together(keys.shape[1])) for tensor in (keys, values))
+    together = sequences_together(keys.shape[1], len(queries), keys.device)
+    chunks = (tensor.split(together) for tensor in (keys, values))
     parts: list[Tensor] = [
         function.apply(*chunk, queries, value_queries, decay) for chunk in zip(*chunks, strict=True)
     ]

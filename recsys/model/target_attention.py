@@ -170,9 +170,9 @@ class TargetAttentionHead(nn.Module):
             [math.log(2) / decay for decay in self.decays.tolist()],
         )
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
-        """See `Head.chunk_rows`."""
-        return sequences_together(length)
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
+        """See `Head.chunk_rows`; what all attention heads keep for backward is there at once."""
+        return sequences_together(length, candidates * self.num_heads, device)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """One per history and purchase."""

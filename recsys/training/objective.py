@@ -52,7 +52,7 @@ class CatalogueObjective(nn.Module):
         """
         head, table = model.head, model.items.table()
         if head.kv_source is None:
-            rows = head.chunk_rows(1, len(table))
+            rows = head.chunk_rows(1, len(table), table.device)
             history, targets, seen = drop_padding(history, targets, seen, rows)
         return chunked_cross_entropy(
             head.logits,
@@ -60,7 +60,7 @@ class CatalogueObjective(nn.Module):
             head.represent_candidates(table),
             targets,
             seen,
-            chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
             label_smoothing=self._label_smoothing,
         )
 
@@ -82,7 +82,7 @@ class DividedObjective(nn.Module):
         """
         head, most = model.head, max(self._division.sizes)
         if head.kv_source is None:
-            rows = head.chunk_rows(1, most)
+            rows = head.chunk_rows(1, most, targets.device)
             history, targets, seen = drop_padding(history, targets, seen, rows)
         return divided_cross_entropy(
             head.logits,
@@ -91,7 +91,7 @@ class DividedObjective(nn.Module):
             targets,
             seen,
             self._division,
-            chunk_rows=lambda length: head.chunk_rows(length, most),
+            chunk_rows=lambda length: head.chunk_rows(length, most, targets.device),
             label_smoothing=self._label_smoothing,
         )
 
@@ -139,7 +139,7 @@ class SampledObjective(nn.Module):
             targets,
             negatives,
             seen,
-            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items), targets.device),
         )
 
 

@@ -66,7 +66,7 @@ class _Products:
                 head.represent_candidates(self._table),
                 self._targets,
                 None,
-                chunk_rows=head.chunk_rows(states.shape[1], len(self._table)),
+                chunk_rows=head.chunk_rows(states.shape[1], len(self._table), states.device),
             )
         torch.autograd.grad(loss, (states, self._up, self._down, self._table))
 
