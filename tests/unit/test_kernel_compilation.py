@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from recsys.kernels import decayed_attention
+from recsys.kernels import decayed_attention, softmax
 
 ROOT = Path(__file__).parents[2]
 SHARED_KIB = {80: 163, 90: 227}
@@ -80,6 +80,24 @@ def test_attention_fits_on_a_gpu(
             )
             assert shared <= SHARED_KIB[architecture] << 10
             assert spilled <= SPILLED[dtype]
+
+
+@pytest.mark.parametrize("architecture", SHARED_KIB)
+@pytest.mark.parametrize("dtype", POINTERS, ids=str)
+@pytest.mark.parametrize("by_position", [True, False], ids=["items together", "positions together"])
+def test_softmax_fits_on_a_gpu(architecture: int, dtype: torch.dtype, by_position: bool) -> None:
+    rows = torch.empty(5000, 100) if by_position else torch.empty(100, 5000).T
+    tensors = ("log_sums", "logit_sums", "counts", "spread")
+    sizes = ("num_rows", "num_columns", "width", "row_stride", "column_stride", "tiles_per_part")
+    types = dict.fromkeys(tensors, "*fp32") | dict.fromkeys(sizes, "i32")
+    types |= {"logits": POINTERS[dtype], "targets": "*i64", "label_smoothing": "fp32"}
+    constants = {"column_stride" if by_position else "row_stride": 1, "smoothing": True}
+    for kernel in (softmax._sums_kernel, softmax._gradient_kernel):
+        shared, spilled = compile_for(
+            architecture, kernel, types, constants | softmax.tile_shape(rows), softmax.LAUNCH
+        )
+        assert shared <= SHARED_KIB[architecture] << 10
+        assert spilled == 0
 
 
 def compile_for(
