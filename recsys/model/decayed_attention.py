@@ -7,12 +7,16 @@ a product with the triangle then has the small matrix on its right, which oneDNN
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from recsys.model.chunk_size import logits_per_chunk
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`averages_at_all_positions`, `sums_at_all_positions`, or a kernel that does the same."""
 
 _SIDE_BY_SIDE = 192
 """The number of positions of short sequences that share one triangular matrix."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from recsys.model.attention import padding_mask
 from recsys.model.decayed_attention import (
+    Attend,
     averages_at_all_positions,
     sequences_together,
     sums_at_all_positions,
@@ -70,6 +71,9 @@ class TargetAttentionHead(nn.Module):
         self.num_heads = len(half_lives)
         self.kv_source: KVSource = kv_source
         self.pooling = pooling
+        averages = pooling == "average"
+        self.attend: Attend = averages_at_all_positions if averages else sums_at_all_positions
+        """Computes what each candidate attends to in training, where a kernel may replace it."""
         width = self.num_heads * head_dim
         kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
         self.kv_norm = nn.LayerNorm(kv_dim)
@@ -103,10 +107,8 @@ class TargetAttentionHead(nn.Module):
         states, keys, values = history
         embeddings, queries, value_queries = candidates
         scores = embeddings @ states.flatten(0, 1).T
-        averages = self.pooling == "average"
-        attend = averages_at_all_positions if averages else sums_at_all_positions
         for head, decay in enumerate(self.decays):
-            scores += attend(
+            scores += self.attend(
                 keys[:, head], values[:, head], queries[head], value_queries[head], decay
             )
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])

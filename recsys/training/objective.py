@@ -21,6 +21,7 @@ from recsys.model.division import Division
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     SampledLoss,
+    SoftmaxGradient,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
@@ -28,6 +29,7 @@ from recsys.training.losses import (
     divided_cross_entropy,
     expand_seen,
     sampled_softmax,
+    softmax_gradient,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
@@ -38,6 +40,8 @@ class CatalogueObjective(nn.Module):
     def __init__(self, label_smoothing: float) -> None:
         super().__init__()
         self._label_smoothing = label_smoothing
+        self.softmax_gradient: SoftmaxGradient = softmax_gradient
+        """Computes a chunk's loss and its gradient; `KernelChoice` may replace it."""
 
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
@@ -62,6 +66,7 @@ class CatalogueObjective(nn.Module):
             seen,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
             label_smoothing=self._label_smoothing,
+            gradient=self.softmax_gradient,
         )
 
 

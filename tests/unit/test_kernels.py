@@ -11,17 +11,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.config import Experiment, parse_experiment
+from recsys.model.build import build_model
 from recsys.model.decayed_attention import averages_at_all_positions, sums_at_all_positions
+from recsys.model.target_attention import TargetAttentionHead
+from recsys.training import kernel_choice
+from recsys.training.module import TrainingModule
+from recsys.training.schedule import Schedule
 
 pytest.importorskip("triton", reason="triton is not installed: torch's CUDA builds bring it")
 
 from triton.language import bfloat16, float32
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _convert_float
 
+from recsys.kernels import softmax
 from recsys.kernels.decayed_attention import MAX_DIM, fused_averages, fused_sums
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -108,9 +116,9 @@ def with_gradients(function: Attend, sides: list[Tensor], decay: float) -> list[
 @pytest.mark.parametrize(
     ("shape", "decay"),
     [
-        ((70, 3, 50, 24), 0.1),  # nothing is a multiple of its block
+        ((70, 2, 50, 24), 0.1),  # nothing is a multiple of its block
         ((1, 1, 1, 16), 0.0),  # one candidate, one position: no decay matters
-        ((64, 2, 96, 64), 0.01),  # everything is
+        ((64, 1, 64, 64), 0.01),  # everything is
         ((5, 2, 17, 128), 2.0),
         ((130, 1, 33, 6), 0.7),  # two blocks of candidates, narrower than tensor cores
     ],
@@ -159,3 +167,153 @@ def test_wide_attention_heads_are_refused(device: str) -> None:
     sides.append(torch.tensor(0.1, device=device))
     with pytest.raises(ValueError, match="head_dim is at most 128, not 129"):
         fused_averages(*sides)
+
+
+# --- Softmax -------------------------------------------------------------------------------------
+
+
+def softmax_as_defined(
+    logits: Tensor, targets: Tensor, excluded: Tensor | None, smoothing: float, width: int
+) -> tuple[Tensor, Tensor]:
+    """Position by position, over the items that are left."""
+    logits = logits.double().requires_grad_()
+    total = 0 * logits.nan_to_num().sum()
+    for row, target in enumerate(targets.flatten().tolist()):
+        if target:
+            gone = set() if excluded is None else set(excluded.flatten(0, 1)[row].tolist())
+            left = [item for item in range(1, width) if item == target or item not in gone]
+            total = total + F.cross_entropy(
+                logits.flatten(0, 1)[row, left],
+                torch.tensor(left.index(target), device=logits.device),
+                label_smoothing=smoothing,
+            )
+    return total.detach(), torch.autograd.grad(total, logits)[0]
+
+
+@pytest.mark.parametrize("by_position", [True, False], ids=["items together", "positions together"])
+@pytest.mark.parametrize(
+    ("shape", "width", "excludes", "smoothing"),
+    [
+        ((3, 5, 40), 33, True, 0.0),  # columns beyond the items, as `aligned` appends them
+        ((3, 5, 40), 33, True, 0.2),
+        ((1, 1, 2), 2, False, 0.1),  # one item
+        ((70, 1, 100), 100, False, 0.0),  # two blocks of positions
+        ((1, 3, 9000), 8999, True, 0.1),  # items split over programs, the last of another size
+    ],
+)
+def test_softmax_is_its_definition(
+    device: str,
+    shape: tuple[int, int, int],
+    width: int,
+    excludes: bool,
+    smoothing: float,
+    by_position: bool,
+) -> None:
+    """Targets among the excluded items, positions without a target, and NaN where no item is."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(shape, generator=generator)
+    logits[..., 0], logits[..., width:] = torch.nan, torch.nan
+    targets = torch.randint(1, width, shape[:2], generator=generator)
+    targets.flatten()[1::4] = 0
+    excluded = torch.randint(0, width, (*shape[:2], 7), generator=generator)
+    excluded[..., 3] = targets
+    found = logits if by_position else logits.flatten(0, 1).T.contiguous().T.view(shape)
+    arguments = targets.to(device), excluded.to(device) if excludes else None, smoothing, width
+    loss, gradient = softmax.softmax_gradient(found.to(device).clone(), *arguments)
+    expected_loss, expected = softmax_as_defined(logits.to(device), *arguments)
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-6, abs=1e-6)
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_softmax_of_bf16_is_computed_in_float32(device: str) -> None:
+    """And written into the logits, rounded once."""
+    logits = 5 * torch.randn(2, 9, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    targets = torch.arange(18).view(2, 9)
+    given = logits.to(device, copy=True)
+    loss, gradient = softmax.softmax_gradient(given, targets.to(device), None, 0.1)
+    expected_loss, expected = softmax_as_defined(logits, targets, None, 0.1, 50)
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-6)
+    assert gradient.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(gradient.cpu(), expected.bfloat16(), rtol=0.01, atol=0)
+
+
+def test_softmax_where_all_other_items_are_excluded(device: str) -> None:
+    logits = torch.tensor([[[5.0, 1.0, 2.0, 3.0], [5.0, 1.0, 2.0, 3.0]]], device=device)
+    excluded = torch.tensor([[[1, 2, 3], [1, 2, 3]]], device=device)
+    targets = torch.tensor([[2, 0]], device=device)
+    loss, gradient = softmax.softmax_gradient(logits, targets, excluded, 0.0)
+    assert loss.item() == 0
+    assert not gradient.any()
+
+
+def test_a_loss_is_as_large_as_in_torch_at_most(device: str) -> None:
+    logits = torch.tensor([[[0.0, 200.0, 0.0]]], device=device)
+    targets = torch.tensor([[2]], device=device)
+    loss, _ = softmax.softmax_gradient(logits, targets, None, 0.0)
+    assert loss.item() == pytest.approx(69.0776, abs=1e-3)
+
+
+# --- In a training -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["dot_product", "average", "sum"])
+def test_a_training_takes_kernels_and_has_the_same_gradients(
+    device: str, head: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trial finds that they are right; without a GPU they are slow, so the clock is not."""
+    monkeypatch.setattr(kernel_choice, "median_share", lambda *_: 0.5)
+    caplog.set_level("INFO", logger="recsys")
+    kind: dict[str, Any] = {"kind": "dot_product"}
+    if head != "dot_product":
+        kind = {"kind": "target_attention", "pooling": head, "half_life": 4.0}
+    module, experiment = training_module(kind)
+    module.to(device)
+    model = module.model
+    assert isinstance(model.head, nn.Module)
+    weights = list(model.head.parameters())
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(4, 10, 16, generator=generator).to(device).requires_grad_()
+    targets, seen = torch.randint(0, 60, (2, 4, 10), generator=generator).to(device)
+
+    def gradients() -> list[Tensor]:
+        loss = module.loss(model.head.represent_history(states, states), targets, seen)
+        leaves = [states, model.items.weight, *weights]
+        return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
+    in_torch = gradients()
+    before = torch.random.get_rng_state()
+    choice = kernel_choice.KernelChoice(module, experiment, torch.float32)
+    choice.choose()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    expected = ["softmax: a Triton kernel: the kernel took 0.50 of torch's time"]
+    if head != "dot_product":
+        expected.insert(0, "target attention" + expected[0].removeprefix("softmax"))
+    assert caplog.messages == expected
+    for one, other in zip(gradients(), in_torch, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    choice.on_exception(pl.Trainer(logger=False), module, KeyboardInterrupt())
+    if head != "dot_product":
+        in_torch_again = averages_at_all_positions if head == "average" else sums_at_all_positions
+        assert vars(model.head)["attend"] is in_torch_again
+
+
+def training_module(head: dict[str, Any]) -> tuple[TrainingModule, Experiment]:
+    """Of 59 items; the value queries are not zero, as they are at the start of a training."""
+    tree = {
+        "model": {"embedding_dim": 16, "num_heads": 2, "max_sequence_length": 10, "head": head},
+        "training": {
+            "max_epochs": 1,
+            "learning_rate": 1e-3,
+            "batch_tokens": 60,
+            "label_smoothing": 0.1,
+        },
+        "evaluation": {"seen": "filter", "cutoffs": [10]},
+    }
+    experiment = parse_experiment(tree)
+    torch.manual_seed(0)
+    model = build_model(experiment.model, 59)
+    if isinstance(model.head, TargetAttentionHead):
+        torch.nn.init.normal_(model.head.value_query.weight)
+    schedule = Schedule.plan(experiment.training, 1, 1)
+    module = TrainingModule(model, experiment.training, schedule, torch.ones(60), exclude_seen=True)
+    return module.eval(), experiment  # without dropout
