@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -26,10 +27,11 @@ _TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
 
 
 class KernelChoice(pl.Callback):
-    """Compares the kernels with torch before a training on a GPU, and takes those worth taking.
+    """Compares the kernels with torch in a training on a GPU, and takes those worth taking.
 
     A kernel is used if it compiles, returns what torch returns, and takes clearly less time for
-    the training's shapes; the log says so, or why not. After the training the head has its
+    the training's shapes; the log says so, or why not. The first step is torch's, because its
+    operations are counted, and those of kernels cannot be. After the training the head has its
     function in torch again, which runs on any device.
 
     Args:
@@ -42,12 +44,14 @@ class KernelChoice(pl.Callback):
         self._module = module
         self._experiment = experiment
         self._dtype = dtype
+        self._compared = False
         self._replaced: tuple[TargetAttentionHead, Attend] | None = None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Choose, now that the module is on its device."""
-        if self._module.device.type != "cuda":
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Choose after the first step."""
+        if self._compared or self._module.device.type != "cuda":
             return
+        self._compared = True
         if find_spec("triton") is None:
             logger.info("kernels: torch's: triton is not installed")
             return
@@ -86,17 +90,15 @@ class KernelChoice(pl.Callback):
             ):
                 objective.softmax_gradient = softmax_gradient
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Give the head its function in torch again."""
         if self._replaced is not None:
             head, in_torch = self._replaced
             head.attend = in_torch
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         """See `on_train_end`."""
-        self.on_train_end(trainer, pl_module)
+        self.on_train_end()
 
 
 def worthwhile(

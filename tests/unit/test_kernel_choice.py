@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
+from recsys.config import parse_experiment
 from recsys.training import kernel_choice
-from recsys.training.kernel_choice import worthwhile
+from recsys.training.kernel_choice import KernelChoice, worthwhile
 
 
 def computing(*values: float) -> Callable[[], Callable[[], Sequence[Tensor]]]:
@@ -56,3 +58,33 @@ def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.Monkey
     monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
     monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
     assert worthwhile("it", failing, failing, 0.01)
+
+
+def test_a_training_compares_once_after_its_first_step_and_on_a_gpu_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = parse_experiment(
+        {
+            "model": {"embedding_dim": 8, "max_sequence_length": 10},
+            "training": {"max_epochs": 1, "learning_rate": 1e-3},
+            "evaluation": {"seen": "allow", "cutoffs": [10]},
+        }
+    )
+    for device, expected in (("cpu", 0), ("cuda", 1)):
+        module = Mock(device=torch.device(device))
+        choice = KernelChoice(module, experiment, torch.float32)
+        compared = Mock()
+        monkeypatch.setattr(choice, "choose", compared)
+        monkeypatch.setattr(kernel_choice, "find_spec", lambda _: True)
+        for _ in range(3):
+            choice.on_train_batch_end()
+        assert compared.call_count == expected
+
+
+def test_without_triton_a_gpu_uses_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(kernel_choice, "find_spec", lambda _: None)
+    KernelChoice(Mock(device=torch.device("cuda")), Mock(), torch.float32).on_train_batch_end()
+    assert caplog.messages == ["kernels: torch's: triton is not installed"]
