@@ -49,6 +49,10 @@ class KernelChoice(pl.Callback):
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Choose after the first step."""
+        self.settle()
+
+    def settle(self) -> None:
+        """Choose if the module is on a GPU, and nothing has been chosen yet."""
         if self._compared or self._module.device.type != "cuda":
             return
         self._compared = True
