@@ -117,7 +117,7 @@ def with_gradients(function: Attend, sides: list[Tensor], decay: float) -> list[
     [
         ((70, 2, 50, 24), 0.1),  # nothing is a multiple of its block
         ((1, 1, 1, 16), 0.0),  # one candidate, one position: no decay matters
-        ((64, 1, 64, 64), 0.01),  # everything is
+        ((64, 1, 96, 64), 0.01),  # everything is; a carry over three blocks
         ((5, 2, 17, 128), 2.0),
         ((130, 1, 33, 6), 0.7),  # two blocks of candidates, narrower than tensor cores
     ],
@@ -222,6 +222,21 @@ def test_softmax_is_its_definition(
     expected_loss, expected = softmax_as_defined(logits.to(device), *arguments)
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-6, abs=1e-6)
     torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("programs", [1, 5, 8])
+def test_softmax_in_parts_of_several_tiles(
+    device: str, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two positions and five tiles of items: in one part, in parts of two, in parts of one."""
+    monkeypatch.setattr(softmax, "_PROGRAMS", programs)
+    logits = torch.randn(1, 2, 20_000, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[19_999, 4096]], device=device)
+    logits = logits.to(device)
+    loss, gradient = softmax.softmax_gradient(logits.clone(), targets, None, 0.1)
+    expected_loss, expected = softmax_as_defined(logits, targets, None, 0.1, 20_000)
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-6)
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_softmax_of_bf16_is_computed_in_float32(device: str) -> None:
