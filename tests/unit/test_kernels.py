@@ -127,7 +127,8 @@ def with_gradients(function: Attend, sides: list[Tensor], decay: float) -> list[
 def test_fused_attention_is_its_definition(
     device: str, average: bool, dtype: torch.dtype, shape: tuple[int, int, int, int], decay: float
 ) -> None:
-    """In float32 to its rounding, in bf16 as close as the functions in torch."""
+    """In float32 to its rounding, on a GPU to that of three products of tensor cores (tf32x3); in
+    bf16 as close as the functions in torch."""
     fused, in_torch = (
         (fused_averages, averages_at_all_positions)
         if average
@@ -143,7 +144,7 @@ def test_fused_attention_is_its_definition(
         ]
         for function in (in_torch, fused)
     )
-    allowed = 2e-6 if dtype == torch.float32 else 1e-2
+    allowed = {"cpu": 2e-6, "cuda": 1e-5}[device] if dtype == torch.float32 else 1e-2
     for one, other in zip(differs, torch_differs, strict=True):
         assert one <= max(allowed, 4 * other)
 
@@ -248,7 +249,7 @@ def test_softmax_of_bf16_is_computed_in_float32(device: str) -> None:
     expected_loss, expected = softmax_as_defined(logits, targets, None, 0.1, 50)
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-6)
     assert gradient.data_ptr() == given.data_ptr()
-    torch.testing.assert_close(gradient.cpu(), expected.bfloat16(), rtol=0.01, atol=0)
+    torch.testing.assert_close(gradient.cpu(), expected.bfloat16(), rtol=0.01, atol=1e-6)
 
 
 def test_softmax_where_all_other_items_are_excluded(device: str) -> None:
@@ -304,7 +305,7 @@ def test_a_training_takes_kernels_and_has_the_same_gradients(
         expected.insert(0, "target attention" + expected[0].removeprefix("softmax"))
     assert caplog.messages == expected
     for one, other in zip(gradients(), in_torch, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     choice.on_exception()
     if head != "dot_product":
         in_torch_again = averages_at_all_positions if head == "average" else sums_at_all_positions
