@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from recsys.kernels.tiles import load, product, store
+
 MAX_DIM = 128
 """The widest attention head: the tiles of wider ones would not fit on the chip."""
 LAUNCH = {"num_warps": 8, "num_stages": 1}
@@ -164,13 +166,14 @@ def _forward_kernel(
     block_t: tl.constexpr,
     block_d: tl.constexpr,
 ) -> None:
+    """Write what some candidates attend to in one sequence, from its first position on."""
     sequence = (tl.program_id(0) % batch).to(tl.int64)
     before = (tl.program_id(0) // batch).to(tl.int64) * block_c
     candidate, left = tl.arange(0, block_c), candidates - before
     feature, step = tl.arange(0, block_d), tl.arange(0, block_t)
     dtype = keys.dtype.element_ty
-    query = _load(queries + before * dim, candidate, left, feature, dim, dim)
-    value_query = _load(value_queries + before * dim, candidate, left, feature, dim, dim)
+    query = load(queries + before * dim, candidate, left, feature, dim, dim)
+    value_query = load(value_queries + before * dim, candidate, left, feature, dim, dim)
     rate = tl.load(decay)
     triangle = _triangle(rate, block_t).to(dtype)
     since_before, until_end = tl.exp(-rate * (step + 1)), tl.exp(-rate * (block_t - 1 - step))
@@ -180,22 +183,22 @@ def _forward_kernel(
     here = before * width + sequence * length
     for start in range(0, length, block_t):
         time = start + step
-        key = _load(keys + sequence * length * dim, time, length, feature, dim, dim)
-        value = _load(values + sequence * length * dim, time, length, feature, dim, dim)
-        weights = tl.exp(_product(query, tl.trans(key)))
-        weighted = weights * _product(value_query, tl.trans(value))
-        sums = _product(weighted.to(dtype), triangle) + last[:, None] * since_before[None, :]
+        key = load(keys + sequence * length * dim, time, length, feature, dim, dim)
+        value = load(values + sequence * length * dim, time, length, feature, dim, dim)
+        weights = tl.exp(product(query, tl.trans(key)))
+        weighted = weights * product(value_query, tl.trans(value))
+        sums = product(weighted.to(dtype), triangle) + last[:, None] * since_before[None, :]
         last = last * tl.exp(-rate * block_t) + tl.sum(weighted * until_end[None, :], 1)
         if average:
-            total = _product(weights.to(dtype), triangle)
+            total = product(weights.to(dtype), triangle)
             total += last_total[:, None] * since_before[None, :]
             last_total *= tl.exp(-rate * block_t)
             last_total += tl.sum(weights * until_end[None, :], 1)
-            _store(totals + here, total, candidate, left, time, length, width)
+            store(totals + here, total, candidate, left, time, length, width)
             sums /= total
         else:
             sums /= tl.load(totals + time, mask=time < length, other=1.0)[None, :]
-        _store(attended + here, sums, candidate, left, time, length, width)
+        store(attended + here, sums, candidate, left, time, length, width)
 
 
 @triton.jit
@@ -219,52 +222,44 @@ def _backward_kernel(
     block_t: tl.constexpr,
     block_d: tl.constexpr,
 ) -> None:
+    """Write the gradients of logits and value scores, from the last position back."""
     sequence = (tl.program_id(0) % batch).to(tl.int64)
     before = (tl.program_id(0) // batch).to(tl.int64) * block_c
     candidate, left = tl.arange(0, block_c), candidates - before
     feature, step = tl.arange(0, block_d), tl.arange(0, block_t)
     dtype = keys.dtype.element_ty
-    query = _load(queries + before * dim, candidate, left, feature, dim, dim)
-    value_query = _load(value_queries + before * dim, candidate, left, feature, dim, dim)
+    query = load(queries + before * dim, candidate, left, feature, dim, dim)
+    value_query = load(value_queries + before * dim, candidate, left, feature, dim, dim)
     rate = tl.load(decay)
     triangle = tl.trans(_triangle(rate, block_t)).to(dtype)
     until_after, since_start = tl.exp(-rate * (block_t - step)), tl.exp(-rate * step)
-    first = tl.zeros((block_c,), tl.float32)
-    first_part = tl.zeros((block_c,), tl.float32)
+    first, first_part = tl.zeros((block_c,), tl.float32), tl.zeros((block_c,), tl.float32)
     width = batch * length
     here = before * width + sequence * length
     for block in range(tl.cdiv(length, block_t) - 1, -1, -1):
         time = block * block_t + step
-        key = _load(keys + sequence * length * dim, time, length, feature, dim, dim)
-        value = _load(values + sequence * length * dim, time, length, feature, dim, dim)
-        weights = tl.exp(_product(query, tl.trans(key)))
-        value_scores = _product(value_query, tl.trans(value))
-        share = _load(gradient + here, candidate, left, time, length, width).to(tl.float32)
+        key = load(keys + sequence * length * dim, time, length, feature, dim, dim)
+        value = load(values + sequence * length * dim, time, length, feature, dim, dim)
+        weights = tl.exp(product(query, tl.trans(key)))
+        value_scores = product(value_query, tl.trans(value))
+        share = load(gradient + here, candidate, left, time, length, width).to(tl.float32)
         if average:
-            total = _load(totals + here, candidate, left, time, length, width)
-            found = _load(attended + here, candidate, left, time, length, width)
+            total = load(totals + here, candidate, left, time, length, width)
+            found = load(attended + here, candidate, left, time, length, width)
             share /= tl.where(total > 0, total.to(tl.float32), 1.0)  # 0 beyond the end
             part = share * found.to(tl.float32)
         else:
             share /= tl.load(totals + time, mask=time < length, other=1.0)[None, :]
-        sums = _product(share.to(dtype), triangle) + first[:, None] * until_after[None, :]
+        sums = product(share.to(dtype), triangle) + first[:, None] * until_after[None, :]
         first = first * tl.exp(-rate * block_t) + tl.sum(share * since_start[None, :], 1)
         by_weight = sums * value_scores
         if average:  # the weights are in both sums
-            by_weight -= _product(part.to(dtype), triangle)
+            by_weight -= product(part.to(dtype), triangle)
             by_weight -= first_part[:, None] * until_after[None, :]
             first_part *= tl.exp(-rate * block_t)
             first_part += tl.sum(part * since_start[None, :], 1)
-        by_weight *= weights
-        _store(logit_gradient + here, by_weight, candidate, left, time, length, width)
-        sums *= weights
-        _store(value_score_gradient + here, sums, candidate, left, time, length, width)
-
-
-@triton.jit
-def _product(rows: tl.tensor, columns: tl.tensor) -> tl.tensor:
-    """The matrix product, summed in float32; of float32 as three products of tensor cores."""
-    return tl.dot(rows, columns, input_precision="tf32x3")
+        store(logit_gradient + here, by_weight * weights, candidate, left, time, length, width)
+        store(value_score_gradient + here, sums * weights, candidate, left, time, length, width)
 
 
 @triton.jit
@@ -273,35 +268,3 @@ def _triangle(rate: tl.tensor, size: tl.constexpr) -> tl.tensor:
     step = tl.arange(0, size)
     age = step[None, :] - step[:, None]
     return tl.where(age >= 0, tl.exp(-rate * tl.maximum(age, 0)), 0.0)
-
-
-@triton.jit
-def _load(
-    matrix: tl.tensor,
-    row: tl.tensor,
-    num_rows: tl.tensor,
-    column: tl.tensor,
-    num_columns: tl.tensor,
-    stride: tl.tensor,
-) -> tl.tensor:
-    """The elements at rows and columns of a block; 0 beyond the end.
-
-    Within a block offsets are 32 bits wide, which saves registers: 64 strides are below 2^31.
-    """
-    inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
-    return tl.load(matrix + row[:, None] * stride + column[None, :], inside, 0.0)
-
-
-@triton.jit
-def _store(
-    matrix: tl.tensor,
-    content: tl.tensor,
-    row: tl.tensor,
-    num_rows: tl.tensor,
-    column: tl.tensor,
-    num_columns: tl.tensor,
-    stride: tl.tensor,
-) -> None:
-    """Write the elements at rows and columns of a block, but none beyond the end."""
-    inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
-    tl.store(matrix + row[:, None] * stride + column[None, :], content, inside)

@@ -141,6 +141,7 @@ def _sums_kernel(
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
 ) -> None:
+    """Write the log of the sum of exp(logit) over a part of the items, for some positions."""
     row_blocks = tl.cdiv(num_rows, block_rows)
     first_row = (tl.program_id(0) % row_blocks).to(tl.int64) * block_rows
     part = tl.program_id(0) // row_blocks
@@ -191,6 +192,7 @@ def _gradient_kernel(
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
 ) -> None:
+    """Overwrite one tile of the logits: softmax minus the target's distribution, 0 if no item."""
     row_blocks = tl.cdiv(num_rows, block_rows)
     first_row = (tl.program_id(0) % row_blocks).to(tl.int64) * block_rows
     first = (tl.program_id(0) // row_blocks).to(tl.int64) * block_columns
