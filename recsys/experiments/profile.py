@@ -17,6 +17,7 @@ from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.cost import StepMeter, matrix_speed
+from recsys.training.kernel_choice import KernelChoice
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import Precision, product_dtype
@@ -96,7 +97,6 @@ def _measure(
     stream = _endless(batches)
     gpu = device.type == "cuda"
     meter = StepMeter(counts=False, wait=torch.cuda.synchronize if gpu else lambda: None)
-    reset_peak_memory()
 
     def step() -> SequenceBatch:
         meter.start()
@@ -115,14 +115,17 @@ def _measure(
         meter.lap("optimiser")
         return batch  # type: ignore[no-any-return]
 
-    for _ in range(_WARM_UP):
-        step()
-    meter.take()
-    measured = [step() for _ in range(steps)]
-    seconds = {name: total / steps for name, total in meter.take().items()}
     with FlopCounterMode(display=False) as counter:
         step()
     flops = counter.get_total_flops()
+    # After the operations are counted: those of a Triton kernel cannot be.
+    KernelChoice(module, experiment, dtype).settle()
+    for _ in range(_WARM_UP):
+        step()
+    meter.take()
+    reset_peak_memory()
+    measured = [step() for _ in range(steps)]
+    seconds = {name: total / steps for name, total in meter.take().items()}
     real = sum(int(batch.lengths.sum()) for batch in measured)
     total = sum(seconds.values())
     return Profile(

@@ -7,16 +7,24 @@ a product with the triangle then has the small matrix on its right, which oneDNN
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from recsys.model.chunk_size import logits_per_chunk
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`averages_at_all_positions`, `sums_at_all_positions`, or a kernel that does the same."""
+
 _CHUNK = 768
-"""The number of positions that are processed at once. The gradients of all candidates are added up
-after each chunk, which is expensive for small chunks; large ones do not fit in the processor's
-cache."""
+"""The number of positions that are processed at once on a CPU. The gradients of all candidates are
+added up after each chunk, which is expensive for small chunks; large ones do not fit in the
+processor's cache."""
+_KEPT = 4
+"""The number of [C, B · L] matrices that the functions below keep for backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +70,17 @@ WIDE = Triangles(shared=192, single=256)
 NARROW = Triangles(shared=64, single=64)
 
 
-def sequences_together(length: int) -> int:
+def sequences_together(length: int, candidates: int, device: torch.device) -> int:
     """The number of sequences of a length that the functions below process at once.
 
-    >>> [sequences_together(length) for length in (9, 50, 200, 1000)]
+    On a GPU the matrices that they keep have as many elements as training makes logits at once.
+
+    >>> [sequences_together(length, 99, torch.device("cpu")) for length in (9, 50, 200, 1000)]
     [84, 12, 4, 4]
     """
-    return _CHUNK // WIDE.shared * max(1, WIDE.shared // length)
+    if device.type == "cpu":
+        return _CHUNK // WIDE.shared * max(1, WIDE.shared // length)
+    return max(1, logits_per_chunk(device) // (_KEPT * length * candidates))
 
 
 class DecayedSums:
@@ -179,7 +191,8 @@ def averages_at_all_positions(
         queries: q, [C, d].
         value_queries: u, [C, d].
         decay: scalar ≥ 0; has no gradient.
-        triangles: the size of the matrices that sum over the positions.
+        triangles: the size of the matrices that sum over the positions in half precision. In
+            float32 narrow ones are faster.
 
     Returns:
         [C, B · L].
@@ -212,12 +225,20 @@ def _in_chunks(
     decay: Tensor,
     triangles: Triangles,
 ) -> Tensor:
-    chunks = (tensor.split(sequences_together(keys.shape[1])) for tensor in (keys, values))
+    together = sequences_together(keys.shape[1], len(queries), keys.device)
+    chunks = (tensor.split(together) for tensor in (keys, values))
     parts: list[Tensor] = [
         function.apply(*chunk, queries, value_queries, decay, triangles)
         for chunk in zip(*chunks, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _sums_of(
+    triangles: Triangles, decay: Tensor, keys: Tensor, dtype: torch.dtype, *, mean: bool
+) -> DecayedSums:
+    size = triangles if dtype.itemsize < 4 else NARROW
+    return size.sums(decay, keys, dtype, mean=mean)
 
 
 class _Average(torch.autograd.Function):
@@ -232,7 +253,7 @@ class _Average(torch.autograd.Function):
         triangles: Triangles,
     ) -> Tensor:
         weights = (queries @ keys.flatten(0, 1).T).exp_()
-        ctx.sums = triangles.sums(decay, keys, weights.dtype, mean=False)
+        ctx.sums = _sums_of(triangles, decay, keys, weights.dtype, mean=False)
         value_scores = value_queries @ values.flatten(0, 1).T
         total = ctx.sums.past(weights)
         attended: Tensor = ctx.sums.past(weights * value_scores).div_(total)
@@ -275,7 +296,7 @@ class _Sum(torch.autograd.Function):
         triangles: Triangles,
     ) -> Tensor:
         weights = (queries @ keys.flatten(0, 1).T).exp_()
-        ctx.sums = triangles.sums(decay, keys, weights.dtype, mean=True)
+        ctx.sums = _sums_of(triangles, decay, keys, weights.dtype, mean=True)
         weighted = (value_queries @ values.flatten(0, 1).T).mul_(weights)
         ctx.save_for_backward(keys, values, queries, value_queries, weights, weighted)
         attended: Tensor = ctx.sums.past(weighted)

@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import last_states
+from recsys.model.chunk_size import logits_per_chunk
 from recsys.model.protocols import (
     CandidateRepresentation,
     HistoryRepresentation,
     KVSource,
     LastRepresentation,
 )
-
-_LOGITS_PER_CHUNK = 1 << 22
-"""8 MiB of bf16."""
 
 
 class DotProductHead(nn.Module):
@@ -57,9 +55,9 @@ class DotProductHead(nn.Module):
     ) -> None:
         """None: the head has no attention."""
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """See `Head.chunk_rows`."""
-        return max(1, _LOGITS_PER_CHUNK // (length * candidates))
+        return max(1, logits_per_chunk(device) // (length * candidates))
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """One per history."""
@@ -155,9 +153,9 @@ class MixtureOfLogitsHead(nn.Module):
     ) -> None:
         """None: the head has no attention."""
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """See `Head.chunk_rows`."""
-        return max(1, _LOGITS_PER_CHUNK // (length * candidates * self.components**2))
+        return max(1, logits_per_chunk(device) // (length * candidates * self.components**2))
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """P² per history."""

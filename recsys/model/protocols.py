@@ -100,8 +100,8 @@ class Head(Protocol):
         """The attention at the last item of histories of lengths [B]; None if there is none."""
         ...
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
-        """The number of sequences of this length for which training best makes `logits` at once."""
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
+        """The number of sequences of this length whose `logits` training best makes at once."""
         ...
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from recsys.model.attention import padding_mask
 from recsys.model.decayed_attention import (
-    NARROW,
     WIDE,
+    Attend,
     Triangles,
     averages_at_all_positions,
     sequences_together,
@@ -58,9 +59,8 @@ class TargetAttentionHead(nn.Module):
 
     decays: Tensor
     max_temperature = 10.0
-    triangles: Triangles = WIDE
-    """The size of the matrices that sum over positions in half precision: the faster one depends on
-    the processor, and training measures it. In float32 narrow ones are faster."""
+    attend: Attend
+    """Computes what each candidate attends to in training, where a kernel may replace it."""
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class TargetAttentionHead(nn.Module):
         self.num_heads = len(half_lives)
         self.kv_source: KVSource = kv_source
         self.pooling = pooling
+        self.sum_by(WIDE)
         width = self.num_heads * head_dim
         kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
         self.kv_norm = nn.LayerNorm(kv_dim)
@@ -88,6 +89,15 @@ class TargetAttentionHead(nn.Module):
         self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
         decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
         self.register_buffer("decays", decays)
+
+    def sum_by(self, triangles: Triangles) -> None:
+        """Set the size of the matrices that sum over positions in half precision.
+
+        Which one is faster depends on the processor, and training measures it.
+        """
+        averages = self.pooling == "average"
+        in_torch = averages_at_all_positions if averages else sums_at_all_positions
+        self.attend = partial(in_torch, triangles=triangles)
 
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """The states; keys and values [B, H, L, d]."""
@@ -109,12 +119,9 @@ class TargetAttentionHead(nn.Module):
         states, keys, values = history
         embeddings, queries, value_queries = candidates
         scores = embeddings @ states.flatten(0, 1).T
-        averages = self.pooling == "average"
-        attend = averages_at_all_positions if averages else sums_at_all_positions
-        triangles = self.triangles if scores.dtype.itemsize < 4 else NARROW
         for head, decay in enumerate(self.decays):
             sides = keys[:, head], values[:, head], queries[head], value_queries[head]
-            scores += attend(*sides, decay, triangles)
+            scores += self.attend(*sides, decay)
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
@@ -176,9 +183,9 @@ class TargetAttentionHead(nn.Module):
             [math.log(2) / decay for decay in self.decays.tolist()],
         )
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
-        """See `Head.chunk_rows`."""
-        return sequences_together(length)
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
+        """See `Head.chunk_rows`; what all attention heads keep for backward is there at once."""
+        return sequences_together(length, candidates * self.num_heads, device)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """One per history and purchase."""

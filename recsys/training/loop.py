@@ -35,8 +35,9 @@ from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
+from recsys.training.kernel_choice import KernelChoice
 from recsys.training.module import TrainingModule
-from recsys.training.precision import Precision, lightning_name
+from recsys.training.precision import Precision, lightning_name, product_dtype
 from recsys.training.precision_choice import settle_precision
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
@@ -130,7 +131,8 @@ def train(
         if warm is not None and start is None and validate is not None:
             module.to(_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
-        callbacks: list[pl.Callback] = [recorder]
+        kernels = KernelChoice(module, experiment, product_dtype(precision))
+        callbacks: list[pl.Callback] = [recorder, kernels]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start, division))
         if line is not None:

@@ -22,12 +22,14 @@ from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     SampledLoss,
     SeenItems,
+    SoftmaxGradient,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
     chunked_sampled_loss,
     divided_cross_entropy,
     sampled_softmax,
+    softmax_gradient,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
@@ -38,6 +40,8 @@ class CatalogueObjective(nn.Module):
     def __init__(self, label_smoothing: float) -> None:
         super().__init__()
         self._label_smoothing = label_smoothing
+        self.softmax_gradient: SoftmaxGradient = softmax_gradient
+        """Computes a chunk's loss and its gradient; `KernelChoice` may replace it."""
 
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
@@ -54,7 +58,7 @@ class CatalogueObjective(nn.Module):
         head, table = model.head, model.items.table()
         before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
         if head.kv_source is None:
-            rows = head.chunk_rows(1, len(table))
+            rows = head.chunk_rows(1, len(table), table.device)
             history, targets, before = drop_padding(history, targets, before, rows)
         return chunked_cross_entropy(
             head.logits,
@@ -62,8 +66,9 @@ class CatalogueObjective(nn.Module):
             head.represent_candidates(table),
             targets,
             before,
-            chunk_rows=head.chunk_rows(targets.shape[1], len(table)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
             label_smoothing=self._label_smoothing,
+            gradient=self.softmax_gradient,
         )
 
 
@@ -84,7 +89,7 @@ class DividedObjective(nn.Module):
         """
         head, most = model.head, max(self._division.sizes)
         if head.kv_source is None:
-            rows = head.chunk_rows(1, most)
+            rows = head.chunk_rows(1, most, targets.device)
             before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
             history, targets, before = drop_padding(history, targets, before, rows)
             seen = None if before is None else before.before(slice(None)).squeeze(1)
@@ -95,7 +100,7 @@ class DividedObjective(nn.Module):
             targets,
             seen,
             self._division,
-            chunk_rows=lambda length: head.chunk_rows(length, most),
+            chunk_rows=lambda length: head.chunk_rows(length, most, targets.device),
             label_smoothing=self._label_smoothing,
         )
 
@@ -143,7 +148,7 @@ class SampledObjective(nn.Module):
             targets,
             negatives,
             seen,
-            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items)),
+            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items), targets.device),
         )
 
 

@@ -54,7 +54,7 @@ def narrow_share(length: int) -> float:
         length: of the histories, at most.
     """
     length = _power_of_two(length)
-    batch = sequences_together(length)
+    batch = sequences_together(length, _CANDIDATES, torch.device("cpu"))
 
     def measure() -> float:
         keys, weighted = torch.empty(batch, length, 1), torch.ones(_CANDIDATES, batch * length)
@@ -102,7 +102,7 @@ class _Products:
                 head.represent_candidates(self._table),
                 self._targets,
                 None,
-                chunk_rows=head.chunk_rows(states.shape[1], len(self._table)),
+                chunk_rows=head.chunk_rows(states.shape[1], len(self._table), states.device),
             )
         torch.autograd.grad(loss, (states, self._up, self._down, self._table))
 

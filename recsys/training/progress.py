@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from recsys.progress import new_progress
 from recsys.training.callbacks import EpochRecorder
 from recsys.training.state import MONITOR, Curve
 
+_REFRESH = 0.1
+"""Seconds between updates of the line by steps: showing the loss waits for a GPU to compute it."""
 _ENDLESS = 10_000
 """Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
 
@@ -79,6 +82,7 @@ class ProgressLine(pl.Callback):
         self._steps = steps
         self._validated = validated
         self._ranked = 0
+        self._shown = -math.inf
         self._pace = Pace()
         self._shared = progress is not None
         self._progress = progress or new_progress()
@@ -107,7 +111,10 @@ class ProgressLine(pl.Callback):
         """Count a step."""
         self._steps += 1
         self._pace.step()
-        self._show(trainer)
+        now = self._progress.get_time()
+        if now - self._shown >= _REFRESH:
+            self._shown = now
+            self._show(trainer)
 
     def rank(self, histories: int) -> None:
         """Count histories whose validation targets were ranked."""

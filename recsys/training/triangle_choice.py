@@ -36,8 +36,9 @@ def settle_triangles(experiment: Experiment, model: Model, precision: Precision)
     length = experiment.model.max_sequence_length
     share = product_timing.narrow_share(length) if processes.is_first() else 1.0
     faster = processes.broadcast_from_rank0(share < WORTHWHILE)
-    head.triangles = NARROW if faster else WIDE
+    taken = NARROW if faster else WIDE
+    head.sum_by(taken)
     logger.info(
         "target attention: matrices of %d positions (those of %d took %.2f of the time of %d's)",
-        *(head.triangles.shared, NARROW.shared, share, WIDE.shared),
+        *(taken.shared, NARROW.shared, share, WIDE.shared),
     )

@@ -35,7 +35,7 @@ def ways(rows: int, dim: int, items: int, dtype: torch.dtype) -> dict[str, Calla
             (table,),
             targets[:, None],
             None,
-            chunk_rows=head.chunk_rows(1, items + 1),
+            chunk_rows=head.chunk_rows(1, items + 1, states.device),
         )
 
     options = torch.nn.LinearCrossEntropyOptions()

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.model import decayed_attention, target_attention
+from recsys.model import decayed_attention
 from recsys.model.attention import last_states
 from recsys.model.decayed_attention import NARROW, WIDE, DecayedSums, Triangles
 from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
+from recsys.model.protocols import Head
 from recsys.model.target_attention import TargetAttentionHead
 
 DIM = 6
@@ -103,8 +104,8 @@ def test_running_sums_equal_the_plain_definition_with_gradients(
     """Whatever the number of sequences processed together, and the size of their matrices."""
     head, (states, embedded, embeddings) = make_case(shape)
     with (
-        patch.object(target_attention, "NARROW", triangles),
-        patch.object(decayed_attention, "sequences_together", lambda _: together),
+        patch.object(decayed_attention, "NARROW", triangles),
+        patch.object(decayed_attention, "sequences_together", lambda *_: together),
     ):
         fast = head.logits(
             head.represent_history(states, embedded), head.represent_candidates(embeddings)
@@ -140,7 +141,7 @@ def test_training_precision_stays_within_its_tolerance(
         head.represent_history(states, embedded), head.represent_candidates(embeddings)
     )
     low = head.float()
-    low.triangles = triangles
+    low.sum_by(triangles)
     both = (
         low.represent_history(states.float(), embedded.float()),
         low.represent_candidates(embeddings.float()),
@@ -332,3 +333,15 @@ def test_cosine_scores_ignore_lengths_of_vectors() -> None:
     assert torch.allclose(head.logits(history, candidates), expected, atol=1e-4)
     last = head.score_last(head.select_last(history, torch.tensor([3, 1])), candidates)
     assert torch.allclose(last, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)
+
+
+def test_chunks_are_larger_on_a_gpu() -> None:
+    """2^22 and 2^27 logits over 100 · 1000; a GPU also counts what is kept beside each logit."""
+    heads: list[tuple[Head, int, int]] = [
+        (DotProductHead(), 41, 1342),
+        (MixtureOfLogitsHead(8, 2, 4, 0.1), 10, 335),  # 2² cosines
+        (make_head(2, "items", "average", 0), 4, 167),  # four matrices for each of two heads
+    ]
+    for head, on_cpu, on_gpu in heads:
+        assert head.chunk_rows(100, 1000, torch.device("cpu")) == on_cpu
+        assert head.chunk_rows(100, 1000, torch.device("cuda")) == on_gpu

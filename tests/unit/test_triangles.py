@@ -28,7 +28,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, precision: Precision)
     monkeypatch.setattr(product_timing, "narrow_share", lambda _: share)
     experiment, model = made()
     settle_triangles(experiment, model, precision)
-    return model.head.triangles  # type: ignore[attr-defined]
+    return model.head.attend.keywords["triangles"]  # type: ignore[attr-defined]
 
 
 @cpu_only

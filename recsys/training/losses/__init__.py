@@ -2,7 +2,12 @@
 
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
 from recsys.training.losses.divided_catalogue import divided_cross_entropy
-from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
+from recsys.training.losses.full_catalogue import (
+    SoftmaxGradient,
+    chunked_cross_entropy,
+    cross_entropy,
+    softmax_gradient,
+)
 from recsys.training.losses.sampled import (
     SampledLoss,
     binary_cross_entropy,
@@ -16,6 +21,7 @@ __all__ = [
     "LogitsFunction",
     "SampledLoss",
     "SeenItems",
+    "SoftmaxGradient",
     "binary_cross_entropy",
     "calibrated_weight",
     "chunked_cross_entropy",
@@ -26,4 +32,5 @@ __all__ = [
     "divided_cross_entropy",
     "negative_mask",
     "sampled_softmax",
+    "softmax_gradient",
 ]
