@@ -179,7 +179,7 @@ def averages_at_all_positions(
     queries: Tensor,
     value_queries: Tensor,
     decay: Tensor,
-    triangles: Triangles,
+    triangles: Triangles = WIDE,
 ) -> Tensor:
     """The average that each candidate attends to in the history up to each position.
 
@@ -206,7 +206,7 @@ def sums_at_all_positions(
     queries: Tensor,
     value_queries: Tensor,
     decay: Tensor,
-    triangles: Triangles,
+    triangles: Triangles = WIDE,
 ) -> Tensor:
     """The sum that each candidate attends to in the history up to each position.
 
