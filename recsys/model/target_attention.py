@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from recsys.model.attention import padding_mask
 from recsys.model.decayed_attention import (
-    WIDE,
     Attend,
-    Triangles,
     averages_at_all_positions,
     sequences_together,
     sums_at_all_positions,
 )
+from recsys.model.decayed_sums import WIDE, Triangles
 from recsys.model.dropout import Dropout
 from recsys.model.heads import directions, dot_products, last_position
 from recsys.model.protocols import (

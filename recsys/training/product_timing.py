@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from recsys.config import Experiment
-from recsys.model.decayed_attention import NARROW, WIDE, DecayedSums, sequences_together
+from recsys.model.decayed_attention import sequences_together
+from recsys.model.decayed_sums import NARROW, WIDE, DecayedSums
 from recsys.model.protocols import Head, Model
 from recsys.timing import median_share
 from recsys.training.losses import chunked_cross_entropy
@@ -48,7 +49,7 @@ def narrow_share(length: int) -> float:
 
     In bf16, on one thread of the CPU: whether another program disturbs two threads that wait for
     each other says nothing of the matrices. What this machine has measured before is read from the
-    cache. For the sizes see `recsys.model.decayed_attention.Triangles`.
+    cache. For the sizes see `recsys.model.decayed_sums.Triangles`.
 
     Args:
         length: of the histories, at most.

@@ -7,7 +7,7 @@ import logging
 import torch
 
 from recsys.config import Experiment
-from recsys.model.decayed_attention import NARROW, WIDE
+from recsys.model.decayed_sums import NARROW, WIDE
 from recsys.model.protocols import Model
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.timing import WORTHWHILE

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recsys.model import decayed_attention
 from recsys.model.attention import last_states
-from recsys.model.decayed_attention import NARROW, WIDE, DecayedSums, Triangles
+from recsys.model.decayed_sums import NARROW, WIDE, DecayedSums, Triangles
 from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
 from recsys.model.protocols import Head
 from recsys.model.target_attention import TargetAttentionHead

@@ -7,7 +7,7 @@ import torch
 
 from recsys.config import Experiment, parse_experiment
 from recsys.model.build import build_model
-from recsys.model.decayed_attention import NARROW, WIDE
+from recsys.model.decayed_sums import NARROW, WIDE
 from recsys.model.protocols import Model
 from recsys.training import product_timing, share_cache
 from recsys.training.precision import Precision
