@@ -31,6 +31,9 @@ PATIENCE = 6
 _MORE_PATIENCE = 4
 """So many times as many for a model that is no match for the best baseline: over a large catalogue
 a model first learns what is popular, and gets worse before it learns what follows what."""
+_NO_MATCH = 0.5
+"""Below this share of the best baseline's NDCG@10. A model that is closer gains by its decay and by
+its counts."""
 _MARGIN = 1.1
 """Epochs vary: a plan counts them this much longer than measured."""
 
@@ -130,7 +133,8 @@ class Contender:
     @property
     def exhausted(self) -> bool:
         """Whether the last `PATIENCE` validations gained nothing, or more below the baselines."""
-        patience = PATIENCE if self.quality >= self.best_baseline else PATIENCE * _MORE_PATIENCE
+        behind = self.quality < _NO_MATCH * self.best_baseline
+        patience = PATIENCE * _MORE_PATIENCE if behind else PATIENCE
         qualities = [point.ndcg for point in self.points]
         before, since = qualities[:-patience], qualities[-patience:]
         return bool(before) and max(before) >= max(since)
@@ -188,7 +192,7 @@ class Contender:
         started, before = time.monotonic(), self.seconds
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
-            self._record(epoch, metrics)
+            self.record(epoch, metrics)
             self.seconds = before + time.monotonic() - started
             return MONITOR in metrics and (enough(self) or self.exhausted)
 
@@ -212,22 +216,6 @@ class Contender:
     def ending(self) -> Ending:
         """How the training ends after so many epochs."""
         return Ending.of(self.candidate.experiment, self.dataset)
-
-    def decay(self, epochs: int) -> tuple[Model, Curve]:
-        """Let the learning rate decay from the best state; return the best model and the curve."""
-        hold = self.best_epoch
-        model, curve = train(
-            self.decaying(hold, epochs),
-            self.catalogue,
-            self.dataset.histories("valid"),
-            self.validation,
-            hold + epochs,
-            self._record,
-            self.progress,
-            self.before_decay(self.best_state, "valid", epochs),
-        )
-        self.interrupted = curve.interrupted
-        return model, curve
 
     def decaying(self, hold: int, epochs: int) -> Experiment:
         """Return the settings of a decay over so many epochs after ``hold`` others."""
@@ -282,7 +270,8 @@ class Contender:
         validation = epochs[-1].get("epoch/valid_seconds", 0.0)
         return max(1, math.ceil(validation / max(training, 1e-3) * (1 / VALIDATION_SHARE - 1)))
 
-    def _record(self, epoch: int, metrics: dict[str, float]) -> None:
+    def record(self, epoch: int, metrics: dict[str, float]) -> None:
+        """Keep the validation of an epoch, if it had one."""
         if MONITOR in metrics:
             self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
             self.seconds_validating += metrics["epoch/valid_seconds"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.decay import decay
 from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
@@ -52,7 +53,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     epochs = _affordable_decay(contender, seconds_left())
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
-    model, curve = contender.decay(epochs)
+    model, curve = decay(contender, epochs)
     best = max(curve.validated()[0] - contender.best_epoch, 1)
     validated = Finished(
         contender.chosen_experiment(epochs),

@@ -17,6 +17,7 @@ import torch
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
+from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
@@ -35,6 +36,7 @@ from recsys.experiments.baseline import Tuned
 from recsys.experiments.fit import fit
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
+from recsys.training.state import MONITOR
 
 ITEMS = 40
 
@@ -232,12 +234,33 @@ def test_a_decay_improves_and_is_repeated_by_the_refit(
     one._advance(after(3))  # type: ignore[arg-type]
     hold = one.best_epoch
     epochs = one.ending.decay_epochs(hold)
-    _, curve = one.decay(epochs)
+    _, curve = decay(one, epochs)
     assert len(curve.epochs) == hold + epochs
     best = max(curve.validated()[0] - hold, 1)
     model = refit(one, epochs, best, lambda: math.inf)
     before = one.best_model()[0].state_dict()
     assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("luck", "decayed"), [(0.0, True), (0.02, True), (0.05, False)])
+def test_a_lucky_validation_before_the_decay_does_not_win(
+    luck: float, decayed: bool, dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    """The decay's best epoch counts unless the best one before it is clearly better."""
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(3))  # type: ignore[arg-type]
+    hold, points = one.best_epoch, list(one.points)
+    _, curve = decay(one, 3)
+    best = max(epoch[MONITOR] for epoch in curve.epochs[hold:] if MONITOR in epoch)
+    one.points = [*points, RacePoint(1.0, hold, best * (1 + luck))]
+    model, curve = decay(one, 3)
+    assert (curve.validated()[0] > hold) == decayed
+    assert len(curve.epochs) == hold + 3
+    kept = [point.epochs for point in points if point.epochs <= hold]
+    assert all(MONITOR in curve.epochs[number - 1] for number in kept)
+    for name, weight in curve.best_weights.items():
+        assert torch.equal(model.state_dict()[name].cpu(), weight), name
 
 
 @pytest.mark.slow
@@ -250,7 +273,7 @@ def test_a_refit_that_is_short_of_time_keeps_its_decay(
     one = contenders(dataset, tracking)[0]
     assert one.ending.validation_is_large
     one._advance(after(3))  # type: ignore[arg-type]
-    one.decay(2)
+    decay(one, 2)
     planned = one.ending.refit_epochs(one.best_epoch)
     assert planned > 1
     capsys.readouterr()
@@ -272,9 +295,9 @@ def test_a_training_without_gains_is_exhausted(
 
 @pytest.mark.parametrize(
     ("validations", "best_baseline", "exhausted"),
-    [(7, 0.0, True), (7, 0.3, False), (25, 0.3, True), (6, 0.0, False)],
+    [(7, 0.0, True), (7, 0.3, True), (7, 0.5, False), (25, 0.5, True), (6, 0.0, False)],
 )
-def test_a_model_behind_the_baselines_has_more_patience(
+def test_a_model_far_behind_the_baselines_has_more_patience(
     dataset: PreparedDataset,
     tracking: TrackingConfig,
     validations: int,

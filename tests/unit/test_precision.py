@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 
 from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.contender import Contender
+from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.refit import refit
 from recsys.config import Experiment, TrackingConfig, parse_experiment
@@ -299,7 +300,7 @@ def test_a_contender_settles_its_precision_once(
     candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
     contender.advance(lambda one: len(one.points) >= 1)
-    _, decayed = contender.decay(1)
+    _, decayed = decay(contender, 1)
     assert decayed.precision == "bf16"
     refit(contender, 1, 1, lambda: 0.0)
     assert contender.chosen_experiment(1).training.precision == "bf16"
