@@ -1,0 +1,283 @@
+"""The mean of several models: its scores are the mean of theirs, wherever they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from recsys.config import (
+    AveragedConfig,
+    AveragedMember,
+    Choices,
+    Cosine,
+    DotProduct,
+    Experiment,
+    FactorisationMachineConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    MixtureOfLogits,
+    NextItemConfig,
+    Search,
+    TargetAttention,
+    TrainingConfig,
+    dump_experiment,
+    load_experiment,
+    parse_experiment,
+)
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.experiments.tune import tune
+from recsys.export.onnx import export_onnx
+from recsys.inference.model_inputs import read_histories
+from recsys.inference.model_scorer import ModelScorer
+from recsys.model.averaged import AveragedModel
+from recsys.model.build import build_model
+from recsys.model.heads import DotProductHead
+from recsys.model.size import count_weights
+from recsys.serving.attention_maps import inspect
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import query_encoder
+from recsys.serving.embeddings import history_embeddings, item_embeddings
+from recsys.serving.explain import explain, explained_by_removal
+from recsys.serving.new_items import with_new_items
+from recsys.serving.recommender import Recommender
+from recsys.training.module import TrainingModule
+from recsys.training.schedule import Schedule
+
+ITEMS, LENGTH = 9, 4
+SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
+ATTENTION = NextItemConfig(**SIZES, head=TargetAttention(num_heads=2, head_dim=4))
+DOT = NextItemConfig(**SIZES | {"embedding_dim": 6}, head=DotProduct())
+HSTU = HSTUConfig(kind="hstu", **SIZES, times="past", head=Cosine())
+OTHERS = (
+    NextItemConfig(**SIZES, head=MixtureOfLogits(component_dim=4)),
+    MaskedItemConfig(kind="masked_item", **SIZES),
+    FactorisationMachineConfig(kind="factorisation_machine", **SIZES),
+)
+HISTORIES = Histories.from_lists([[1, 2], [3], [4, 5, 6, 7, 8, 9], [2, 2, 1]])
+HISTORIES = Histories(
+    HISTORIES.items, HISTORIES.offsets, np.arange(12) * 70, np.array([300, 500, 900, 990])
+)
+
+
+def mean_of(*models: Any) -> AveragedConfig:
+    members = tuple(AveragedMember(model=each) for each in models)
+    return AveragedConfig(kind="averaged", members=members)
+
+
+def build(config: AveragedConfig, num_items: int = ITEMS) -> AveragedModel:
+    torch.manual_seed(3)
+    model = build_model(config, num_items)
+    for name, weight in model.named_parameters():
+        nn.init.normal_(weight, std=0.5)
+        if name.endswith("items.weight"):
+            weight.data[0] = 0
+    return model.eval()
+
+
+def scores(model: Any, candidates: Any = None) -> Any:
+    return ModelScorer(model, LENGTH).score(HISTORIES, candidates).numpy()
+
+
+MEANS = [mean_of(ATTENTION, DOT), mean_of(HSTU, ATTENTION, DOT), mean_of(*OTHERS, ATTENTION)]
+
+
+@pytest.mark.parametrize("config", MEANS)
+def test_scores_are_the_mean_of_the_scores_of_the_members(config: AveragedConfig) -> None:
+    model = build(config)
+    members = [scores(member) for member in model.members]
+    found = scores(model)
+    assert np.allclose(found[:, 1:], np.mean(members, axis=0)[:, 1:], atol=1e-5)
+    assert np.isneginf(found[:, 0]).all()
+    own = np.array([[1, 2, 0], [3, 4, 5], [9, 8, 7], [1, 1, 2]], dtype=np.int32)
+    expected = np.take_along_axis(found, own.astype(int), axis=1)
+    assert np.allclose(scores(model, own), expected, atol=1e-5)
+    shared = np.tile(np.array([[2, 5]], dtype=np.int32), (4, 1))
+    assert np.allclose(scores(model, shared), found[:, [2, 5]], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MEANS)
+def test_other_histories_in_the_batch_change_nothing(config: AveragedConfig) -> None:
+    model = build(config)
+    together = scores(model)
+    scorer = ModelScorer(model, LENGTH)
+    for row in range(len(HISTORIES)):
+        alone = scorer.score(HISTORIES[row : row + 1]).numpy()
+        assert np.allclose(alone[0, 1:], together[row, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MEANS[:2])
+def test_scores_at_every_position_are_means_too(config: AveragedConfig) -> None:
+    model = build(config)
+    history, lengths = read_histories(model, HISTORIES.latest(LENGTH))
+    represented = model.head.represent_candidates(model.items.table())
+    with torch.inference_mode():
+        everywhere = model.head.logits(history, represented)
+        last = everywhere[torch.arange(len(lengths)), lengths - 1]
+        at_last = model.head.score_last(model.head.select_last(history, lengths), represented)
+        assert torch.allclose(last, at_last, atol=1e-5)
+        targets = torch.randint(1, ITEMS, everywhere.shape[:2])
+        of_targets = model.head.score_targets(
+            history, model.head.represent_candidates(model.items(targets))
+        )
+        expected = everywhere.gather(2, targets[..., None])[..., 0]
+        assert torch.allclose(of_targets, expected, atol=1e-5)
+
+
+def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
+    model = build(mean_of(ATTENTION, DOT))
+    stages = [ModelScorer(each, LENGTH, DotProductHead()) for each in (model, *model.members)]
+    found, *members = (stage.score(HISTORIES).numpy()[:, 1:] for stage in stages)
+    assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
+
+
+def test_what_is_read_is_what_any_member_reads() -> None:
+    model = build(mean_of(DOT, HSTU))
+    assert model.times == "past"
+    assert model.head.kv_source is None
+    assert build(mean_of(ATTENTION, DOT)).head.kv_source == "items"
+    states = NextItemConfig(**SIZES, head=TargetAttention(kv_source="states"))
+    assert build(mean_of(ATTENTION, states)).head.kv_source == "both"
+    assert model.items.table().shape == (ITEMS + 1, 14)
+    assert count_weights(mean_of(DOT, DOT), 50, {}) == 2 * count_weights(DOT, 50, {})
+
+
+# --- Bundles -------------------------------------------------------------------------------------
+
+
+def bundle_of(folder: Path, dataset: PreparedDataset, *models: Any) -> ModelBundle:
+    config = mean_of(*models)
+    model = build(config, dataset.num_items)
+    return ModelBundle.write(folder, model, Experiment(model=config), dataset, ("train",))
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    return bundle_of(tmp_path_factory.mktemp("bundle") / "mean", tiny_dataset, ATTENTION, DOT)
+
+
+def test_a_bundle_gives_the_scores_of_what_was_written(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    histories = tiny_dataset.histories("test")
+    model = build(mean_of(ATTENTION, DOT), tiny_dataset.num_items)
+    again = ModelBundle.open(bundle.path).scorer
+    assert torch.equal(again.score(histories), ModelScorer(model, LENGTH).score(histories))
+    assert {name.split(".")[1] for name in bundle.model.state_dict()} == {"0", "1"}
+
+
+def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
+    parts = explain(bundle, ["boots", "hat", "socks"], "jacket")
+    score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
+    assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
+    assert not explained_by_removal(bundle)
+
+
+def test_contributions_are_a_share_of_those_of_the_member_with_attention(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    model = bundle.model
+    assert isinstance(model, AveragedModel)
+    experiment = Experiment(model=ATTENTION)
+    member: Any = model.members[0]
+    alone = ModelBundle.write(tmp_path / "alone", member, experiment, tiny_dataset, ("train",))
+    halves = explain(bundle, ["boots", "hat"], "jacket")["contribution"].to_numpy()
+    whole = explain(alone, ["boots", "hat"], "jacket")["contribution"].to_numpy()
+    assert np.allclose(halves, whole / 2, atol=1e-6)
+
+
+def test_a_mean_without_attention_is_explained_by_removal(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
+    assert explained_by_removal(bundle)
+    assert len(explain(bundle, ["boots", "hat"], "jacket")) == 2
+    with pytest.raises(InputError, match="are no dot products"):
+        query_encoder(bundle)
+
+
+def test_the_attention_of_all_members_is_shown(bundle: ModelBundle) -> None:
+    maps = inspect(bundle, ["boots", "hat"])
+    names = [each.name for each in maps]
+    assert len(set(names)) == len(names) == 5  # two blocks of each member, and the head
+    assert maps[-1].kind == "target"
+
+
+def test_vectors_multiply_to_the_mean_of_the_dot_products(bundle: ModelBundle) -> None:
+    items = item_embeddings(bundle)["embedding"].to_numpy()
+    histories = history_embeddings(bundle, bundle.read_histories([["boots", "hat"]]))
+    first = bundle.retriever.score(bundle.read_histories([["boots", "hat"]]).histories)
+    found = items @ histories["embedding"].to_numpy()[0]
+    assert np.allclose(found, first.numpy()[0, 1:], atol=1e-5)
+
+
+def test_what_a_mean_cannot_do_is_refused(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="cannot be exported to ONNX: it is a mean of models"):
+        export_onnx(bundle, tmp_path / "onnx")
+    with pytest.raises(InputError, match="generates nothing"):
+        Recommender(bundle).generate([["boots"]], n=2)
+    with pytest.raises(InputError, match="item_features"):
+        with_new_items(bundle, bundle.item_table.head(1).select("item_id"))
+    with pytest.raises(InputError, match="one by one"):
+        TrainingModule(
+            bundle.model,
+            TrainingConfig(),
+            Schedule.plan(TrainingConfig(), 1, 1),
+            torch.zeros(bundle.num_items + 1),
+            exclude_seen=True,
+        )
+    with pytest.raises(InputError, match="tune each of its members"):
+        tune(
+            bundle.experiment,
+            tiny_dataset,
+            Search(space={"training.patience": Choices(choices=(1,))}, trials=1),
+        )
+    with pytest.raises(TypeError, match="one by one"):
+        bundle.model.teacher_forced(None, torch.zeros(1))  # type: ignore[arg-type]
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+def tree(*members: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"model": {"kind": "averaged", "members": list(members)}, **others}
+
+
+PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (tree(PLAIN), "at least 2 items"),
+        (tree(PLAIN, {"model": {"kind": "sequence_to_sequence"}}), "kind must be"),
+        (tree(PLAIN, {"model": {"max_sequence_length": 9}}), "the same max_sequence_length"),
+        (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "features cannot be averaged"),
+        (tree(PLAIN, {"model": {"num_blocks": -1}}), r"model\.members\.1\.model\.num_blocks"),
+        (tree(PLAIN, PLAIN, start={"bundle": "runs/a"}), "train each one by itself"),
+        (tree(PLAIN, PLAIN, training={"divide_catalogue": True}), "not supported by the model"),
+        (
+            tree(PLAIN, {"model": {"kind": "hstu", "times": "request"}}),
+            "request_time must be known",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_experiment(wrong)
+
+
+def test_settings_are_the_same_after_a_file(tmp_path: Path) -> None:
+    experiment = parse_experiment(tree({**PLAIN, "max_epochs": 7}, {"model": {"kind": "hstu"}}))
+    assert experiment.family == "averaged"
+    file = tmp_path / "mean.yaml"
+    file.write_text(dump_experiment(experiment))
+    assert load_experiment(file) == experiment
