@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from mlflow import MlflowClient
 from torch import nn
 
 from recsys.config import (
@@ -15,6 +18,7 @@ from recsys.config import (
     AveragedMember,
     Choices,
     Cosine,
+    DataConfig,
     DotProduct,
     Experiment,
     FactorisationMachineConfig,
@@ -30,8 +34,11 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.evaluation.tables.rank import evaluate
+from recsys.experiments.fit import fit
+from recsys.experiments.members import member_experiment
 from recsys.experiments.tune import tune
 from recsys.export.onnx import export_onnx
 from recsys.inference.model_inputs import read_histories
@@ -47,8 +54,10 @@ from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import make_shop
 from recsys.training.module import TrainingModule
 from recsys.training.schedule import Schedule
+from recsys.training.state import Curve
 
 ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
@@ -281,3 +290,113 @@ def test_settings_are_the_same_after_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mean.yaml"
     file.write_text(dump_experiment(experiment))
     assert load_experiment(file) == experiment
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    log = make_shop(seed=0, num_customers=60).interactions
+    config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop")
+
+
+def experiment_of(folder: Path, **training: Any) -> Experiment:
+    """Two members, of which the second has one epoch less."""
+    member = {**SIZES, "feed_forward_dim": 8, "head": {"kind": "dot_product"}}
+    file = folder / "mean.yaml"
+    settings = tree(
+        {"model": member, "max_epochs": 3},
+        {"model": member | {"head": {"kind": "target_attention", "head_dim": 4}}, "max_epochs": 2},
+        name="mean",
+        training={"batch_tokens": 150, "learning_rate": 0.01, "checkpoint_minutes": 0, **training},
+        evaluation={"seen": "allow", "cutoffs": [10]},
+        count_ensemble={},
+        tracking={"uri": f"sqlite:///{folder}/mlflow.db"},
+    )
+    file.write_text(json.dumps(settings))
+    return load_experiment(file)
+
+
+class Killed(BaseException):
+    """A stand-in for kill -9."""
+
+
+def counted(patch: pytest.MonkeyPatch, most: int | None = None) -> list[int]:
+    """Count the training steps from here on, and kill the process before one of them."""
+    steps, train = [0], TrainingModule.training_step
+
+    def step(self: TrainingModule, *args: Any) -> Any:
+        if steps[0] == most:
+            raise Killed
+        steps[0] += 1
+        return train(self, *args)
+
+    patch.setattr(TrainingModule, "training_step", step)
+    return steps
+
+
+@pytest.mark.slow
+def test_a_yaml_trains_the_members_and_resumes_between_them(
+    shop: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment, out = experiment_of(tmp_path, refit=True), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        steps = counted(patch)
+        whole = fit(experiment, shop, tmp_path / "whole")
+    model = ModelBundle.open(whole.bundle).model
+    assert isinstance(model, AveragedModel)
+    history = MlflowClient(experiment.tracking.uri).get_metric_history(
+        whole.run_id, "epoch/valid_ndcg_at_10"
+    )
+    assert [each.step for each in history] == [1, 2, 3, 4, 5, 6]  # the last is that of the mean
+    assert whole.best_epoch == 6
+    assert not list(tmp_path.glob("*.checkpoint"))
+    with pytest.MonkeyPatch.context() as patch:
+        counted(patch, steps[0] - 2)  # in the refit of the second member
+        with pytest.raises(Killed):
+            fit(experiment, shop, out)
+    assert len(list(tmp_path.glob("out.*.checkpoint"))) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        again = counted(patch)
+        resumed = fit(experiment, shop, out)
+    assert 0 < again[0] < steps[0] / 5
+    assert resumed.test == whole.test
+    assert resumed.valid == whole.valid
+    weights = ModelBundle.open(resumed.bundle).model.state_dict()
+    assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+@pytest.mark.slow
+def test_validation_is_that_of_the_mean_before_the_refit(
+    shop: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = experiment_of(tmp_path).model_copy(update={"count_ensemble": None})
+    run = fit(experiment, shop, tmp_path / "out")
+    bundle = ModelBundle.open(run.bundle)
+    assert bundle.manifest.protocol.trained_on == ("train",)
+    table = evaluate(bundle.scorer, shop.holdout("valid"), "valid", "allow")
+    assert run.valid["ndcg_at_10"].mean == pytest.approx(table.values("ndcg_at_10").mean())
+
+
+def test_ctrl_c_before_the_last_member_ends_the_run(
+    shop: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = SimpleNamespace(interrupted=True, curve=Curve())
+    monkeypatch.setattr("recsys.experiments.members.train_and_refit", lambda *_: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        fit(experiment_of(tmp_path), shop, tmp_path / "out")
+
+
+def test_members_of_one_kind_have_seeds_of_their_own(tmp_path: Path) -> None:
+    experiment = experiment_of(tmp_path)
+    assert isinstance(experiment.model, AveragedConfig)
+    first, second = (
+        member_experiment(experiment, member, place)
+        for place, member in enumerate(experiment.model.members)
+    )
+    assert first.seed != second.seed
+    assert (first.training.max_epochs, second.training.max_epochs) == (3, 2)
+    assert first.training.batch_tokens == second.training.batch_tokens == 150
