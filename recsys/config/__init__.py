@@ -1,5 +1,6 @@
 """The typed settings of an experiment, with their documentation."""
 
+from recsys.config.averaged import AveragedConfig, AveragedMember, ModelConfig
 from recsys.config.data import Columns, DataConfig, DropRows
 from recsys.config.evaluation import (
     AllItems,
@@ -47,7 +48,6 @@ from recsys.config.model import (
     HSTUConfig,
     MaskedItemConfig,
     MixtureOfLogits,
-    ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
     TargetAttention,
@@ -74,6 +74,8 @@ from recsys.config.training import TrainingConfig
 __all__ = [
     "WITH_COUNTS",
     "AllItems",
+    "AveragedConfig",
+    "AveragedMember",
     "Backtest",
     "BinaryCrossEntropy",
     "CandidatesConfig",

@@ -7,9 +7,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
+from recsys.config.averaged import AveragedConfig, ModelConfig, reads_request_times
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import HSTUConfig, ModelConfig, NextItemConfig, SequenceToSequenceConfig
+from recsys.config.model import HSTUConfig, NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import MAX_SEED, Section
 from recsys.config.start import StartConfig
 from recsys.config.training import TrainingConfig
@@ -94,7 +95,7 @@ class Experiment(Section):
         cls, evaluation: EvaluationConfig, info: ValidationInfo
     ) -> EvaluationConfig:
         model = info.data.get("model")
-        with_request_time = isinstance(model, HSTUConfig) and model.times == "request"
+        with_request_time = model is not None and reads_request_times(model)
         if with_request_time and evaluation.request_time == "unknown":
             raise ValueError("request_time must be known where model.times is request")
         return evaluation
@@ -116,6 +117,12 @@ class Experiment(Section):
             raise ValueError(f"{setting}: not supported with model.item_features")
         if self.start is not None:
             raise ValueError(f"{setting}: not supported by a training that starts from a model")
+        return self
+
+    @model_validator(mode="after")
+    def _can_start(self) -> Experiment:
+        if self.start is not None and isinstance(self.model, AveragedConfig):
+            raise ValueError("start: not supported by a mean of models: train each one by itself")
         return self
 
     @model_validator(mode="after")

@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
-    Discriminator,
     Field,
     PositiveFloat,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -272,19 +270,3 @@ class FactorisationMachineConfig(Section):
     def family(self) -> str:
         """The kind of model, which distinguishes runs."""
         return self.kind
-
-
-def _model_kind(model: object) -> str:
-    """Return the kind of a model, by default next_item."""
-    kind = model.get("kind") if isinstance(model, dict) else getattr(model, "kind", None)
-    return "next_item" if kind is None else str(kind)
-
-
-ModelConfig = Annotated[
-    Annotated[NextItemConfig, Tag("next_item")]
-    | Annotated[MaskedItemConfig, Tag("masked_item")]
-    | Annotated[HSTUConfig, Tag("hstu")]
-    | Annotated[SequenceToSequenceConfig, Tag("sequence_to_sequence")]
-    | Annotated[FactorisationMachineConfig, Tag("factorisation_machine")],
-    Discriminator(_model_kind),
-]

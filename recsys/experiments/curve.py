@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -11,11 +12,14 @@ from recsys.training.state import MONITOR, Curve
 
 
 def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
-    """Plot training loss and validation NDCG@10 by epoch, with the best epoch marked, as PNG."""
+    """Plot training loss and validation NDCG@10 by epoch, with the best epoch marked, as PNG.
+
+    An epoch of a mean of models has no training loss: only its validation is marked.
+    """
     epochs = range(1, len(curve.epochs) + 1)
     figure = Figure(figsize=(7, 4), layout="constrained")
     loss = figure.subplots()
-    loss.plot(epochs, [e["train/loss"] for e in curve.epochs], color="tab:gray")
+    loss.plot(epochs, [e.get("train/loss", math.nan) for e in curve.epochs], color="tab:gray")
     loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
     loss.xaxis.set_major_locator(MaxNLocator(integer=True))
     ndcg = loss.twinx()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from recsys.evaluation.segments import with_segments
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.final_scorer import final_scorer
+from recsys.experiments.members import checkpoint_files, train_all
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.experiments.start import plan_start
@@ -32,11 +34,11 @@ from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
-from recsys.tracking.tracker import Tracker, decisive_facts, git_commit, track
+from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.precision import with_precision
-from recsys.training.refit import Fitted, train_and_refit
+from recsys.training.refit import Fitted
 from recsys.training.state import Curve, TrainingState
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,9 @@ def fit(
 
     Ctrl-C ends the training early, or skips the refit, and the best epoch so far is used; the run
     is then tagged ``interrupted``. A run that was interrupted in another way resumes from its
-    checkpoint, ``OUT.checkpoint``, with the same result as an uninterrupted one.
+    checkpoint, ``OUT.checkpoint``, with the same result as an uninterrupted one. Each
+    member of a mean of models has its own, ``OUT.N.checkpoint``: what is trained is not trained
+    again. Ctrl-C before the training of the last member ends such a run, which resumes likewise.
 
     Processes started by torchrun train together. The first one evaluates, writes and returns; the
     others raise `NotFirstProcess` when the training has ended.
@@ -113,25 +117,18 @@ def _fit(
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
     _check_generated(experiment, dataset)
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
-    file = _checkpoint_file(out, experiment, dataset)
-    found = None if fresh else file.read()
-    train = partial(
-        train_and_refit,
-        experiment,
-        dataset,
-        start.catalogue,
-        held_out.valid,
-        found,
-        warm=start.warm,
-    )
+    files = checkpoint_files(out, experiment, dataset)
+    found = [None if fresh else file.read() for file in files]
+    train = partial(train_all, start, dataset, held_out.valid, found)
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
     check_out(out)
     if fresh:
-        file.remove()
+        _remove(files)
     family, settings = experiment.family, flatten(experiment)
-    run_id, before = (None, 0.0) if found is None else (found.run_id, found.seconds)
+    latest = next((each for each in reversed(found) if each is not None), None)
+    run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
     with (
         keep_results(out),
         track(experiment, dataset, family, settings, candidates, run_id) as tracker,
@@ -140,9 +137,9 @@ def _fit(
         reset_peak_memory()
         started = time.perf_counter() - before
 
-        def save(state: TrainingState, chosen: Curve | None) -> None:
+        def save(place: int, state: TrainingState, chosen: Curve | None) -> None:
             seconds = time.perf_counter() - started
-            file.write(Checkpoint(tracker.run_id, seconds, state, chosen))
+            files[place].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
         fitted = train(report=tracker.log_epoch, save=save, progress=view)
         seconds = time.perf_counter() - started
@@ -152,8 +149,13 @@ def _fit(
         run = evaluate_and_write(
             experiment, dataset, held_out, fitted, candidates, phases, out, tracker, view
         )
-    file.remove()
+    _remove(files)
     return run
+
+
+def _remove(files: Sequence[CheckpointFile]) -> None:
+    for file in files:
+        file.remove()
 
 
 def evaluate_and_write(
@@ -241,16 +243,6 @@ def evaluate_and_write(
         seconds=seconds,
         headline=results.headline,
     )
-
-
-def _checkpoint_file(out: Path, experiment: Experiment, dataset: PreparedDataset) -> CheckpointFile:
-    """Return the checkpoint file, which is next to the folder of the run."""
-    store = {
-        "tracking.uri": experiment.tracking.absolute_uri,
-        "tracking.experiment": experiment.tracking.experiment,
-    }
-    facts = decisive_facts(dataset, experiment.family, flatten(experiment)) | store
-    return CheckpointFile(out.with_name(f"{out.name}.checkpoint"), facts)
 
 
 def _write(

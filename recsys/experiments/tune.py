@@ -15,7 +15,15 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from recsys.config import Experiment, Range, Search, dump_experiment, flatten, parse_experiment
+from recsys.config import (
+    AveragedConfig,
+    Experiment,
+    Range,
+    Search,
+    dump_experiment,
+    flatten,
+    parse_experiment,
+)
 from recsys.data.files import new_file
 from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
@@ -78,12 +86,15 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         The best experiment so far. Ctrl-C ends the search early.
 
     Raises:
-        InputError: a field of the space is unknown, the experiment has other data settings than
-            the dataset, another process runs the search, or no trial has finished.
+        InputError: a field of the space is unknown, the model is a mean of others, the
+            experiment has other data settings than the dataset, another process runs the search,
+            or no trial has finished.
         KeyboardInterrupt: Ctrl-C before any trial has finished.
     """
     if experiment.start is not None:
         raise InputError("tune: trains from random weights: leave start out of the experiment")
+    if isinstance(experiment.model, AveragedConfig):
+        raise InputError("tune: model.kind=averaged: tune each of its members by itself")
     experiment = experiment.with_data(dataset.config)
     known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
     for name in search.space:

@@ -34,6 +34,7 @@ from recsys.export.graphs import (
 from recsys.export.manifest import ExportManifest
 from recsys.export.runtime import ENCODER, HEAD, OnnxScorer, session
 from recsys.inference.model_scorer import evaluating
+from recsys.model.averaged import AveragedModel
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
@@ -123,6 +124,8 @@ def _exportable(bundle: ModelBundle) -> Model:
         reason = "its count ensemble has no graph: train without count_ensemble"
     elif bundle.model.as_generative() is not None:
         reason = "a sequence_to_sequence model generates step by step, which is no graph"
+    elif isinstance(bundle.model, AveragedModel):
+        reason = "it is a mean of models: export one that is trained by itself"
     elif bundle.encoders.reads_inputs:
         columns = ", ".join(bundle.encoders.input_columns)
         reason = f"the model reads features of interactions or users ({columns})"

@@ -7,6 +7,7 @@ from typing import overload
 from torch import nn
 
 from recsys.config import (
+    AveragedConfig,
     Cosine,
     DotProduct,
     FactorisationMachineConfig,
@@ -18,6 +19,7 @@ from recsys.config import (
     SequenceToSequenceConfig,
     TransformerConfig,
 )
+from recsys.model.averaged import AveragedModel
 from recsys.model.blocks import (
     BlockSettings,
     DecoderBlock,
@@ -64,6 +66,8 @@ def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToS
 @overload
 def build_model(config: FactorisationMachineConfig, num_items: int) -> FactorisationMachine: ...
 @overload
+def build_model(config: AveragedConfig, num_items: int) -> AveragedModel: ...
+@overload
 def build_model(
     config: ModelConfig,
     num_items: int,
@@ -90,6 +94,8 @@ def build_model(
         division: which rows of the item embeddings this process holds, of a `NextItemModel` without
             item features. If None, it holds all of them.
     """
+    if isinstance(config, AveragedConfig):
+        return AveragedModel([build_model(each.model, num_items) for each in config.members])
     dim = config.embedding_dim
     if isinstance(config, FactorisationMachineConfig):
         return FactorisationMachine(num_items, dim, config.dropout)

@@ -37,8 +37,9 @@ class HeadAttention:
     weights: Tensor
     """[B, H, L, C]; they sum to 1 over L and are 0 on padding."""
     contributions: Tensor
-    """[B, L, C]: what each purchase adds to each candidate's score. The rest of the score is the
-    dot product of the last state and the candidate."""
+    """[B, L, C]: what each purchase adds to each candidate's score."""
+    rest: Tensor
+    """[B, C]: the rest of the score, such as the dot product of the last state and candidate."""
     half_lives: list[float]
     """[H]: the number of purchases after which the attention of a head halves."""
 
@@ -114,8 +115,11 @@ class Items(Protocol):
 
     embedding_dim: int
     """D."""
-    weight: Tensor
-    """The rows of this process: all [I + 1, D], or its share."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The rows of this process: all [I + 1, D], or its share."""
+        ...
 
     @property
     def features(self) -> ItemFeatureEmbeddings | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recsys.config import (
+    AveragedConfig,
     FactorisationMachineConfig,
     FeatureReaderConfig,
     HSTUConfig,
@@ -29,6 +30,8 @@ def count_weights(config: ModelConfig, num_items: int, vector_dims: Mapping[str,
         num_items: the number of items, I.
         vector_dims: the length of the vectors that it reads, by column.
     """
+    if isinstance(config, AveragedConfig):
+        return sum(count_weights(each.model, num_items, {}) for each in config.members)
     dim = config.embedding_dim
     items = (num_items + 1) * dim
     if isinstance(config, FeatureReaderConfig):

@@ -167,7 +167,7 @@ class TargetAttentionHead(nn.Module):
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> HeadAttention:
         """See `Head.attention`; weights of heads that sum are shares of what they sum."""
-        _, keys, values = history
+        states, keys, values = history
         weights, contributions = [], []
         everything = [0] * self.num_heads
         for decay, unweighted, value_scores in self._per_head(
@@ -179,6 +179,7 @@ class TargetAttentionHead(nn.Module):
         return HeadAttention(
             torch.stack(weights, dim=1),
             torch.stack(contributions).sum(dim=0),
+            dot_products((last_position(states, lengths),), candidates),
             [math.log(2) / decay for decay in self.decays.tolist()],
         )
 

@@ -15,7 +15,6 @@ from recsys.errors import InputError
 from recsys.inference.model_inputs import read_histories
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
-from recsys.model.attention import last_states
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import RequestTime, known_tokens
@@ -136,12 +135,11 @@ def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32
 
 @torch.inference_mode()
 def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
-    """Return what target attention adds for each item of one history, and the dot products."""
+    """Return what target attention adds for each item of one history, and the rest."""
     embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
     states, lengths = read_histories(model, history)
     attention = model.head.attention(states, model.head.represent_candidates(embeddings), lengths)
     if attention is None:
         raise ValueError(f"{type(model.head).__name__} has no attention")
-    dot_products = last_states(states[0], lengths) @ embeddings.T
     contributions: NDArray[np.float32] = attention.contributions[0].T.cpu().numpy()
-    return contributions, dot_products[0].cpu().numpy()
+    return contributions, attention.rest[0].cpu().numpy()

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from recsys.config import TrainingConfig
 from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
+from recsys.errors import InputError
+from recsys.model.averaged import AveragedModel
 from recsys.model.division import Division
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
@@ -38,6 +40,9 @@ class TrainingModule(pl.LightningModule):
         exclude_seen: whether items seen before a target are excluded from its negatives.
         division: which rows of the item embeddings this process trains. If None, all of them.
         start: the state to resume from. If None, training starts from the beginning.
+
+    Raises:
+        InputError: the model is a mean of others, which are trained one by one.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class TrainingModule(pl.LightningModule):
         start: TrainingState | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(model, AveragedModel):
+            raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
         self.objective = build_objective(config, interactions, division)
         if isinstance(self.objective, SampledObjective):

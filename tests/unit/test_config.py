@@ -81,7 +81,7 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
         {"model": {"dropout": 0.5}},
         ["model.dropout=0.1", "training.learning_rate=1e-4", "evaluation.cutoffs=[3, 7]"],
     )
-    assert experiment.model.dropout == 0.1
+    assert flatten(experiment)["model.dropout"] == 0.1
     assert experiment.training.learning_rate == 1e-4
     assert experiment.evaluation.cutoffs == (3, 7)
     assert flatten(experiment)["training.learning_rate"] == 1e-4

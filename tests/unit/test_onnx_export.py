@@ -209,7 +209,7 @@ runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
 def other_weights(bundle: ModelBundle) -> Model:
     model = ModelBundle.open(bundle.path).model
     with torch.no_grad():
-        model.items.weight += 0.1
+        next(model.parameters()).add_(0.1)
     return model
 
 

@@ -10,7 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import HSTUConfig, MixtureOfLogits, ModelConfig, NextItemConfig, TargetAttention
+from recsys.config import (
+    AveragedConfig,
+    AveragedMember,
+    HSTUConfig,
+    MixtureOfLogits,
+    ModelConfig,
+    NextItemConfig,
+    TargetAttention,
+)
 from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
@@ -20,7 +28,7 @@ from recsys.model.heads import DotProductHead
 from recsys.model.protocols import Model
 
 NUM_ITEMS, LENGTH = 6, 4
-CONFIGS: list[ModelConfig] = [
+MEMBERS = (
     NextItemConfig(
         embedding_dim=8,
         max_sequence_length=LENGTH,
@@ -33,6 +41,10 @@ CONFIGS: list[ModelConfig] = [
         times="request",
         head=MixtureOfLogits(component_dim=4),
     ),
+)
+CONFIGS: list[ModelConfig] = [
+    *MEMBERS,
+    AveragedConfig(kind="averaged", members=tuple(AveragedMember(model=one) for one in MEMBERS)),
 ]
 USERS = st.lists(
     st.tuples(st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=6), st.integers(0, 2)),

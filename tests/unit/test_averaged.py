@@ -1,0 +1,402 @@
+"""The mean of several models: its scores are the mean of theirs, wherever they are needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mlflow import MlflowClient
+from torch import nn
+
+from recsys.config import (
+    AveragedConfig,
+    AveragedMember,
+    Choices,
+    Cosine,
+    DataConfig,
+    DotProduct,
+    Experiment,
+    FactorisationMachineConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    MixtureOfLogits,
+    NextItemConfig,
+    Search,
+    TargetAttention,
+    TrainingConfig,
+    dump_experiment,
+    load_experiment,
+    parse_experiment,
+)
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.tables.rank import evaluate
+from recsys.experiments.fit import fit
+from recsys.experiments.members import member_experiment
+from recsys.experiments.tune import tune
+from recsys.export.onnx import export_onnx
+from recsys.inference.model_inputs import read_histories
+from recsys.inference.model_scorer import ModelScorer
+from recsys.model.averaged import AveragedModel
+from recsys.model.build import build_model
+from recsys.model.heads import DotProductHead
+from recsys.model.size import count_weights
+from recsys.serving.attention_maps import inspect
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle_index import query_encoder
+from recsys.serving.embeddings import history_embeddings, item_embeddings
+from recsys.serving.explain import explain, explained_by_removal
+from recsys.serving.new_items import with_new_items
+from recsys.serving.recommender import Recommender
+from recsys.shop.simulation import make_shop
+from recsys.training.module import TrainingModule
+from recsys.training.schedule import Schedule
+from recsys.training.state import Curve
+
+ITEMS, LENGTH = 9, 4
+SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
+ATTENTION = NextItemConfig(**SIZES, head=TargetAttention(num_heads=2, head_dim=4))
+DOT = NextItemConfig(**SIZES | {"embedding_dim": 6}, head=DotProduct())
+HSTU = HSTUConfig(kind="hstu", **SIZES, times="past", head=Cosine())
+OTHERS = (
+    NextItemConfig(**SIZES, head=MixtureOfLogits(component_dim=4)),
+    MaskedItemConfig(kind="masked_item", **SIZES),
+    FactorisationMachineConfig(kind="factorisation_machine", **SIZES),
+)
+HISTORIES = Histories.from_lists([[1, 2], [3], [4, 5, 6, 7, 8, 9], [2, 2, 1]])
+HISTORIES = Histories(
+    HISTORIES.items, HISTORIES.offsets, np.arange(12) * 70, np.array([300, 500, 900, 990])
+)
+
+
+def mean_of(*models: Any) -> AveragedConfig:
+    members = tuple(AveragedMember(model=each) for each in models)
+    return AveragedConfig(kind="averaged", members=members)
+
+
+def build(config: AveragedConfig, num_items: int = ITEMS) -> AveragedModel:
+    torch.manual_seed(3)
+    model = build_model(config, num_items)
+    for name, weight in model.named_parameters():
+        nn.init.normal_(weight, std=0.5)
+        if name.endswith("items.weight"):
+            weight.data[0] = 0
+    return model.eval()
+
+
+def scores(model: Any, candidates: Any = None) -> Any:
+    return ModelScorer(model, LENGTH).score(HISTORIES, candidates).numpy()
+
+
+MEANS = [mean_of(ATTENTION, DOT), mean_of(HSTU, ATTENTION, DOT), mean_of(*OTHERS, ATTENTION)]
+
+
+@pytest.mark.parametrize("config", MEANS)
+def test_scores_are_the_mean_of_the_scores_of_the_members(config: AveragedConfig) -> None:
+    model = build(config)
+    members = [scores(member) for member in model.members]
+    found = scores(model)
+    assert np.allclose(found[:, 1:], np.mean(members, axis=0)[:, 1:], atol=1e-5)
+    assert np.isneginf(found[:, 0]).all()
+    own = np.array([[1, 2, 0], [3, 4, 5], [9, 8, 7], [1, 1, 2]], dtype=np.int32)
+    expected = np.take_along_axis(found, own.astype(int), axis=1)
+    assert np.allclose(scores(model, own), expected, atol=1e-5)
+    shared = np.tile(np.array([[2, 5]], dtype=np.int32), (4, 1))
+    assert np.allclose(scores(model, shared), found[:, [2, 5]], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MEANS)
+def test_other_histories_in_the_batch_change_nothing(config: AveragedConfig) -> None:
+    model = build(config)
+    together = scores(model)
+    scorer = ModelScorer(model, LENGTH)
+    for row in range(len(HISTORIES)):
+        alone = scorer.score(HISTORIES[row : row + 1]).numpy()
+        assert np.allclose(alone[0, 1:], together[row, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MEANS[:2])
+def test_scores_at_every_position_are_means_too(config: AveragedConfig) -> None:
+    model = build(config)
+    history, lengths = read_histories(model, HISTORIES.latest(LENGTH))
+    represented = model.head.represent_candidates(model.items.table())
+    with torch.inference_mode():
+        everywhere = model.head.logits(history, represented)
+        last = everywhere[torch.arange(len(lengths)), lengths - 1]
+        at_last = model.head.score_last(model.head.select_last(history, lengths), represented)
+        assert torch.allclose(last, at_last, atol=1e-5)
+        targets = torch.randint(1, ITEMS, everywhere.shape[:2])
+        of_targets = model.head.score_targets(
+            history, model.head.represent_candidates(model.items(targets))
+        )
+        expected = everywhere.gather(2, targets[..., None])[..., 0]
+        assert torch.allclose(of_targets, expected, atol=1e-5)
+
+
+def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
+    model = build(mean_of(ATTENTION, DOT))
+    stages = [ModelScorer(each, LENGTH, DotProductHead()) for each in (model, *model.members)]
+    found, *members = (stage.score(HISTORIES).numpy()[:, 1:] for stage in stages)
+    assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
+
+
+def test_what_is_read_is_what_any_member_reads() -> None:
+    model = build(mean_of(DOT, HSTU))
+    assert model.times == "past"
+    assert model.head.kv_source is None
+    assert build(mean_of(ATTENTION, DOT)).head.kv_source == "items"
+    states = NextItemConfig(**SIZES, head=TargetAttention(kv_source="states"))
+    assert build(mean_of(ATTENTION, states)).head.kv_source == "both"
+    assert model.items.table().shape == (ITEMS + 1, 14)
+    assert count_weights(mean_of(DOT, DOT), 50, {}) == 2 * count_weights(DOT, 50, {})
+
+
+# --- Bundles -------------------------------------------------------------------------------------
+
+
+def bundle_of(folder: Path, dataset: PreparedDataset, *models: Any) -> ModelBundle:
+    config = mean_of(*models)
+    model = build(config, dataset.num_items)
+    return ModelBundle.write(folder, model, Experiment(model=config), dataset, ("train",))
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    return bundle_of(tmp_path_factory.mktemp("bundle") / "mean", tiny_dataset, ATTENTION, DOT)
+
+
+def test_a_bundle_gives_the_scores_of_what_was_written(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset
+) -> None:
+    histories = tiny_dataset.histories("test")
+    model = build(mean_of(ATTENTION, DOT), tiny_dataset.num_items)
+    again = ModelBundle.open(bundle.path).scorer
+    assert torch.equal(again.score(histories), ModelScorer(model, LENGTH).score(histories))
+    assert {name.split(".")[1] for name in bundle.model.state_dict()} == {"0", "1"}
+
+
+def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
+    parts = explain(bundle, ["boots", "hat", "socks"], "jacket")
+    score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
+    assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
+    assert not explained_by_removal(bundle)
+
+
+def test_contributions_are_a_share_of_those_of_the_member_with_attention(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    model = bundle.model
+    assert isinstance(model, AveragedModel)
+    experiment = Experiment(model=ATTENTION)
+    member: Any = model.members[0]
+    alone = ModelBundle.write(tmp_path / "alone", member, experiment, tiny_dataset, ("train",))
+    halves = explain(bundle, ["boots", "hat"], "jacket")["contribution"].to_numpy()
+    whole = explain(alone, ["boots", "hat"], "jacket")["contribution"].to_numpy()
+    assert np.allclose(halves, whole / 2, atol=1e-6)
+
+
+def test_a_mean_without_attention_is_explained_by_removal(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
+    assert explained_by_removal(bundle)
+    assert len(explain(bundle, ["boots", "hat"], "jacket")) == 2
+    with pytest.raises(InputError, match="are no dot products"):
+        query_encoder(bundle)
+
+
+def test_the_attention_of_all_members_is_shown(bundle: ModelBundle) -> None:
+    maps = inspect(bundle, ["boots", "hat"])
+    names = [each.name for each in maps]
+    assert len(set(names)) == len(names) == 5  # two blocks of each member, and the head
+    assert maps[-1].kind == "target"
+
+
+def test_vectors_multiply_to_the_mean_of_the_dot_products(bundle: ModelBundle) -> None:
+    items = item_embeddings(bundle)["embedding"].to_numpy()
+    histories = history_embeddings(bundle, bundle.read_histories([["boots", "hat"]]))
+    first = bundle.retriever.score(bundle.read_histories([["boots", "hat"]]).histories)
+    found = items @ histories["embedding"].to_numpy()[0]
+    assert np.allclose(found, first.numpy()[0, 1:], atol=1e-5)
+
+
+def test_what_a_mean_cannot_do_is_refused(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="cannot be exported to ONNX: it is a mean of models"):
+        export_onnx(bundle, tmp_path / "onnx")
+    with pytest.raises(InputError, match="generates nothing"):
+        Recommender(bundle).generate([["boots"]], n=2)
+    with pytest.raises(InputError, match="item_features"):
+        with_new_items(bundle, bundle.item_table.head(1).select("item_id"))
+    with pytest.raises(InputError, match="one by one"):
+        TrainingModule(
+            bundle.model,
+            TrainingConfig(),
+            Schedule.plan(TrainingConfig(), 1, 1),
+            torch.zeros(bundle.num_items + 1),
+            exclude_seen=True,
+        )
+    with pytest.raises(InputError, match="tune each of its members"):
+        tune(
+            bundle.experiment,
+            tiny_dataset,
+            Search(space={"training.patience": Choices(choices=(1,))}, trials=1),
+        )
+    with pytest.raises(TypeError, match="one by one"):
+        bundle.model.teacher_forced(None, torch.zeros(1))  # type: ignore[arg-type]
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+def tree(*members: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"model": {"kind": "averaged", "members": list(members)}, **others}
+
+
+PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (tree(PLAIN), "at least 2 items"),
+        (tree(PLAIN, {"model": {"kind": "sequence_to_sequence"}}), "kind must be"),
+        (tree(PLAIN, {"model": {"max_sequence_length": 9}}), "the same max_sequence_length"),
+        (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "features cannot be averaged"),
+        (tree(PLAIN, {"model": {"num_blocks": -1}}), r"model\.members\.1\.model\.num_blocks"),
+        (tree(PLAIN, PLAIN, start={"bundle": "runs/a"}), "train each one by itself"),
+        (tree(PLAIN, PLAIN, training={"divide_catalogue": True}), "not supported by the model"),
+        (
+            tree(PLAIN, {"model": {"kind": "hstu", "times": "request"}}),
+            "request_time must be known",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_experiment(wrong)
+
+
+def test_settings_are_the_same_after_a_file(tmp_path: Path) -> None:
+    experiment = parse_experiment(tree({**PLAIN, "max_epochs": 7}, {"model": {"kind": "hstu"}}))
+    assert experiment.family == "averaged"
+    file = tmp_path / "mean.yaml"
+    file.write_text(dump_experiment(experiment))
+    assert load_experiment(file) == experiment
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    log = make_shop(seed=0, num_customers=60).interactions
+    config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
+    return prepare(log, config, tmp_path_factory.mktemp("data") / "shop")
+
+
+def experiment_of(folder: Path, **training: Any) -> Experiment:
+    """Two members, of which the second has one epoch less."""
+    member = {**SIZES, "feed_forward_dim": 8, "head": {"kind": "dot_product"}}
+    file = folder / "mean.yaml"
+    settings = tree(
+        {"model": member, "max_epochs": 3},
+        {"model": member | {"head": {"kind": "target_attention", "head_dim": 4}}, "max_epochs": 2},
+        name="mean",
+        training={"batch_tokens": 150, "learning_rate": 0.01, "checkpoint_minutes": 0, **training},
+        evaluation={"seen": "allow", "cutoffs": [10]},
+        count_ensemble={},
+        tracking={"uri": f"sqlite:///{folder}/mlflow.db"},
+    )
+    file.write_text(json.dumps(settings))
+    return load_experiment(file)
+
+
+class Killed(BaseException):
+    """A stand-in for kill -9."""
+
+
+def counted(patch: pytest.MonkeyPatch, most: int | None = None) -> list[int]:
+    """Count the training steps from here on, and kill the process before one of them."""
+    steps, train = [0], TrainingModule.training_step
+
+    def step(self: TrainingModule, *args: Any) -> Any:
+        if steps[0] == most:
+            raise Killed
+        steps[0] += 1
+        return train(self, *args)
+
+    patch.setattr(TrainingModule, "training_step", step)
+    return steps
+
+
+@pytest.mark.slow
+def test_a_yaml_trains_the_members_and_resumes_between_them(
+    shop: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment, out = experiment_of(tmp_path, refit=True), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        steps = counted(patch)
+        whole = fit(experiment, shop, tmp_path / "whole")
+    model = ModelBundle.open(whole.bundle).model
+    assert isinstance(model, AveragedModel)
+    history = MlflowClient(experiment.tracking.uri).get_metric_history(
+        whole.run_id, "epoch/valid_ndcg_at_10"
+    )
+    assert [each.step for each in history] == [1, 2, 3, 4, 5, 6]  # the last is that of the mean
+    assert whole.best_epoch == 6
+    assert not list(tmp_path.glob("*.checkpoint"))
+    with pytest.MonkeyPatch.context() as patch:
+        counted(patch, steps[0] - 2)  # in the refit of the second member
+        with pytest.raises(Killed):
+            fit(experiment, shop, out)
+    assert len(list(tmp_path.glob("out.*.checkpoint"))) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        again = counted(patch)
+        resumed = fit(experiment, shop, out)
+    assert 0 < again[0] < steps[0] / 5
+    assert resumed.test == whole.test
+    assert resumed.valid == whole.valid
+    weights = ModelBundle.open(resumed.bundle).model.state_dict()
+    assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+@pytest.mark.slow
+def test_validation_is_that_of_the_mean_before_the_refit(
+    shop: PreparedDataset, tmp_path: Path
+) -> None:
+    experiment = experiment_of(tmp_path).model_copy(update={"count_ensemble": None})
+    run = fit(experiment, shop, tmp_path / "out")
+    bundle = ModelBundle.open(run.bundle)
+    assert bundle.manifest.protocol.trained_on == ("train",)
+    table = evaluate(bundle.scorer, shop.holdout("valid"), "valid", "allow")
+    assert run.valid["ndcg_at_10"].mean == pytest.approx(table.values("ndcg_at_10").mean())
+
+
+def test_ctrl_c_before_the_last_member_ends_the_run(
+    shop: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = SimpleNamespace(interrupted=True, curve=Curve())
+    monkeypatch.setattr("recsys.experiments.members.train_and_refit", lambda *_: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        fit(experiment_of(tmp_path), shop, tmp_path / "out")
+
+
+def test_members_of_one_kind_have_seeds_of_their_own(tmp_path: Path) -> None:
+    experiment = experiment_of(tmp_path)
+    assert isinstance(experiment.model, AveragedConfig)
+    first, second = (
+        member_experiment(experiment, member, place)
+        for place, member in enumerate(experiment.model.members)
+    )
+    assert first.seed != second.seed
+    assert (first.training.max_epochs, second.training.max_epochs) == (3, 2)
+    assert first.training.batch_tokens == second.training.batch_tokens == 150
