@@ -63,6 +63,11 @@ class Plan:
     """Whether to forget the race of a run that was interrupted."""
 
     @property
+    def averages(self) -> bool:
+        """Whether the winner may be averaged with another kind of model."""
+        return self.preset != "fast"
+
+    @property
     def out(self) -> Path:
         """The folder of the results."""
         return Path("runs") / self.name

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.page import write_page
-from recsys.automatic.run import AutomaticRun, run_automatically
+from recsys.automatic.result import AutomaticRun
+from recsys.automatic.run import run_automatically
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset, prepare

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import Machine
-from recsys.automatic.run import AutomaticRun
+from recsys.automatic.result import AutomaticRun
 from recsys.comparison.compare import compare
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
@@ -17,7 +17,7 @@ from recsys.process_memory import peak_memory_mib
 from recsys.report.examples import examples_of
 from recsys.report.log_summary import LogSummary
 from recsys.report.race import Heat
-from recsys.report.run_page import RunReport, write_run_report
+from recsys.report.run_page import Choice, RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves
@@ -47,14 +47,14 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
         date=datetime.now(UTC),
         seconds=automatic.seconds,
         answer=run.run_id,
-        choices=tuple(automatic.choices),
+        choices=_choices(automatic),
         heats=tuple(
             Heat(
                 one.candidate.name,
                 one.candidate.description,
                 tuple(one.points),
                 _outcome(one, automatic),
-                one is automatic.winner,
+                one in automatic.chosen,
             )
             for one in automatic.contenders
         ),
@@ -97,15 +97,25 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
     return steps
 
 
+def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:
+    """Return the settings that were chosen; whether models were averaged comes last."""
+    averaging = automatic.averaging
+    if averaging is None:
+        return tuple(automatic.choices)
+    kind = "averaged" if averaging.chosen else "one model"
+    return (*automatic.choices, Choice("model.kind", kind, averaging.sentence))
+
+
 def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     """Return what became of a contender of the race."""
+    averaged = "" if automatic.averaging is None else automatic.averaging.outcome(one)
     if one is automatic.winner:
-        return "won"
+        return f"won{averaged}"
     if one is automatic.contenders[0]:
         return "the best model, but a baseline is better"
     if one.dropped_in is not None:
         unused = ", and not better in a second chance" * one.second_chance
-        return f"dropped in round {one.dropped_in}{unused}"
+        return f"dropped in round {one.dropped_in}{unused}{averaged}"
     if any(other.interrupted for other in automatic.contenders):
         return "stopped by Ctrl-C"
-    return "won the race, but a second chance was better"
+    return f"won the race{averaged or ', but a second chance was better'}"

@@ -24,7 +24,11 @@ _MOST_OF_A_SHARE = 1.5
 
 
 def race(
-    contenders: Sequence[Contender], seconds: float, announce: Callable[[str], None]
+    contenders: Sequence[Contender],
+    seconds: float,
+    announce: Callable[[str], None],
+    *,
+    averages: bool = False,
 ) -> list[Contender]:
     """Train contenders in rounds of equal time, and drop the worse half after each round.
 
@@ -36,6 +40,7 @@ def race(
             interrupted race has dropped stay out.
         seconds: the time for all rounds.
         announce: called with one line about what is tried next.
+        averages: whether the best one of another kind than the leader keeps its state as well.
 
     Returns:
         All of them, best first: by the round that they reached, then by validation NDCG@10. Ctrl-C
@@ -64,8 +69,9 @@ def race(
             loser.dropped_in = number
         dropped = field[survivors:] + dropped
         field = field[:survivors]
+        kept = runner_up([*field, *dropped]) if averages else None
         for one in dropped:
-            if not one.ahead_of(field[0]):
+            if one is not kept and not one.ahead_of(field[0]):
                 one.forget()
     return field + dropped
 
@@ -146,3 +152,18 @@ def _is_over(deadline: float, latest: float, contender: Contender) -> bool:
 
 def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
     return sorted(contenders, key=lambda one: one.quality, reverse=True)
+
+
+def runner_up(contenders: Sequence[Contender]) -> Contender | None:
+    """Return the best one of another kind than the first whose state is known; None without one.
+
+    Models of one kind, such as two with a dot product, err alike: their mean gains little.
+    """
+    first, *others = contenders
+    kind = first.candidate.experiment.model.family
+    known = [
+        one
+        for one in others
+        if one.latest is not None and one.candidate.experiment.model.family != kind
+    ]
+    return max(known, key=lambda one: one.quality, default=None)

@@ -15,6 +15,8 @@ _MODEL_TESTS = 3.5
 """Rankings of a test target to test the model: without the counts, with them, and for the lists."""
 _TEMPERATURES = 8
 """Scorings of a sample of validation histories to fit the temperature of probabilities."""
+_COMPARED = 3
+"""Models that counts are added to before it is known whether a mean of two is better."""
 _MODEL_COST = 2.0
 """A ranking by a model that is not timed yet, in units of a ranking by popularity."""
 _BASELINE_TESTS = 2.0
@@ -26,23 +28,22 @@ _BASELINE_SECONDS, _OTHER_SECONDS = 1.0, 8.0
 _MARGIN = 1.2
 
 
-def reserve(
-    targets: Targets, baselines: Sequence[MeasuredBaseline], model: Contender | None = None
-) -> float:
+def reserve(targets: Targets, baselines: Sequence[MeasuredBaseline], *models: Contender) -> float:
     """Estimate the seconds from the end of the training to the end of the run.
 
     Args:
         targets: those of both parts.
         baselines: all of them are fitted again and tested.
-        model: the one that is tested; None before it is known.
+        *models: the one that is tested, if it is known; of two, their mean is tested, if it is
+            better on validation than the first.
     """
     valid, test = (len(part.histories) for part in (targets.held_out.valid, targets.held_out.test))
     known = [one.rank_seconds for one in baselines if one.name == "popularity"]
     unit = known[0] / valid if known else targets.unit
-    per_history = _MODEL_COST * unit
-    if model is not None and model.points:
-        per_history = model.seconds_validating / len(model.points) / valid
-    counts = _COUNT_TRIALS * unit * valid
+    timed = [one.seconds_validating / len(one.points) / valid for one in models if one.points]
+    per_history = sum(timed) if timed else _MODEL_COST * unit
+    compared = _COMPARED if len(models) > 1 else 0
+    counts = (1 + compared) * _COUNT_TRIALS * unit * valid + compared * per_history * valid
     tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
     others = sum(
         _REFIT_COST * one.fit_seconds

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from recsys.automatic.averaging import Averaging, end_training, name_of
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Candidate, Plan, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
-from recsys.automatic.finish import Finished, finish
+from recsys.automatic.finish import Finished
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.reserve import reserve
+from recsys.automatic.result import AutomaticRun
 from recsys.automatic.second_chances import train_on
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
@@ -30,7 +32,6 @@ from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run, check_out
-from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
@@ -39,32 +40,6 @@ logger = logging.getLogger(__name__)
 
 _RACE_SHARE = 0.4
 """Share of the training time for the race; the winner takes the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class AutomaticRun:
-    """What an automatic run tried, and what it chose."""
-
-    run: Run
-    """The answer: the model, or the baseline that no model beats."""
-    baseline_runs: list[str]
-    """Ids of the MLflow runs of the other baselines, best on validation first."""
-    choices: list[Choice]
-    """The settings that follow from the log, with their reasons."""
-    baselines: list[MeasuredBaseline]
-    """Best first."""
-    contenders: list[Contender]
-    """The models of the race, best first."""
-    answer: str
-    """One sentence on what was chosen, and why."""
-    answer_is_model: bool
-    """Whether a model is the answer, and not a baseline."""
-    seconds: float
-
-    @property
-    def winner(self) -> Contender | None:
-        """The contender that is the answer; None if a baseline is."""
-        return self.contenders[0] if self.answer_is_model else None
 
 
 def run_automatically(
@@ -112,7 +87,7 @@ def run_automatically(
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     phases = Phases() if phases is None else phases
-    trials = _Trials(dataset, targets.held_out, budget, progress, announce, phases)
+    trials = _Trials(dataset, targets.held_out, budget, progress, announce, phases, plan.averages)
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)
     with phases.timed("training"):
@@ -142,6 +117,7 @@ def run_automatically(
         answer,
         chosen.baseline is None,
         budget.spent,
+        trials.averaging,
     )
 
 
@@ -155,6 +131,8 @@ class _Trials:
     progress: Progress | None
     announce: Callable[[str], None]
     phases: Phases
+    averages: bool = False
+    """Whether the winner may be averaged with another kind of model."""
     baselines: list[MeasuredBaseline] = field(default_factory=list)
     """Best first."""
     contenders: list[Contender] = field(default_factory=list)
@@ -163,6 +141,8 @@ class _Trials:
     """The winner of the race after its training; None if there is no model."""
     no_model: str = ""
     """Why there is no model."""
+    averaging: Averaging | None = None
+    """What came of a mean with another kind of model; None if it was not to be tried."""
 
     def say(self, what: str) -> None:
         """Announce what is tried next, with the best so far."""
@@ -216,7 +196,7 @@ class _Trials:
             if len(started) < 2:  # else an interrupted race has chosen its field
                 self.say("timing the cheapest model")
                 choose_field(contenders, seconds)
-            self.contenders = race(contenders, seconds, self.say)
+            self.contenders = race(contenders, seconds, self.say, averages=self.averages)
         except KeyboardInterrupt:  # no model was validated
             if not self.baselines:
                 raise
@@ -225,16 +205,16 @@ class _Trials:
             self.contenders = []
             return
         left = partial(self._left_before_tests, targets)
-        self.contenders = train_on(self.contenders, left, self.say)
-        winner = self.contenders[0]
-        kept = reserve(targets, self.baselines, winner)
+        self.contenders = train_on(self.contenders, left, self.say, averages=self.averages)
+        kept = reserve(targets, self.baselines, self.contenders[0])
         logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
-        self.say(f"the decay and the refit of {winner.candidate.name}")
-        self.finished = finish(winner, partial(left, winner))
+        self.contenders, self.finished, self.averaging = end_training(
+            self.contenders, left, self.held_out.valid, self.say, averages=self.averages
+        )
         self.say("testing")
 
-    def _left_before_tests(self, targets: Targets, model: Contender) -> float:
-        return self.budget.left - reserve(targets, self.baselines, model)
+    def _left_before_tests(self, targets: Targets, *models: Contender) -> float:
+        return self.budget.left - reserve(targets, self.baselines, *models)
 
     def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:
         """Choose between the model and the best baseline on validation; the bundle is the answer.
@@ -246,16 +226,14 @@ class _Trials:
         if self.finished is None:
             ours = self.no_model
         else:
-            name = self.contenders[0].candidate.name
+            name = name_of(self.contenders[0], self.averaging)
             model = self._write_model(self.finished, out)
             quality = model.valid["ndcg_at_10"].mean
             if best is None or best.ndcg_at_10 < quality:
-                rival = (
-                    ""
-                    if best is None
-                    else f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
-                )
-                sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}{rival}."
+                sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}"
+                if best is not None:
+                    sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
+                sentence += "." if self.averaging is None else f". {self.averaging.sentence}"
                 return model, self.finished.experiment, sentence
             ours = f"{quality:.4f} of the best model, {name}"
         if best is None:

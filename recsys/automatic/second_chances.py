@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.race import runner_up
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_SHARE, _NEARLY = 0.5, 0.95
+SHARE, NEARLY = 0.5, 0.95
 """A second chance must have time for half of the epochs after which the winner had 95% of its best
 NDCG@10: its last gains are slow, on Beauty half of its epochs."""
 
@@ -20,6 +21,8 @@ def train_on(
     contenders: Sequence[Contender],
     seconds_left: Callable[[Contender], float],
     announce: Callable[[str], None],
+    *,
+    averages: bool = False,
 ) -> list[Contender]:
     """Train the winner of a race at the constant rate, as long as it gains; then give others time.
 
@@ -32,6 +35,7 @@ def train_on(
         contenders: as `race` returns them.
         seconds_left: returns how many seconds training may still take if a contender is the answer.
         announce: called with one line about what is tried next.
+        averages: whether the best one of another kind keeps its state, for a mean of both.
 
     Returns:
         The contenders, the best one on validation first. The memory of the others is free.
@@ -43,8 +47,10 @@ def train_on(
     best = _best(contenders)
     best.interrupted = any(one.interrupted for one in contenders)
     rest = [one for one in contenders if one is not best]
+    kept = runner_up([best, *rest]) if averages else None
     for one in rest:
-        one.forget()
+        if one is not kept:
+            one.forget()
     return [best, *rest]
 
 
@@ -61,14 +67,14 @@ def _train_in_turn(
     """See `train_on`."""
     best = _best(contenders)  # not the winner, if a run was killed after a second chance
     announce(f"training {best.candidate.name}")
-    _hold(best, seconds_left, None)
+    _train(best, seconds_left, None)
     others = [one for one in contenders if one is not best]
     for other in sorted(others, key=lambda one: one.quality, reverse=True):
         if best.interrupted or not best.exhausted:
             return
         if other.latest is None or not other.ahead_of(best):
             continue
-        hold = max(other.epochs + 1, math.ceil(_SHARE * best.epochs_to(_NEARLY)))
+        hold = max(other.epochs + 1, math.ceil(SHARE * best.epochs_to(NEARLY)))
         if other.seconds_to_end(hold) > seconds_left(other):
             logger.info("%s: no time left for a second chance", other.candidate.name)
             continue
@@ -78,7 +84,7 @@ def _train_in_turn(
         )
         announce(f"a second chance for {other.candidate.name}")
         before = len(other.points)
-        _hold(other, seconds_left, best)
+        _train(other, seconds_left, best)
         other.second_chance = len(other.points) > before
         if other.quality > best.quality:
             best = other
@@ -86,7 +92,7 @@ def _train_in_turn(
             return
 
 
-def _hold(
+def _train(
     one: Contender, seconds_left: Callable[[Contender], float], leader: Contender | None
 ) -> None:
     """Train at the constant rate while that gains and time is left for the end of the training.
@@ -106,6 +112,11 @@ def _hold(
                 return True
         return seconds_left(contender) < coming + contender.seconds_to_end(contender.epochs)
 
+    hold(one, is_over)
+
+
+def hold(one: Contender, is_over: Callable[[Contender], bool]) -> None:
+    """Train at the constant rate while that gains, until ``is_over`` after a validation."""
     if one.exhausted or one.interrupted or is_over(one):
         return
     try:

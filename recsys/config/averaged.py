@@ -50,7 +50,7 @@ class AveragedConfig(Section):
     """The mean of the scores of several models, which are trained one by one (`AveragedModel`)."""
 
     kind: Literal["averaged"]
-    members: tuple[AveragedMember, ...] = Field(min_length=2, max_length=16)
+    members: tuple[AveragedMember, ...] = Field(min_length=2, max_length=8)
     """The models; all read the same number of items of a history."""
 
     @field_validator("members")

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 
+from recsys.automatic.averaging import Averaging
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
@@ -570,11 +571,17 @@ def test_who_diverges_is_not_said_to_rise(
 def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
     winner, other = after_a_race
 
-    def outcomes(answer: Contender | None) -> list[str]:
-        run = SimpleNamespace(contenders=after_a_race, winner=answer)
+    def outcomes(answer: Contender | None, averaging: Averaging | None = None) -> list[str]:
+        run = SimpleNamespace(contenders=after_a_race, winner=answer, averaging=averaging)
         return [_outcome(one, run) for one in after_a_race]  # type: ignore[arg-type]
 
     assert outcomes(winner) == ["won", "dropped in round 1"]
+    names = winner.candidate.name, other.candidate.name
+    assert outcomes(winner, Averaging("", (winner, other), chosen=True)) == [
+        f"won, averaged with {names[1]}",
+        f"dropped in round 1, averaged with {names[0]}",
+    ]
+    assert "no better averaged with" in outcomes(winner, Averaging("", (winner, other)))[1]
     other.second_chance = True
     assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
     after_a_race.reverse()
@@ -714,6 +721,7 @@ def test_the_time_that_is_kept_follows_what_was_measured(
     assert reserve(targets, [popularity], model) > alone + 5 * 60 / 50
     model.seconds_validating = 0.001
     assert reserve(targets, [popularity], model) < alone
+    assert reserve(targets, [popularity], model, model) > reserve(targets, [popularity], model)
 
 
 # --- The whole run -------------------------------------------------------------------------------

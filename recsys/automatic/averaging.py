@@ -1,0 +1,265 @@
+"""The mean of the winner with another kind of model: tried if time is left, kept if it pays."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from recsys.automatic.contender import Contender
+from recsys.automatic.finish import Finished, finish
+from recsys.automatic.race import runner_up
+from recsys.automatic.second_chances import NEARLY, SHARE, hold
+from recsys.config import AveragedConfig, Experiment
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.experiments.count_weights import choose_count_ensemble
+from recsys.experiments.members import mean_of
+from recsys.inference.catalogue import Catalogue
+from recsys.serving.trained_scorer import model_scorer
+from recsys.training.refit import Fitted
+
+logger = logging.getLogger(__name__)
+
+GAIN = 0.01
+"""The share by which the mean must be better on validation, with counts: less may be chance, and
+the mean takes twice the time and memory of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """What came of the mean of the winner with another model."""
+
+    sentence: str
+    """For the user."""
+    pair: tuple[Contender, Contender] | None = None
+    """Both members, if their mean was tried."""
+    chosen: bool = False
+    """Whether the mean is the model of the answer."""
+
+    def outcome(self, one: Contender) -> str:
+        """Return what the mean meant for a contender, after a comma; empty if it was no member."""
+        if self.pair is None or one not in self.pair:
+            return ""
+        other = self.pair[1] if one is self.pair[0] else self.pair[0]
+        did = "averaged with" if self.chosen else "and no better averaged with"
+        return f", {did} {other.candidate.name}"
+
+
+class Ended(NamedTuple):
+    """The end of the training."""
+
+    contenders: list[Contender]
+    """The better one of a pair first."""
+    finished: Finished
+    """The winner, or its mean with another one."""
+    averaging: Averaging | None
+    """None if no mean was to be tried."""
+
+
+def end_training(
+    contenders: list[Contender],
+    left: Callable[..., float],
+    valid: Holdout,
+    announce: Callable[[str], None],
+    *,
+    averages: bool,
+) -> Ended:
+    """Finish the winner of a race and, where time is left for it, its mean with another kind.
+
+    Args:
+        contenders: the winner first; see `train_on`.
+        left: returns how many seconds training may still take if the given contender, or the mean
+            of the given ones, is the answer.
+        valid: the validation targets.
+        announce: called with one line about what is tried next.
+        averages: whether a mean may be tried.
+    """
+    winner, averaging = contenders[0], None
+    if averages and not winner.interrupted:
+        second = runner_up(contenders)
+        if second is not None:
+            left_for_both = partial(left, winner, second)
+            if train_second(winner, second, left_for_both, announce):
+                pair = (second, winner) if second.quality > winner.quality else (winner, second)
+                rest = [one for one in contenders if one not in pair]
+                return Ended([*pair, *rest], *finish_both(pair, left_for_both, valid, announce))
+        averaging = _not_tried(winner, second)
+        logger.info("%s", averaging.sentence)
+    announce(f"the decay and the refit of {winner.candidate.name}")
+    return Ended(contenders, finish(winner, partial(left, winner)), averaging)
+
+
+def name_of(winner: Contender, averaging: Averaging | None) -> str:
+    """Return the name of the model that is the answer if no baseline is better."""
+    if averaging is None or averaging.pair is None or not averaging.chosen:
+        return winner.candidate.name
+    return "the mean of " + " and ".join(one.candidate.name for one in averaging.pair)
+
+
+def train_second(
+    winner: Contender,
+    second: Contender,
+    seconds_left: Callable[[], float],
+    announce: Callable[[str], None],
+) -> bool:
+    """Train the second model on at the constant rate, and return whether it may be averaged.
+
+    It needs time for half of the epochs after which the winner had 95% of its best NDCG@10, and for
+    the decay and the refit of both. Then it trains while it gains, as long as that time is left.
+    Ctrl-C ends it, and marks the winner as interrupted.
+
+    Args:
+        winner: at the end of its training at the constant rate.
+        second: see `runner_up`.
+        seconds_left: returns how many seconds the training of both may still take.
+        announce: called with one line about what is tried next.
+    """
+
+    def end(epochs: int) -> float:
+        return winner.seconds_to_end(winner.best_epoch) + second.seconds_to_end(epochs)
+
+    def is_over(one: Contender) -> bool:
+        coming = one.seconds_of(one.experiment.training.validate_every)
+        return seconds_left() < coming + end(one.epochs)
+
+    least = max(second.epochs, math.ceil(SHARE * winner.epochs_to(NEARLY)))
+    if end(least) > seconds_left():
+        return False
+    if not second.exhausted:
+        logger.info(
+            "%s trains on after %d epochs, for the mean with %s",
+            *(second.candidate.name, second.epochs, winner.candidate.name),
+        )
+    announce(f"training {second.candidate.name}, for the mean with {winner.candidate.name}")
+    try:
+        hold(second, is_over)
+    except KeyboardInterrupt:
+        second.interrupted = True
+    winner.interrupted = second.interrupted
+    return not second.interrupted
+
+
+def finish_both(
+    pair: tuple[Contender, Contender],
+    seconds_left: Callable[[], float],
+    valid: Holdout,
+    announce: Callable[[str], None],
+) -> tuple[Finished, Averaging]:
+    """Finish two models, and let validation choose the first one or the mean.
+
+    Both models are compared as the answer is scored, with counts.
+
+    Args:
+        pair: both, the better one first.
+        seconds_left: returns how many seconds the training of both may still take.
+        valid: the validation targets.
+        announce: called with one line about what is tried next.
+    """
+    winner, second = pair
+    names = winner.candidate.name, second.candidate.name
+    announce(f"the decay and the refit of {names[0]}")
+    kept = second.seconds_to_end(second.best_epoch)
+    first = finish(winner, lambda: seconds_left() - kept)
+    if not _is_refitted(first):
+        return first, _not_refitted(*names, names[0])
+    announce(f"the decay and the refit of {names[1]}")
+    other = finish(second, seconds_left)
+    if not _is_refitted(other):
+        return first, _not_refitted(*names, names[1])
+    announce(f"weighing the mean of {names[0]} and {names[1]}")
+    try:
+        return _better(first, other, pair, valid)
+    except KeyboardInterrupt:
+        return first, Averaging(f"Ctrl-C stopped the mean of {names[0]} and {names[1]}.")
+
+
+def _better(
+    first: Finished, second: Finished, pair: tuple[Contender, Contender], valid: Holdout
+) -> tuple[Finished, Averaging]:
+    """Return the mean if it is better than the first by `GAIN`, else the first; and what came."""
+    dataset = pair[0].dataset
+    experiment = averaged_experiment([first.experiment, second.experiment])
+    catalogue = Catalogue.of(experiment.model, dataset)
+    try:
+        catalogue.check_memory(experiment.model, 2)
+    except InputError as error:
+        return first, Averaging(f"{pair[0].candidate.name} is not averaged: {error}.")
+    members = first.fitted, second.fitted
+    mean = Finished(experiment, mean_of(experiment, dataset, catalogue, valid, members))
+    alone, other, both = (
+        ndcg_with_counts(each.experiment, dataset, valid, each.fitted)
+        for each in (first, second, mean)
+    )
+    names = f"{pair[0].candidate.name} and {pair[1].candidate.name}"
+    figures = (
+        f"validation NDCG@10 with counts {both:.4f}, {alone:.4f} of {pair[0].candidate.name} and "
+        f"{other:.4f} of {pair[1].candidate.name} alone"
+    )
+    if pays(both, alone):
+        return mean, Averaging(f"The mean of {names} is better: {figures}.", pair, chosen=True)
+    rule = f"it would have to be {GAIN:.0%} better"
+    return first, Averaging(f"The mean of {names} did not pay: {figures}; {rule}.", pair)
+
+
+def pays(mean: float, alone: float) -> bool:
+    """Return whether a validation NDCG@10 is so much better that a mean of models is worth it."""
+    return mean >= (1 + GAIN) * alone
+
+
+def ndcg_with_counts(
+    experiment: Experiment, dataset: PreparedDataset, valid: Holdout, fitted: Fitted
+) -> float:
+    """Return the validation NDCG@10 of a model of the best epoch, with counts if it has any."""
+    config = experiment.count_ensemble
+    if config is None:
+        _, ranks = fitted.curve.validated()
+        return float(ranks.values("ndcg_at_10").mean())
+    model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+    histories, seen = dataset.histories("valid"), experiment.evaluation.seen
+    choice = choose_count_ensemble(model, histories, valid, seen, config.weights)
+    return float(choice.ranks.values("ndcg_at_10").mean())
+
+
+def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
+    """Return the experiment that trains all members from the beginning, and averages them.
+
+    Args:
+        members: experiments that differ in the model and in the length of the training only.
+    """
+    first, longest = members[0], max(one.training.max_epochs for one in members)
+    own = ("max_epochs", "decay_fraction", "validate_every")
+    model = AveragedConfig.model_validate(
+        {
+            "kind": "averaged",
+            "members": [
+                {"model": one.model, **one.training.model_dump(include=set(own))} for one in members
+            ],
+        }
+    )
+    changes: dict[str, object] = {"max_epochs": longest, "patience": longest}
+    if len({one.training.precision for one in members}) > 1:
+        changes["precision"] = "auto"
+    training = first.training.model_copy(update=changes)
+    return first.model_copy(update={"model": model, "training": training})
+
+
+def _not_tried(winner: Contender, second: Contender | None) -> Averaging:
+    name = winner.candidate.name
+    if second is None:
+        return Averaging(f"No other kind of model was trained that {name} could be averaged with.")
+    if second.interrupted:
+        return Averaging(f"Ctrl-C stopped the mean of {name} and {second.candidate.name}.")
+    return Averaging(f"No time was left for the mean of {name} and {second.candidate.name}.")
+
+
+def _not_refitted(winner: str, second: str, which: str) -> Averaging:
+    return Averaging(f"There is no mean of {winner} and {second}: {which} could not be refitted.")
+
+
+def _is_refitted(finished: Finished) -> bool:
+    return "valid" in finished.fitted.trained_on

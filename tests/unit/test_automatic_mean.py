@@ -1,0 +1,308 @@
+"""The mean of the winner of an automatic run with another kind of model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.automatic.averaging import averaged_experiment, end_training, pays, train_second
+from recsys.automatic.budget import Budget
+from recsys.automatic.candidates import Plan, Preset, propose
+from recsys.automatic.contender import Contender
+from recsys.automatic.facts import LogFacts
+from recsys.automatic.page import write_page
+from recsys.automatic.race import race, runner_up
+from recsys.automatic.run import run_automatically
+from recsys.automatic.second_chances import train_on
+from recsys.config import (
+    AveragedConfig,
+    TrackingConfig,
+    dump_experiment,
+    load_experiment,
+)
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.experiments.fit import fit
+from recsys.model.averaged import AveragedModel
+from recsys.report.race import RacePoint
+from recsys.serving.bundle import ModelBundle
+
+ITEMS, LIMIT = 40, 90.0
+_STATE: Any = SimpleNamespace(curve=SimpleNamespace(epochs=[0, 0], precision="float32"))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """Histories in which item i is followed by i + 1, with some random items."""
+    rng = np.random.default_rng(0)
+    items = (rng.integers(ITEMS, size=150)[:, None] + np.arange(12)) % ITEMS
+    items = np.where(rng.random(items.shape) < 0.1, rng.integers(ITEMS, size=items.shape), items)
+    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
+    users = np.repeat(np.arange(150), 12)
+    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
+    return prepare(log, out=tmp_path_factory.mktemp("data") / "steps")
+
+
+@pytest.fixture
+def tracking(tmp_path: Path) -> TrackingConfig:
+    return TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def contenders(
+    dataset: PreparedDataset, tracking: TrackingConfig, preset: Preset
+) -> list[Contender]:
+    candidates = propose(LogFacts.of(dataset), dataset.config, Plan("x", preset, 0, tracking))
+    valid = dataset.holdout("valid")
+    return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
+
+
+def kinds(field: list[Contender]) -> list[str]:
+    return [one.candidate.experiment.model.family for one in field]
+
+
+# --- Who is averaged -----------------------------------------------------------------------------
+
+
+def test_presets_with_time_average(tracking: TrackingConfig) -> None:
+    assert [Plan("x", preset).averages for preset in ("fast", "balanced", "best")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_runner_up_is_of_another_kind(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    field = contenders(dataset, tracking, "best")
+    for place, one in enumerate(field):
+        one.points = [RacePoint(1, 1, 1 - place / 10)]
+        one.latest = one.best = _STATE
+    assert len(set(kinds(field))) == 3
+    first = field[0]
+    found = runner_up(field)
+    assert found is not None
+    of_others = [one for one in field if kinds([one]) != kinds([first])]
+    assert found is of_others[0]
+    found.latest = None  # its memory is free
+    assert runner_up(field) is of_others[1]
+    assert runner_up([first]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("averages", [True, False])
+def test_the_best_one_of_another_kind_keeps_its_state(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    averages: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Contender, "ahead_of", lambda *_: False)
+    field = contenders(dataset, tracking, "balanced")
+    ranked = race(field, 0.0, lambda _: None, averages=averages)
+    known = [one for one in ranked[1:] if one.best is not None]
+    assert len(known) == averages
+    assert (runner_up(ranked) is not None) == averages
+    trained = train_on(ranked, lambda _: 0.0, lambda _: None, averages=averages)
+    assert (runner_up(trained) is not None) == averages
+
+
+# --- Its training --------------------------------------------------------------------------------
+
+
+class Scripted:
+    """Validations of a contender that are not measured: it gains until they end."""
+
+    def __init__(self, one: Contender, *qualities: float) -> None:
+        self.one, self.coming = one, list(qualities)
+        one.latest = one.best = _STATE
+        one.seconds = 1e-3
+
+    def advance(self, enough: Callable[[Contender], bool]) -> None:
+        while self.coming and not self.one.exhausted and not enough(self.one):
+            number = len(self.one.points) + 1
+            self.one.points.append(RacePoint(number, number, self.coming.pop(0)))
+            self.one.seconds = float(number)  # a second an epoch
+
+
+@pytest.fixture
+def pair(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> list[Contender]:
+    """A winner that has its best after ten epochs, and another one that was dropped after two."""
+    winner, other = contenders(dataset, tracking, "fast")
+    script = Scripted(other, 0.1, 0.2, *[0.2 + n / 1_000 for n in range(1, 50)])
+    monkeypatch.setattr(Contender, "advance", lambda _, enough: script.advance(enough))
+    Scripted(winner)
+    winner.points = [RacePoint(n, n, min(n, 10) / 20) for n in range(1, 17)]
+    winner.seconds = 16.0
+    other.advance(lambda one: len(one.points) >= 2)
+    other.dropped_in = 1
+    return [winner, other]
+
+
+def test_the_second_model_trains_on_while_it_gains(pair: list[Contender]) -> None:
+    said: list[str] = []
+    assert train_second(pair[0], pair[1], lambda: math.inf, said.append)
+    assert pair[1].epochs == 51
+    assert "for the mean with" in said[0]
+
+
+def test_time_is_kept_for_the_ends_of_both(pair: list[Contender]) -> None:
+    winner, other = pair
+    least = 5  # half of the ten epochs that 95% of the best took
+    needed = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(least)
+    assert not train_second(winner, other, lambda: needed - 0.1, lambda _: None)
+    assert other.epochs == 2
+    start = other.seconds
+    limit = needed + 60
+    assert train_second(winner, other, lambda: limit - (other.seconds - start), lambda _: None)
+    assert 2 < other.epochs < 51
+    left = limit - (other.seconds - start)
+    ends = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(other.epochs)
+    assert left >= ends
+
+
+def test_ctrl_c_in_its_training_keeps_the_winner(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Contender, "advance", interrupt)
+    finished: list[Any] = []
+    monkeypatch.setattr("recsys.automatic.averaging.finish", lambda one, _: finished.append(one))
+    valid, said = pair[0].validation, lambda _: None
+    ended = end_training(pair, lambda *_: math.inf, valid, said, averages=True)
+    assert finished == pair[:1]
+    assert pair[0].interrupted
+    assert ended.averaging is not None
+    assert "Ctrl-C" in ended.averaging.sentence
+    assert not ended.averaging.chosen
+
+
+def test_without_time_or_another_kind_the_winner_is_finished(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[Any] = []
+    monkeypatch.setattr("recsys.automatic.averaging.finish", lambda one, _: finished.append(one))
+    valid, said = pair[0].validation, lambda _: None
+    ended = end_training(pair, lambda *_: 0.0, valid, said, averages=True)
+    assert finished == pair[:1]
+    assert ended.averaging is not None
+    assert ended.averaging.sentence.startswith("No time was left for the mean of")
+    ended = end_training(pair[:1], lambda *_: math.inf, valid, said, averages=True)
+    assert ended.averaging is not None
+    assert "No other kind of model" in ended.averaging.sentence
+    assert end_training(pair, lambda *_: 0.0, valid, said, averages=False).averaging is None
+
+
+def test_a_gain_of_less_than_a_hundredth_does_not_pay() -> None:
+    assert pays(0.0530, 0.0513)
+    assert not pays(0.0515, 0.0513)
+
+
+def test_the_settings_of_a_mean_have_the_trainings_of_both(
+    pair: list[Contender], tmp_path: Path
+) -> None:
+    chosen = [one.chosen_experiment(epochs) for one, epochs in zip(pair, (3, 5), strict=True)]
+    mean = averaged_experiment(chosen)
+    assert isinstance(mean.model, AveragedConfig)
+    for member, one in zip(mean.model.members, chosen, strict=True):
+        assert member.model == one.model
+        assert member.max_epochs == one.training.max_epochs
+        assert member.decay_fraction == one.training.decay_fraction
+        assert member.max_epochs <= mean.training.patience
+    file = tmp_path / "mean.yaml"
+    file.write_text(dump_experiment(mean))
+    assert load_experiment(file) == mean
+
+
+# --- The whole run -------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """A stand-in for kill -9."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Plan, "averages", True)
+    monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
+    for cost in ("_BASELINE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
+        monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
+    monkeypatch.setattr("recsys.automatic.tuned_baselines.SHARE", 0.0)
+    monkeypatch.setattr("recsys.automatic.run.choose_field", lambda *_: None)  # both are raced
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("better", [True, False])
+def test_validation_decides_between_the_mean_and_the_winner(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    better: bool,
+) -> None:
+    compared: list[tuple[float, float]] = []
+
+    def decide(mean: float, alone: float) -> bool:
+        compared.append((mean, alone))
+        return better
+
+    monkeypatch.setattr("recsys.automatic.averaging.pays", decide)
+    run = run_automatically(dataset, Plan("mean", "fast", 0, tracking), Budget(LIMIT))
+    assert run.seconds < 1.05 * LIMIT
+    ((mean, alone),) = compared
+    assert run.averaging is not None
+    assert run.averaging.chosen == better
+    chosen = mean if better else alone
+    assert run.run.valid["ndcg_at_10"].mean == pytest.approx(chosen)
+    names = " and ".join(one.candidate.name for one in run.contenders)
+    out = here / "runs" / "mean"
+    bundle = ModelBundle.open(out)
+    assert isinstance(bundle.model, AveragedModel) == better
+    assert bundle.manifest.protocol.trained_on == ("train", "valid")
+    assert f"he mean of {names}" in run.answer
+    assert f"{mean:.4f}" in run.answer
+    assert f"{alone:.4f}" in run.answer
+    page = write_page(run, dataset, out, "recsys run steps.csv").read_text(encoding="utf-8")
+    assert run.averaging.sentence in page
+    assert ("averaged with" if better else "no better averaged with") in page
+    settings = load_experiment(out / "experiment.yaml")
+    assert isinstance(settings.model, AveragedConfig) == better
+    if better:
+        again = fit(settings, dataset, here / "again")
+        assert again.test["ndcg_at_10"].mean > 0.3
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_the_training_of_the_second_resumes(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    plan = Plan("killed", "fast", 0, tracking)
+    monkeypatch.setattr("recsys.automatic.averaging.pays", lambda *_: True)
+    with monkeypatch.context() as patch:
+        patch.setattr("recsys.automatic.averaging.hold", kill)
+        with pytest.raises(Killed):
+            run_automatically(dataset, plan, Budget(LIMIT))
+    assert (here / "runs" / ".killed.race").exists()
+    run = run_automatically(dataset, plan, Budget(LIMIT))
+    assert run.seconds < 1.05 * LIMIT  # with what the killed one had spent
+    assert run.averaging is not None
+    assert run.averaging.chosen
+    assert not (here / "runs" / ".killed.race").exists()
