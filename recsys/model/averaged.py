@@ -202,9 +202,9 @@ class AveragedHead:
             [half_life for each in found for half_life in each.half_lives],
         )
 
-    def chunk_rows(self, length: int, candidates: int) -> int:
+    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """The fewest of any member."""
-        return min(head.chunk_rows(length, candidates) for head in self._heads)
+        return min(head.chunk_rows(length, candidates, device) for head in self._heads)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """The most of any member: they score one after the other."""
