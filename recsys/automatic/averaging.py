@@ -29,6 +29,9 @@ GAIN = 0.01
 """The share by which the mean must be better on validation, with counts: less may be chance, and
 the mean takes twice the time and memory of a model."""
 
+Pair = tuple[Contender, Contender]
+"""The members of a mean, the better one first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
@@ -36,7 +39,7 @@ class Averaging:
 
     sentence: str
     """For the user."""
-    pair: tuple[Contender, Contender] | None = None
+    pair: Pair | None = None
     """Both members, if their mean was tried."""
     chosen: bool = False
     """Whether the mean is the model of the answer."""
@@ -85,9 +88,13 @@ def end_training(
         if second is not None:
             left_for_both = partial(left, winner, second)
             if train_second(winner, second, left_for_both, announce):
-                pair = (second, winner) if second.quality > winner.quality else (winner, second)
+                pair = _better_first(winner, second)
+                pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
                 rest = [one for one in contenders if one not in pair]
-                return Ended([*pair, *rest], *finish_both(pair, left_for_both, valid, announce))
+                return Ended([*pair, *rest], finished, averaging)
+            winner, second = _better_first(winner, second)  # Ctrl-C may have come late
+            rest = [one for one in contenders if one not in {winner, second}]
+            contenders = [winner, second, *rest]
         averaging = _not_tried(winner, second)
         logger.info("%s", averaging.sentence)
     announce(f"the decay and the refit of {winner.candidate.name}")
@@ -145,14 +152,15 @@ def train_second(
 
 
 def finish_both(
-    pair: tuple[Contender, Contender],
+    pair: Pair,
     seconds_left: Callable[[], float],
     valid: Holdout,
     announce: Callable[[str], None],
-) -> tuple[Finished, Averaging]:
-    """Finish two models, and let validation choose the first one or the mean.
+) -> tuple[Pair, Finished, Averaging]:
+    """Finish two models, and let validation choose the better one or the mean.
 
-    Both models are compared as the answer is scored, with counts.
+    All are compared as the answer is scored, with counts. The better one is the first of the pair
+    that is returned.
 
     Args:
         pair: both, the better one first.
@@ -166,44 +174,47 @@ def finish_both(
     kept = second.seconds_to_end(second.best_epoch)
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
-        return first, _not_refitted(*names, names[0])
+        return pair, first, _not_refitted(*names, names[0])
     announce(f"the decay and the refit of {names[1]}")
     other = finish(second, seconds_left)
     if not _is_refitted(other):
-        return first, _not_refitted(*names, names[1])
+        return pair, first, _not_refitted(*names, names[1])
     announce(f"weighing the mean of {names[0]} and {names[1]}")
     try:
-        return _better(first, other, pair, valid)
+        return _best_of(first, other, pair, valid)
     except KeyboardInterrupt:
-        return first, Averaging(f"Ctrl-C stopped the mean of {names[0]} and {names[1]}.")
+        return pair, first, Averaging(f"Ctrl-C stopped the mean of {names[0]} and {names[1]}.")
 
 
-def _better(
-    first: Finished, second: Finished, pair: tuple[Contender, Contender], valid: Holdout
-) -> tuple[Finished, Averaging]:
-    """Return the mean if it is better than the first by `GAIN`, else the first; and what came."""
+def _best_of(
+    first: Finished, second: Finished, pair: Pair, valid: Holdout
+) -> tuple[Pair, Finished, Averaging]:
+    """Return the mean if it is better than the better of the two by `GAIN`, else that one."""
     dataset = pair[0].dataset
+    alone, other = (
+        ndcg_with_counts(each.experiment, dataset, valid, each.fitted) for each in (first, second)
+    )
+    if other > alone:  # the order was that at the constant rate, without counts
+        first, second, alone, other, pair = second, first, other, alone, (pair[1], pair[0])
     experiment = averaged_experiment([first.experiment, second.experiment])
     catalogue = Catalogue.of(experiment.model, dataset)
     try:
         catalogue.check_memory(experiment.model, 2)
     except InputError as error:
-        return first, Averaging(f"{pair[0].candidate.name} is not averaged: {error}.")
+        return pair, first, Averaging(f"{pair[0].candidate.name} is not averaged: {error}.")
     members = first.fitted, second.fitted
     mean = Finished(experiment, mean_of(experiment, dataset, catalogue, valid, members))
-    alone, other, both = (
-        ndcg_with_counts(each.experiment, dataset, valid, each.fitted)
-        for each in (first, second, mean)
-    )
+    both = ndcg_with_counts(experiment, dataset, valid, mean.fitted)
     names = f"{pair[0].candidate.name} and {pair[1].candidate.name}"
     figures = (
         f"validation NDCG@10 with counts {both:.4f}, {alone:.4f} of {pair[0].candidate.name} and "
         f"{other:.4f} of {pair[1].candidate.name} alone"
     )
     if pays(both, alone):
-        return mean, Averaging(f"The mean of {names} is better: {figures}.", pair, chosen=True)
+        sentence = f"The mean of {names} is better: {figures}."
+        return pair, mean, Averaging(sentence, pair, chosen=True)
     rule = f"it would have to be {GAIN:.0%} better"
-    return first, Averaging(f"The mean of {names} did not pay: {figures}; {rule}.", pair)
+    return pair, first, Averaging(f"The mean of {names} did not pay: {figures}; {rule}.", pair)
 
 
 def pays(mean: float, alone: float) -> bool:
@@ -246,6 +257,10 @@ def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
         changes["precision"] = "auto"
     training = first.training.model_copy(update=changes)
     return first.model_copy(update={"model": model, "training": training})
+
+
+def _better_first(one: Contender, other: Contender) -> Pair:
+    return (other, one) if other.quality > one.quality else (one, other)
 
 
 def _not_tried(winner: Contender, second: Contender | None) -> Averaging:

@@ -102,13 +102,14 @@ def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:
     averaging = automatic.averaging
     if averaging is None:
         return tuple(automatic.choices)
-    kind = "averaged" if averaging.chosen else "one model"
+    kind = "averaged" if averaging.chosen and automatic.answer_is_model else "one model"
     return (*automatic.choices, Choice("model.kind", kind, averaging.sentence))
 
 
 def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     """Return what became of a contender of the race."""
-    averaged = "" if automatic.averaging is None else automatic.averaging.outcome(one)
+    averaging = automatic.averaging if automatic.answer_is_model else None
+    averaged = "" if averaging is None else averaging.outcome(one)
     if one is automatic.winner:
         return f"won{averaged}"
     if one is automatic.contenders[0]:

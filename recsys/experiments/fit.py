@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.checkpoint import Checkpoint
 from recsys.training.precision import with_precision
 from recsys.training.refit import Fitted
 from recsys.training.state import Curve, TrainingState
@@ -60,7 +60,7 @@ def fit(
     Ctrl-C ends the training early, or skips the refit, and the best epoch so far is used; the run
     is then tagged ``interrupted``. A run that was interrupted in another way resumes from its
     checkpoint, ``OUT.checkpoint``, with the same result as an uninterrupted one. Each
-    member of a mean of models has its own, ``OUT.N.checkpoint``: what is trained is not trained
+    member of a mean of models has its own, ``OUT.checkpoint.N``: what is trained is not trained
     again. Ctrl-C before the training of the last member ends such a run, which resumes likewise.
 
     Processes started by torchrun train together. The first one evaluates, writes and returns; the
@@ -124,8 +124,11 @@ def _fit(
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise NotFirstProcess
     check_out(out)
-    if fresh:
-        _remove(files)
+    if fresh:  # those of other members too, if the experiment had more
+        name = f"{out.name}.checkpoint"
+        members = out.parent.glob(f"{glob.escape(name)}.[0-9]*")
+        for path in (out.with_name(name), *members):
+            path.unlink(missing_ok=True)
     family, settings = experiment.family, flatten(experiment)
     latest = next((each for each in reversed(found) if each is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
@@ -149,13 +152,9 @@ def _fit(
         run = evaluate_and_write(
             experiment, dataset, held_out, fitted, candidates, phases, out, tracker, view
         )
-    _remove(files)
-    return run
-
-
-def _remove(files: Sequence[CheckpointFile]) -> None:
     for file in files:
         file.remove()
+    return run
 
 
 def evaluate_and_write(

@@ -39,7 +39,7 @@ def checkpoint_files(
     if not isinstance(experiment.model, AveragedConfig):
         return [CheckpointFile(out.with_name(f"{out.name}.checkpoint"), facts)]
     return [
-        CheckpointFile(out.with_name(f"{out.name}.{number}.checkpoint"), facts | {"member": number})
+        CheckpointFile(out.with_name(f"{out.name}.checkpoint.{number}"), facts | {"member": number})
         for number in range(1, len(experiment.model.members) + 1)
     ]
 

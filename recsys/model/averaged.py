@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.protocols import (
     CandidateRepresentation,
@@ -22,6 +23,7 @@ from recsys.model.protocols import (
     Model,
 )
 from recsys.model.recorded_attention import AttentionLayer
+from recsys.model.target_attention import TargetAttentionHead
 
 _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 """What a model reads of times, from least to most."""
@@ -131,7 +133,19 @@ class AveragedHead:
     def __init__(self, members: Sequence[Model]) -> None:
         self._heads = [member.head for member in members]
         self._dims = [member.items.embedding_dim for member in members]
-        self._parts = [_count_parts(*each) for each in zip(self._heads, self._dims, strict=True)]
+        self._parts = [
+            _count_parts(member.head, member.items.embedding_dim, member.items.weight.device)
+            for member in members
+        ]
+
+    @property
+    def has_first_stage(self) -> bool:
+        """Whether the dot products of states and item embeddings are a first stage of the scores.
+
+        They are where all members are target attention or dot products; a cosine or a mixture of
+        logits makes other vectors of both.
+        """
+        return all(type(head) in {DotProductHead, TargetAttentionHead} for head in self._heads)
 
     @property
     def kv_source(self) -> KVSource | None:
@@ -232,11 +246,12 @@ def joined_last(members: Sequence[LastRepresentation]) -> LastRepresentation:
 
 
 @torch.no_grad()
-def _count_parts(head: Head, dim: int) -> _Parts:
+def _count_parts(head: Head, dim: int, device: torch.device) -> _Parts:
     """Count the tensors by representing a history of one item, and one candidate."""
-    states, candidate = torch.zeros(1, 1, dim), torch.zeros(1, dim)
+    states = torch.zeros(1, 1, dim, device=device)
+    candidate = torch.zeros(1, dim, device=device)
     history = head.represent_history(states, states)
-    last = head.select_last(history, torch.ones(1, dtype=torch.int64))
+    last = head.select_last(history, torch.ones(1, dtype=torch.int64, device=device))
     return _Parts(len(history), len(head.represent_candidates(candidate)), len(last))
 
 

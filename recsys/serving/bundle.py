@@ -26,6 +26,7 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
+from recsys.model.averaged import AveragedHead
 from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Model
@@ -190,9 +191,16 @@ class ModelBundle:
         """The score without the part of target attention: finds the items worth ranking by it.
 
         Raises:
-            InputError: the model has no target attention.
+            InputError: the model has no target attention, or is a mean of it and of others than
+                dot products.
         """
-        if self.model.head.kv_source is None:
+        head = self.model.head
+        if isinstance(head, AveragedHead) and not head.has_first_stage:
+            raise InputError(
+                f"{self.path}: two stages need a mean of target attention and dot products: its "
+                "members have other heads too"
+            )
+        if head.kv_source is None:
             raise InputError(
                 f"{self.path}: two stages need target attention: {self.experiment.family} scores "
                 "by dot products alone, so a second stage would not change the ranking"

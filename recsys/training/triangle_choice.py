@@ -23,6 +23,9 @@ def settle_triangles(experiment: Experiment, model: Model, precision: Precision)
     On a CPU in bf16 both sizes are timed: no processor flag tells which is faster. The first
     process measures, and all processes take its choice. Elsewhere nothing is to be chosen.
 
+    The choice is kept with the other measurements of the machine. A training that resumes where
+    these are gone may take the other size, and then differs by rounding.
+
     Args:
         experiment: the settings of the model.
         model: what is to be trained, on the CPU.

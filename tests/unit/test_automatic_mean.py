@@ -12,7 +12,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.automatic.averaging import averaged_experiment, end_training, pays, train_second
+from recsys.automatic.averaging import (
+    _best_of,
+    averaged_experiment,
+    end_training,
+    pays,
+    train_second,
+)
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Plan, Preset, propose
 from recsys.automatic.contender import Contender
@@ -185,6 +191,44 @@ def test_ctrl_c_in_its_training_keeps_the_winner(
     assert ended.averaging is not None
     assert "Ctrl-C" in ended.averaging.sentence
     assert not ended.averaging.chosen
+
+
+def test_ctrl_c_keeps_the_second_model_if_it_has_become_the_better_one(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(one: Contender, *_: object) -> None:
+        one.points.append(RacePoint(3, 3, 2 * pair[0].quality))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Contender, "advance", interrupt)
+    finished: list[Any] = []
+    monkeypatch.setattr("recsys.automatic.averaging.finish", lambda one, _: finished.append(one))
+    valid, said = pair[0].validation, lambda _: None
+    ended = end_training(pair, lambda *_: math.inf, valid, said, averages=True)
+    assert finished == pair[1:]
+    assert ended.contenders == pair[::-1]
+
+
+def test_the_better_one_with_counts_is_compared_with_the_mean(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that was better at the constant rate."""
+    ends: list[Any] = [
+        SimpleNamespace(experiment=one.chosen_experiment(2), fitted=SimpleNamespace(quality=ndcg))
+        for one, ndcg in zip(pair, (0.050, 0.055), strict=True)
+    ]
+    mean: Any = SimpleNamespace(quality=0.0551)
+    where = "recsys.automatic.averaging"
+    monkeypatch.setattr(f"{where}.mean_of", lambda *_: mean)
+    monkeypatch.setattr(f"{where}.ndcg_with_counts", lambda *each: each[-1].quality)
+    found, finished, averaging = _best_of(ends[0], ends[1], (pair[0], pair[1]), pair[0].validation)
+    assert list(found) == pair[::-1]
+    assert finished is ends[1]
+    assert "0.0551, 0.0550 of" in averaging.sentence
+    mean.quality = 0.056
+    _, finished, averaging = _best_of(ends[0], ends[1], (pair[0], pair[1]), pair[0].validation)
+    assert averaging.chosen
+    assert finished.fitted is mean
 
 
 def test_without_time_or_another_kind_the_winner_is_finished(

@@ -47,6 +47,7 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.size import count_weights
+from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.attention_maps import inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import query_encoder
@@ -144,6 +145,17 @@ def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
     stages = [ModelScorer(each, LENGTH, DotProductHead()) for each in (model, *model.members)]
     found, *members = (stage.score(HISTORIES).numpy()[:, 1:] for stage in stages)
     assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MEANS)
+def test_members_on_another_device_are_averaged_there(
+    config: AveragedConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a training on a GPU; here a device without memory, whose numbers cannot be read."""
+    monkeypatch.setattr(TargetAttentionHead, "_skipped", lambda head, *_: [0] * head.num_heads)
+    members = [build_model(each.model, ITEMS).to("meta") for each in config.members]
+    model = AveragedModel(members)
+    assert model.items.table().device.type == "meta"
 
 
 def test_what_is_read_is_what_any_member_reads() -> None:
@@ -253,6 +265,19 @@ def test_what_a_mean_cannot_do_is_refused(
         bundle.model.teacher_forced(None, torch.zeros(1))  # type: ignore[arg-type]
 
 
+def test_two_stages_need_dot_products(
+    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    """A cosine, or a mixture of logits, is no product of the states and the item embeddings."""
+    assert bundle.retriever.num_items == bundle.num_items
+    other = NextItemConfig(**SIZES, head=Cosine())
+    mixed = bundle_of(tmp_path / "mixed", tiny_dataset, ATTENTION, other)
+    with pytest.raises(InputError, match="two stages need a mean of target attention and dot"):
+        _ = mixed.retriever
+    with pytest.raises(InputError, match="are no dot products"):
+        query_encoder(mixed)
+
+
 # --- Settings ------------------------------------------------------------------------------------
 
 
@@ -352,12 +377,12 @@ def test_a_yaml_trains_the_members_and_resumes_between_them(
     )
     assert [each.step for each in history] == [1, 2, 3, 4, 5, 6]  # the last is that of the mean
     assert whole.best_epoch == 6
-    assert not list(tmp_path.glob("*.checkpoint"))
+    assert not list(tmp_path.glob("*.checkpoint*"))
     with pytest.MonkeyPatch.context() as patch:
         counted(patch, steps[0] - 2)  # in the refit of the second member
         with pytest.raises(Killed):
             fit(experiment, shop, out)
-    assert len(list(tmp_path.glob("out.*.checkpoint"))) == 2
+    assert len(list(tmp_path.glob("out.checkpoint.*"))) == 2
     with pytest.MonkeyPatch.context() as patch:
         again = counted(patch)
         resumed = fit(experiment, shop, out)
@@ -366,7 +391,7 @@ def test_a_yaml_trains_the_members_and_resumes_between_them(
     assert resumed.valid == whole.valid
     weights = ModelBundle.open(resumed.bundle).model.state_dict()
     assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
-    assert not list(tmp_path.glob("*.checkpoint"))
+    assert not list(tmp_path.glob("*.checkpoint*"))
 
 
 @pytest.mark.slow
