@@ -102,13 +102,13 @@ def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:
     averaging = automatic.averaging
     if averaging is None:
         return tuple(automatic.choices)
-    kind = "averaged" if averaging.chosen and automatic.answer_is_model else "one model"
+    kind = "averaged" if averaging.chosen and automatic.winner is not None else "one model"
     return (*automatic.choices, Choice("model.kind", kind, averaging.sentence))
 
 
 def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     """Return what became of a contender of the race."""
-    averaging = automatic.averaging if automatic.answer_is_model else None
+    averaging = None if automatic.winner is None else automatic.averaging
     averaged = "" if averaging is None else averaging.outcome(one)
     if one is automatic.winner:
         return f"won{averaged}"

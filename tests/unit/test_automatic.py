@@ -582,6 +582,8 @@ def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
         f"dropped in round 1, averaged with {names[0]}",
     ]
     assert "no better averaged with" in outcomes(winner, Averaging("", (winner, other)))[1]
+    of_a_baseline = outcomes(None, Averaging("", (winner, other), chosen=True))
+    assert of_a_baseline[1] == "dropped in round 1"
     other.second_chance = True
     assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
     after_a_race.reverse()
