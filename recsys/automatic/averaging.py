@@ -86,15 +86,14 @@ def end_training(
     if averages and not winner.interrupted:
         second = runner_up(contenders)
         if second is not None:
-            left_for_both = partial(left, winner, second)
-            if train_second(winner, second, left_for_both, announce):
-                pair = _better_first(winner, second)
-                pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
-                rest = [one for one in contenders if one not in pair]
-                return Ended([*pair, *rest], finished, averaging)
-            winner, second = _better_first(winner, second)  # Ctrl-C may have come late
             rest = [one for one in contenders if one not in {winner, second}]
-            contenders = [winner, second, *rest]
+            left_for_both = partial(left, winner, second)
+            trained = train_second(winner, second, left_for_both, announce)
+            pair = winner, second = _better_first(winner, second)
+            if trained:
+                pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
+                return Ended([*pair, *rest], finished, averaging)
+            contenders = [*pair, *rest]  # Ctrl-C may have come late
         averaging = _not_tried(winner, second)
         logger.info("%s", averaging.sentence)
     announce(f"the decay and the refit of {winner.candidate.name}")
