@@ -57,6 +57,8 @@ class Contender:
     points: list[RacePoint] = field(default_factory=list)
     seconds: float = 0.0
     """Seconds that its training has taken."""
+    seconds_of_first: float = 0.0
+    """Seconds of its first epoch, which is slower: memory is touched for the first time."""
     seconds_validating: float = 0.0
     """Seconds of its validations."""
     rarely: int = 1
@@ -104,8 +106,10 @@ class Contender:
 
     @property
     def seconds_per_epoch(self) -> float:
-        """Seconds of an epoch with its validation."""
-        return self.seconds / max(self.epochs, 1)
+        """Seconds of an epoch with its validation; without the first, once there are others."""
+        if self.epochs < 2 or not self.seconds_of_first:
+            return self.seconds / max(self.epochs, 1)
+        return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
     def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
         """Estimate the seconds of training up to ``hold`` epochs, and of the decay and the refit.
@@ -194,6 +198,8 @@ class Contender:
         def record(epoch: int, metrics: dict[str, float]) -> bool:
             self.record(epoch, metrics)
             self.seconds = before + time.monotonic() - started
+            if epoch == 1:
+                self.seconds_of_first = self.seconds
             return MONITOR in metrics and (enough(self) or self.exhausted)
 
         _, curve = train(

@@ -85,9 +85,10 @@ class Journal:
             epochs = latest.curve.epochs
             points = [RacePoint(**point) for point in known["points"]]
             one.points = [point for point in points if point.epochs <= len(epochs)]
-            validations = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs)
-            one.seconds = sum(epoch["train/seconds"] for epoch in epochs) + validations
-            one.seconds_validating = validations
+            validating = [epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs]
+            seconds = [epoch["train/seconds"] for epoch in epochs]
+            one.seconds, one.seconds_validating = sum(seconds) + sum(validating), sum(validating)
+            one.seconds_of_first = seconds[0] + validating[0]
             one.rarely = known["rarely"]
             one.latest, one.best = latest, best
             if one.dropped_in is None:

@@ -430,6 +430,18 @@ def test_contenders_are_compared_after_as_many_epochs(
 _STATE = SimpleNamespace(curve=SimpleNamespace(epochs=[0, 0], precision="float32"))
 
 
+def test_the_slow_first_epoch_is_no_measure_of_the_others(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.advance(lambda _: True)
+    assert 0 < one.seconds_of_first < one.seconds
+    others = (one.seconds - one.seconds_of_first) / (one.epochs - 1)
+    one.seconds += 100
+    one.seconds_of_first += 100
+    assert one.seconds_per_epoch == pytest.approx(others)
+
+
 def test_the_epochs_to_a_share_of_the_best(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
