@@ -27,17 +27,29 @@ LAUNCH = {"num_warps": 8, "num_stages": 1}
 
 
 def fused_averages(
-    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
+    scores: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    value_queries: Tensor,
+    decay: Tensor,
 ) -> Tensor:
-    """See `averages_at_all_positions`; d is at most `MAX_DIM`."""
-    return _attended(keys, values, queries, value_queries, decay, average=True)
+    """See `add_averages`; d is at most `MAX_DIM`."""
+    scores += _attended(keys, values, queries, value_queries, decay, average=True)
+    return scores
 
 
 def fused_sums(
-    keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
+    scores: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    value_queries: Tensor,
+    decay: Tensor,
 ) -> Tensor:
-    """See `sums_at_all_positions`; d is at most `MAX_DIM`."""
-    return _attended(keys, values, queries, value_queries, decay, average=False)
+    """See `add_sums`; d is at most `MAX_DIM`."""
+    scores += _attended(keys, values, queries, value_queries, decay, average=False)
+    return scores
 
 
 def block_sizes(length: int, dim: int, dtype: torch.dtype) -> dict[str, int]:

@@ -26,8 +26,8 @@ class Triangles:
 
         >>> [WIDE.side_by_side(*shape) for shape in ((24, 16), (23, 16), (2, 200))]
         [12, 1, 1]
-        >>> NARROW.side_by_side(24, 16)
-        4
+        >>> NARROW.side_by_side(24, 5)
+        3
         """
         most = max(1, self.shared // length)
         return max(count for count in range(1, most + 1) if sequences % count == 0)
@@ -40,15 +40,16 @@ class Triangles:
         """
         return -(-length // -(-length // self.single))
 
-    def sums(self, decay: Tensor, keys: Tensor, dtype: torch.dtype, *, mean: bool) -> DecayedSums:
-        """The sums over the positions of keys [B, L, d]; see `DecayedSums`."""
-        batch, length, _ = keys.shape
+    def sums(
+        self, decay: Tensor, batch: int, length: int, dtype: torch.dtype, *, mean: bool
+    ) -> DecayedSums:
+        """The sums over the positions of B sequences; see `DecayedSums`."""
         together = self.side_by_side(batch, length)
         return DecayedSums(decay, length, dtype, together, self.block(length), mean=mean)
 
 
 WIDE = Triangles(shared=192, single=256)
-NARROW = Triangles(shared=64, single=64)
+NARROW = Triangles(shared=16, single=64)
 
 
 class DecayedSums:
@@ -101,41 +102,48 @@ class DecayedSums:
 
     def past(self, x: Tensor) -> Tensor:
         """y_t = Σ_{j≤t} exp(-decay · (t - j)) x_j, of x [C, B · L]; B % side_by_side = 0."""
-        sums: list[Tensor] = []
-        for part, kernel in zip(self._parts(x), self._kernels, strict=True):
-            carry = sums[-1][:, -1] * self._carries[len(sums) - 1] if sums else None
-            sums.append(_product(part, kernel, carry, 0))
-        return _joined(sums).view(x.shape)
+        rows = self._rows(x)
+        sums, carry = torch.empty_like(rows), None
+        parts, totals = self._parts(rows), self._parts(sums)
+        for number, kernel in enumerate(self._kernels):
+            if number:
+                carry = totals[number - 1][:, -1] * self._carries[number - 1]
+            _product(parts[number], kernel, carry, 0, totals[number])
+        return sums.view(x.shape)
 
     def future(self, x: Tensor) -> Tensor:
         """y_j = Σ_{t≥j} exp(-decay · (t - j)) x_t, of x as in `past`; each x_t is divided if so."""
-        sums: list[Tensor] = []
-        kernels = [kernel.T for kernel in self._kernels]
-        for part, kernel in zip(reversed(self._parts(x)), reversed(kernels), strict=True):
-            carry = sums[-1][:, 0] * self._carries[-len(sums)] if sums else None
-            sums.append(_product(part, kernel, carry, -1))
-        return _joined(sums[::-1]).view(x.shape)
+        rows = self._rows(x)
+        sums, carry = torch.empty_like(rows), None
+        parts, totals = self._parts(rows), self._parts(sums)
+        last = len(parts) - 1
+        for number in range(last, -1, -1):
+            if number < last:
+                carry = totals[number + 1][:, 0] * self._carries[number]
+            _product(parts[number], self._kernels[number].T, carry, -1, totals[number])
+        return sums.view(x.shape)
 
-    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The positions of each block, in memory that may be changed for a moment."""
-        rows = x.reshape(-1, sum(self._sizes)).contiguous()
+    def _rows(self, x: Tensor) -> Tensor:
+        """A row for each matrix or sequence, in memory that may be changed for a moment."""
+        return x.reshape(-1, sum(self._sizes)).contiguous()
+
+    def _parts(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The positions of each block."""
         return torch.split(rows, self._sizes, dim=-1)
 
 
-def _product(part: Tensor, kernel: Tensor, carry: Tensor | None, position: int) -> Tensor:
-    """The product of a block of positions, with a carry [N] added to one of them.
+def _product(
+    part: Tensor, kernel: Tensor, carry: Tensor | None, position: int, out: Tensor
+) -> None:
+    """Write the product of a block of positions, with a carry [N] added to one of them.
 
     Cheaper than to add the carry to all of the sums.
     """
     if carry is None:
-        return part @ kernel
+        torch.mm(part, kernel, out=out)
+        return
     column = part[:, position]
     before = column.clone()
     column += carry
-    total = part @ kernel
+    torch.mm(part, kernel, out=out)
     column.copy_(before)
-    return total
-
-
-def _joined(sums: list[Tensor]) -> Tensor:
-    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=-1)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.chunk_size import logits_per_chunk
+from recsys.model.directions import directions
 from recsys.model.protocols import (
     CandidateRepresentation,
     HistoryRepresentation,
@@ -172,11 +172,6 @@ class MixtureOfLogitsHead(nn.Module):
     def _unit_vectors(self, x: Tensor) -> Tensor:
         """[..., P · d] to [..., P, d] of length 1."""
         return directions(x.unflatten(-1, (self.components, -1)))
-
-
-def directions(x: Tensor) -> Tensor:
-    """Scale to length 1 along the last dimension, in float32 at least."""
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 def last_position(x: Tensor, lengths: Tensor) -> Tensor:

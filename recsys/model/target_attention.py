@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from recsys.model.attention import padding_mask
 from recsys.model.decayed_attention import (
     Attend,
-    averages_at_all_positions,
+    add_averages,
+    add_sums,
     sequences_together,
-    sums_at_all_positions,
 )
 from recsys.model.decayed_sums import WIDE, Triangles
+from recsys.model.directions import directions
 from recsys.model.dropout import Dropout
-from recsys.model.heads import directions, dot_products, last_position
+from recsys.model.heads import dot_products, last_position
 from recsys.model.protocols import (
     CandidateRepresentation,
     HeadAttention,
@@ -59,7 +60,7 @@ class TargetAttentionHead(nn.Module):
     decays: Tensor
     max_temperature = 10.0
     attend: Attend
-    """Computes what each candidate attends to in training, where a kernel may replace it."""
+    """Adds what each candidate attends to in training, where a kernel may replace it."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class TargetAttentionHead(nn.Module):
         Which one is faster depends on the processor, and training measures it.
         """
         averages = self.pooling == "average"
-        in_torch = averages_at_all_positions if averages else sums_at_all_positions
+        in_torch = add_averages if averages else add_sums
         self.attend = partial(in_torch, triangles=triangles)
 
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
@@ -120,7 +121,7 @@ class TargetAttentionHead(nn.Module):
         scores = embeddings @ states.flatten(0, 1).T
         for head, decay in enumerate(self.decays):
             sides = keys[:, head], values[:, head], queries[head], value_queries[head]
-            scores += self.attend(*sides, decay)
+            scores = self.attend(scores, *sides, decay)
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 

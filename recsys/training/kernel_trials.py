@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recsys.config import CrossEntropy, Experiment
 from recsys.model.decayed_attention import Attend
-from recsys.model.heads import directions
+from recsys.model.directions import directions
 from recsys.model.protocols import Model
 from recsys.training.losses import SoftmaxGradient
 
@@ -60,7 +60,8 @@ def attention_trial(shape: Shape, attend: Attend, dim: int) -> Function:
 
     def run() -> Sequence[Tensor]:
         keys, values, queries, value_queries = sides
-        attended = attend(keys, values, queries, value_queries, decay)
+        scores = torch.zeros_like(upstream)
+        attended = attend(scores, keys, values, queries, value_queries, decay)
         return [attended, *torch.autograd.grad(attended, sides, upstream)]
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 
 import torch
@@ -56,12 +57,16 @@ def narrow_share(length: int) -> float:
     """
     length = _power_of_two(length)
     batch = sequences_together(length, _CANDIDATES, torch.device("cpu"))
+    shapes = {
+        "sums": [batch, length, _CANDIDATES],
+        "triangles": [asdict(NARROW), asdict(WIDE)],
+    }
 
     def measure() -> float:
-        keys, weighted = torch.empty(batch, length, 1), torch.ones(_CANDIDATES, batch * length)
-        weighted = weighted.bfloat16()
+        weighted = torch.ones(_CANDIDATES, batch * length, dtype=torch.bfloat16)
         narrow, wide = (
-            size.sums(torch.tensor(0.1), keys, weighted.dtype, mean=True) for size in (NARROW, WIDE)
+            size.sums(torch.tensor(0.1), batch, length, weighted.dtype, mean=True)
+            for size in (NARROW, WIDE)
         )
 
         def sum_by(way: DecayedSums) -> None:
@@ -74,7 +79,7 @@ def narrow_share(length: int) -> float:
         finally:
             torch.set_num_threads(threads)
 
-    return known_share({"sums": [batch, length, _CANDIDATES]}, measure)
+    return known_share(shapes, measure)
 
 
 class _Products:

@@ -43,5 +43,5 @@ def settle_triangles(experiment: Experiment, model: Model, precision: Precision)
     head.sum_by(taken)
     logger.info(
         "target attention: matrices of %d positions (those of %d took %.2f of the time of %d's)",
-        *(taken.shared, NARROW.shared, share, WIDE.shared),
+        *(taken.single, NARROW.single, share, WIDE.single),
     )

@@ -96,16 +96,16 @@ def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor,
 @given(
     shapes,
     st.builds(Triangles, shared=st.sampled_from([1, 6, 192]), single=st.sampled_from([1, 2, 64])),
-    st.sampled_from([1, 4]),
+    st.sampled_from([1, 100, 6 << 20]),
 )
 def test_running_sums_equal_the_plain_definition_with_gradients(
-    shape: dict[str, Any], triangles: Triangles, together: int
+    shape: dict[str, Any], triangles: Triangles, block: int
 ) -> None:
-    """Whatever the number of sequences processed together, and the size of their matrices."""
+    """Whatever the number of candidates processed together, and the size of the matrices."""
     head, (states, embedded, embeddings) = make_case(shape)
     with (
         patch.object(decayed_attention, "NARROW", triangles),
-        patch.object(decayed_attention, "sequences_together", lambda *_: together),
+        patch.object(decayed_attention, "_BLOCK", block),
     ):
         fast = head.logits(
             head.represent_history(states, embedded), head.represent_candidates(embeddings)

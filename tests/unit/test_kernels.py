@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from recsys.config import Experiment, parse_experiment
 from recsys.model.build import build_model
-from recsys.model.decayed_attention import averages_at_all_positions, sums_at_all_positions
+from recsys.model.decayed_attention import add_averages, add_sums
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.training import kernel_choice
 from recsys.training.module import TrainingModule
@@ -79,7 +80,12 @@ def attended_as_defined(average: bool) -> Attend:
     """The formulas of `decayed_attention`, pair by pair of a position and an earlier one."""
 
     def attend(
-        keys: Tensor, values: Tensor, queries: Tensor, value_queries: Tensor, decay: Tensor
+        scores: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        queries: Tensor,
+        value_queries: Tensor,
+        decay: Tensor,
     ) -> Tensor:
         step = torch.arange(keys.shape[1], device=keys.device)
         age = step[:, None] - step  # [t, j]
@@ -88,7 +94,7 @@ def attended_as_defined(average: bool) -> Attend:
         value_scores = torch.einsum("cd,bjd->cbj", value_queries, values)
         weights = recency * logits.exp()[:, :, None]
         total = (weights if average else recency).sum(dim=-1)
-        return ((weights * value_scores[:, :, None]).sum(dim=-1) / total).flatten(1)
+        return scores + ((weights * value_scores[:, :, None]).sum(dim=-1) / total).flatten(1)
 
     return attend
 
@@ -106,10 +112,13 @@ def attention_inputs(
 
 
 def with_gradients(function: Attend, sides: list[Tensor], decay: float) -> list[Tensor]:
-    attended = function(*sides, torch.tensor(decay, device=sides[0].device))
+    keys, _, queries, _ = sides
     generator = torch.Generator().manual_seed(1)
-    upstream = torch.randn(attended.shape, generator=generator).to(attended)
-    return [attended, *torch.autograd.grad(attended, sides, upstream)]
+    shape = len(queries), keys[..., 0].numel()
+    scores, upstream = (torch.randn(shape, generator=generator).to(keys) for _ in range(2))
+    scores.requires_grad_()
+    attended = function(scores.clone(), *sides, torch.tensor(decay, device=keys.device))
+    return [attended, *torch.autograd.grad(attended, [scores, *sides], upstream)]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +138,7 @@ def test_fused_attention_is_its_definition(
 ) -> None:
     """In float32 to its rounding, on a GPU to that of three products of tensor cores (tf32x3); in
     bf16 as close as the functions in torch."""
-    fused, in_torch = (
-        (fused_averages, averages_at_all_positions)
-        if average
-        else (fused_sums, sums_at_all_positions)
-    )
+    fused, in_torch = (fused_averages, add_averages) if average else (fused_sums, add_sums)
     sides = attention_inputs(shape, dtype, device)
     exact = [side.detach().double().requires_grad_() for side in sides]
     expected = with_gradients(attended_as_defined(average), exact, decay)
@@ -155,9 +160,10 @@ def test_fused_attention_reads_slices_and_mixed_dtypes(device: str) -> None:
     many = torch.stack([values, keys], dim=2).detach()  # [B, L, 2, d]
     sides = (many[:, :, 1], many[:, :, 0], queries, value_queries)
     decay = torch.tensor(0.2, device=device)
-    found = fused_sums(*sides, decay)
-    assert torch.equal(found, fused_sums(keys, values, queries, value_queries, decay))
-    mixed = fused_sums(keys.bfloat16(), values.bfloat16(), queries, value_queries, decay)
+    zeros = partial(torch.zeros, 9, 40, device=device)
+    found = fused_sums(zeros(), *sides, decay)
+    assert torch.equal(found, fused_sums(zeros(), keys, values, queries, value_queries, decay))
+    mixed = fused_sums(zeros(), keys.bfloat16(), values.bfloat16(), queries, value_queries, decay)
     assert mixed.dtype == torch.float32
     torch.testing.assert_close(mixed, found, rtol=0.05, atol=0.05)
 
@@ -166,7 +172,7 @@ def test_wide_attention_heads_are_refused(device: str) -> None:
     sides = attention_inputs((2, 1, 3, MAX_DIM + 1), torch.float32, device)
     sides.append(torch.tensor(0.1, device=device))
     with pytest.raises(ValueError, match="head_dim is at most 128, not 129"):
-        fused_averages(*sides)
+        fused_averages(torch.zeros(2, 3), *sides)
 
 
 # --- Softmax -------------------------------------------------------------------------------------
@@ -308,7 +314,7 @@ def test_a_training_takes_kernels_and_has_the_same_gradients(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     choice.on_exception()
     if head != "dot_product":
-        in_torch_again = averages_at_all_positions if head == "average" else sums_at_all_positions
+        in_torch_again = add_averages if head == "average" else add_sums
         assert vars(model.head)["attend"].func is in_torch_again
 
 
