@@ -37,6 +37,7 @@ def show_faithfulness(
     from recsys.serving.faithfulness import measure_faithfulness
 
     recommender, _ = open_recommender(bundle, data, None)
+    recommender.bundle.use_gpu()
     with stage("explaining"):
         found = measure_faithfulness(recommender, sample=users, seed=seed, at=request_time(at))
     facts = {"histories": found.histories, "seed": found.seed}
@@ -63,6 +64,7 @@ def calibrate_bundle(
     from recsys.serving.calibration import fit_temperature, measure_calibration, save_temperature
 
     opened, dataset = ModelBundle.open(bundle), PreparedDataset.open(data)
+    opened.use_gpu()
     parts, fitted = PARTS, opened.manifest.temperature
     refitted = "valid" in opened.manifest.protocol.trained_on
     with stage("calibrating"):

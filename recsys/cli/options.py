@@ -106,16 +106,13 @@ def open_beside(
     Raises:
         InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
     """
-    import torch
-
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
     from recsys.serving.held_out import for_evaluation
 
     loaded = ModelBundle.open(bundle_folder(bundle))
     dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
-    if loaded.trained is not None:
-        loaded.trained.to("cuda" if torch.cuda.is_available() else "cpu")
+    loaded.use_gpu()
     return loaded, dataset
 
 

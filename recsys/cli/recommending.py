@@ -81,6 +81,7 @@ def recommend_items(
     histories may be larger than the memory, and a run that was ended goes on when it is repeated.
     """
     recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
     if index is not None:

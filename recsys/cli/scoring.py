@@ -66,6 +66,7 @@ def score_items(
     from recsys.serving.large_scores import LargeScores
 
     recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
     given = files or []
     if len(given) != len(needed):
@@ -181,6 +182,7 @@ def generate_items(
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
     with stage("generating"):
         answer = recommender.generate(
             histories,

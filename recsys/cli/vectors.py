@@ -53,6 +53,7 @@ def write_embeddings(
 
     check_format(out)
     recommender, _ = open_recommender(bundle, None, None)
+    recommender.bundle.use_gpu()
     time = request_time(at)
     if histories is None or out.suffix == ".npy":
         with stage("embedding"):

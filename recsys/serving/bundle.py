@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from recsys.baselines.count_ensemble import CountEnsemble
@@ -55,7 +56,8 @@ class ModelBundle:
     manifest: BundleManifest
     experiment: Experiment
     trained: Model | None
-    """The trained model, on the CPU, in evaluation mode; None if there is a baseline."""
+    """The trained model, on the CPU until `use_gpu`, in evaluation mode; None if there is a
+    baseline."""
     item_table: pl.DataFrame
     """I rows, token 1 first: item_id, features but for vectors, count (of its interactions)."""
     count_ensemble: CountEnsemble | None = None
@@ -161,6 +163,11 @@ class ModelBundle:
         if COUNT_ENSEMBLE in manifest.files:
             count_ensemble = CountEnsemble.load(path / COUNT_ENSEMBLE, manifest.num_items)
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders, vectors)
+
+    def use_gpu(self) -> None:
+        """Move the model to the GPU, if there is one: worth its start for many histories."""
+        if self.trained is not None and torch.cuda.is_available():
+            self.trained.to("cuda")
 
     @property
     def model(self) -> Model:

@@ -1,0 +1,274 @@
+"""Scoring on a GPU: the same answers as on the CPU. Without one, on a pretended one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
+from torch import nn
+from typer.testing import CliRunner
+
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.cli import app
+from recsys.config import Experiment, parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.evaluation.held_out import find_holdout
+from recsys.evaluation.tables.rank import evaluate
+from recsys.inference.catalogue import Catalogue
+from recsys.model.generation import Beam
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import fit_temperature, measure_calibration
+from recsys.serving.faithfulness import measure_faithfulness
+from recsys.serving.make_index import make_index
+from recsys.serving.recommender import Recommender
+
+ROOT = Path(__file__).parents[2]
+PRETENDED = os.environ.get("RECSYS_PRETENDED_GPU") == "1"
+HISTORIES = {"zoe": ["gloves", "hat", "boots", "hat"], "ann": ["socks"], "new": []}
+KNOWN = {user: items for user, items in HISTORIES.items() if items}
+Answer = Callable[[Recommender], Any]
+
+
+def test_scoring_is_right_on_a_pretended_gpu() -> None:
+    """In a process of its own: see `pretended_gpu`."""
+    if PRETENDED:
+        pytest.skip("this is that process")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    process = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**os.environ, "RECSYS_PRETENDED_GPU": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]
+    assert re.search(r"\d{2,} passed", process.stdout)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "pretended",
+            marks=pytest.mark.skipif(not PRETENDED, reason="the test above runs it"),
+        ),
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(
+                    PRETENDED or not torch.cuda.is_available(), reason="no CUDA device"
+                ),
+            ],
+        ),
+    ]
+)
+def device(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[torch.device]:
+    if request.param == "cuda":
+        yield torch.device("cuda")
+        return
+    from tests.unit.pretended_gpu import GPU, PretendedGpu
+
+    # Tensors of inference mode cannot be wrapped, and this one is not dispatched.
+    monkeypatch.setattr(torch._C, "_InferenceMode", lambda _: torch.no_grad())
+    plain = torch.tensor
+
+    def tensor(data: Any, *, device: torch.device | None = None, **options: Any) -> torch.Tensor:
+        made = plain(data, **options)
+        return made if device is None else made.to(device)
+
+    monkeypatch.setattr(torch, "tensor", tensor)
+    with PretendedGpu():
+        yield GPU
+
+
+# --- What is asked -------------------------------------------------------------------------------
+
+
+def ranks(recommender: Recommender) -> pl.DataFrame:
+    dataset, bundle = recommender.dataset, recommender.bundle
+    assert dataset is not None
+    holdout = find_holdout(dataset, "test", "previous")
+    return evaluate(bundle.scorer, holdout, "test", "filter").frame
+
+
+def calibration(recommender: Recommender) -> list[float]:
+    dataset, bundle = recommender.dataset, recommender.bundle
+    assert dataset is not None
+    temperature = fit_temperature(bundle, dataset)
+    measured = measure_calibration(bundle, dataset, "test", temperature)
+    return [temperature, measured.log_loss, measured.calibration_error]
+
+
+ANSWERS: dict[str, Answer] = {
+    "recommend": lambda one: one.recommend(HISTORIES, k=3),
+    "recommend what was seen": lambda one: one.recommend(HISTORIES, k=3, seen="allow"),
+    "recommend some": lambda one: one.recommend(HISTORIES, k=2, allow=["hat", "socks"]),
+    "recommend diverse": lambda one: one.recommend(HISTORIES, k=2, diversity=0.5),
+    "score": lambda one: one.score(HISTORIES, ["hat", "boots"]),
+    "rank": ranks,
+    "calibrate": calibration,
+}
+OF_TARGET_ATTENTION: dict[str, Answer] = {
+    "recommend in two stages": lambda one: one.recommend(HISTORIES, k=2, retrieve=3),
+    "explain": lambda one: one.explain(["gloves", "hat"], "boots"),
+    "faithfulness": lambda one: [
+        row["mean"] for row in measure_faithfulness(one, sample=3, seed=0).rows()
+    ],
+}
+OF_DOT_PRODUCTS: dict[str, Answer] = {
+    "similar items": lambda one: one.similar_items("hat", 2),
+    "embeddings": lambda one: one.embeddings(),
+    "embeddings of histories": lambda one: one.embeddings(HISTORIES),
+}
+
+
+def of_mean(pooling: str | None) -> dict[str, Any]:
+    head = {"kind": "target_attention", "pooling": pooling} if pooling else {"kind": "dot_product"}
+    return {"embedding_dim": 8, "max_sequence_length": 3, "head": head}
+
+
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Answer]]] = {
+    "target attention that averages": (
+        {"head": {"kind": "target_attention", "num_heads": 2, "head_dim": 4}},
+        OF_TARGET_ATTENTION,
+    ),
+    "target attention that sums up": (
+        {"head": {"kind": "target_attention", "pooling": "sum", "kv_source": "both"}},
+        OF_TARGET_ATTENTION,
+    ),
+    "dot product": ({"head": {"kind": "dot_product"}}, OF_DOT_PRODUCTS),
+    "cosine": ({"head": {"kind": "cosine"}}, OF_DOT_PRODUCTS),
+    "mixture of logits": ({"head": {"kind": "mixture_of_logits"}}, {}),
+    "hstu": ({"kind": "hstu", "times": "past", "head": {"kind": "dot_product"}}, {}),
+    "masked items": ({"kind": "masked_item", "mask_probability": 0.3}, {}),
+    "sequence to sequence": (
+        {"kind": "sequence_to_sequence", "max_generated": 3},
+        {
+            "generate": lambda one: one.generate(KNOWN, n=2),
+            "generate the best of some": lambda one: one.generate(
+                KNOWN, n=2, strategy=Beam(width=2), candidates=["hat", "socks", "boots"]
+            ),
+        },
+    ),
+    "a mean": (
+        {"kind": "averaged", "members": [{"model": of_mean(pooling)} for pooling in ("sum", None)]},
+        {},
+    ),
+}
+
+
+# --- The answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["model", "with counts"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_answers_are_those_of_the_cpu(
+    name: str, counts: bool, device: torch.device, tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    head, further = MODELS[name]
+    sizes = {} if "members" in head else {"embedding_dim": 8, "max_sequence_length": 3}
+    model = {**sizes, **head}
+    experiment = parse_experiment({"model": model}, [], "test")
+    bundle = write_bundle(tmp_path / "bundle", experiment, tiny_dataset, counts=counts)
+    on_cpu, on_gpu = (Recommender(ModelBundle.open(bundle), tiny_dataset) for _ in range(2))
+    on_gpu.bundle.model.to(device)
+    for what, answer in {**ANSWERS, **further}.items():
+        assert_close(answer(on_gpu), answer(on_cpu), what)
+
+
+def test_new_items_and_an_index_are_those_of_the_cpu(
+    device: torch.device, tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    kinds = pl.DataFrame({"item_id": tiny_log["item_id"].unique().sort()})
+    kinds = kinds.with_columns(kind=pl.Series(["warm", "cold", "warm", "cold", "warm"]))
+    dataset = prepare(tiny_log, out=tmp_path / "data", items=kinds)
+    sizes = {"embedding_dim": 8, "max_sequence_length": 3, "item_features": ["kind"]}
+    experiment = parse_experiment({"model": {**sizes, "head": {"kind": "dot_product"}}}, [], "test")
+    bundle = write_bundle(tmp_path / "bundle", experiment, dataset, counts=False)
+    new = pl.DataFrame({"item_id": ["scarf"], "kind": ["warm"]})
+    on_cpu, on_gpu = (Recommender(ModelBundle.open(bundle), dataset) for _ in range(2))
+    on_gpu.bundle.model.to(device)
+    make_index(on_cpu.bundle, dataset, tmp_path / "index", k=2)
+    for ready in (
+        lambda one: one.with_new_items(new),
+        lambda one: one.with_index(tmp_path / "index"),
+    ):
+        expected = ready(on_cpu).recommend(HISTORIES, k=2)
+        assert_close(ready(on_gpu).recommend(HISTORIES, k=2), expected, "recommend")
+
+
+def test_commands_that_answer_many_use_the_gpu(
+    device: torch.device,
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = []
+    plain = ModelBundle.use_gpu
+
+    def use_gpu(bundle: ModelBundle) -> None:
+        moved.append(bundle)
+        plain(bundle)
+        bundle.model.to(device)  # where the GPU is a pretended one
+
+    monkeypatch.setattr(ModelBundle, "use_gpu", use_gpu)
+    folder, data = str(tiny_bundle.path), ["--data", str(tiny_dataset.path)]
+    for words in (
+        ["recommend", folder, *data, "-k", "2"],
+        ["score", folder, *data, "--item", "hat"],
+        ["evaluate", folder, *data],
+        ["faithfulness", folder, *data],
+    ):
+        answer = CliRunner().invoke(app, words)
+        assert answer.exit_code == 0, answer.output
+        assert moved.pop().model.items.weight.device.type == device.type
+    assert not moved
+
+
+def write_bundle(
+    path: Path, experiment: Experiment, dataset: PreparedDataset, *, counts: bool
+) -> Path:
+    torch.manual_seed(3)
+    catalogue = Catalogue.of(experiment.model, dataset)
+    counts_of = np.ones(dataset.num_items + 1, dtype=np.int64)
+    model = catalogue.new_model(experiment.model, counts_of)
+    for weight in model.parameters():  # past the zeros that target attention starts from
+        nn.init.normal_(weight, std=0.5)
+    ensemble = None
+    if counts:
+        fitted = PCTM.fit(dataset.histories("valid"), dataset.num_items, PCTMSettings())
+        ensemble = CountEnsemble(fitted, 1.0)
+    return ModelBundle.write(
+        path,
+        model,
+        experiment,
+        dataset,
+        ("train",),
+        count_ensemble=ensemble,
+        encoders=catalogue.encoders,
+    ).path
+
+
+def assert_close(found: Any, expected: Any, what: str) -> None:
+    if isinstance(expected, pl.DataFrame):
+        assert_frame_equal(found, expected, rel_tol=1e-3, abs_tol=1e-4)
+        return
+    if isinstance(expected, list):
+        assert np.allclose(found, expected, rtol=1e-3), what
+        return
+    raise TypeError(f"{what}: {type(expected)}")
