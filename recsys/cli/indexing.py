@@ -42,8 +42,8 @@ def make_index(
     """Make an approximate index of a model's items, and measure whether it is worth using.
 
     For recommend --index and serve --index. It finds the items with the largest dot products
-    without scoring all, and misses some. Both searches are timed on this machine after histories of
-    the dataset, and the last line says which one to use. Needs the extra ann.
+    without scoring all, and misses some. Both searches are timed on this machine's CPU after
+    histories of the dataset, and the last line says which one to use. Needs the extra ann.
     """
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle

@@ -57,7 +57,7 @@ def add_averages(
     a_t(c) = Σ_{j≤t} w_cj(t) (u_c · v_j) / Σ_{j≤t} w_cj(t), w_cj(t) = exp(q_c · k_j - decay (t - j))
 
     Args:
-        scores: [C, B · L], contiguous. **Overwritten** in place.
+        scores: [C, B · L], contiguous. **Overwritten** in place. All tensors have one dtype.
         keys: k, [B, L, d]; their products with queries must not overflow exp.
         values: v, [B, L, d].
         queries: q, [C, d].
@@ -92,9 +92,10 @@ def add_sums(
 def _sums_of(
     triangles: Triangles, decay: Tensor, keys: Tensor, dtype: torch.dtype, *, mean: bool
 ) -> DecayedSums:
-    """The sums over the positions of keys [B, L, d]; on a CPU, where that is known, as before.
+    """The sums over the positions of keys [B, L, d].
 
-    To make them takes a thirtieth of the time of a chunk.
+    On a CPU they are cached, since to make them takes a thirtieth of the time of a chunk; there the
+    decay can be read without waiting for a device.
     """
     size = triangles if dtype.itemsize < 4 else NARROW
     batch, length, _ = keys.shape
@@ -211,7 +212,7 @@ class _Gradients:
         self._history, self._candidates = (keys, values), (queries, value_queries)
         # oneDNN takes a fifth less time where they are contiguous.
         self._by_feature = [side.T.contiguous() for side in self._candidates]
-        wide = torch.promote_types(keys.dtype, torch.float32)  # of sums of a few
+        wide = torch.promote_types(keys.dtype, torch.float32)  # for sums over the blocks
         self._of_history = [torch.zeros_like(side, dtype=wide) for side in self._history]
         self._of_candidates = [torch.empty_like(side) for side in self._candidates]
 
@@ -223,7 +224,7 @@ class _Gradients:
             torch.mm(scores, history.flatten(0, 1), out=self._of_candidates[number][block])
 
     def totals(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients, in the dtypes of what they are of."""
+        """Return the gradients, each in the dtype of its tensor."""
         keys, values = (total.to(self._history[0].dtype) for total in self._of_history)
         queries, value_queries = self._of_candidates
         return keys, values, queries, value_queries

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 _SHORTEST = 1e-12
@@ -24,7 +25,7 @@ def directions(x: Tensor) -> Tensor:
 class _Directions(torch.autograd.Function):
     """With the gradient by hand: that of `torch.nn.functional.normalize` takes three passes more.
 
-    For 12,000 vectors of 64 it took 3.8 ms on two cores, and this one .8.
+    For 12,000 vectors of 64 it took 3.8 ms on two cores, and this one 1.0.
     """
 
     @staticmethod
@@ -36,6 +37,7 @@ class _Directions(torch.autograd.Function):
         return direction
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *upstream: Tensor) -> Tensor:
         direction, scale = ctx.saved_tensors
         # Only what is at right angles to a vector turns it.

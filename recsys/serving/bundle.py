@@ -166,8 +166,11 @@ class ModelBundle:
 
     def use_gpu(self) -> None:
         """Move the model to the GPU, if there is one: worth its start for many histories."""
-        if self.trained is not None and torch.cuda.is_available():
-            self.trained.to("cuda")
+        if self.trained is None or not torch.cuda.is_available():
+            return
+        self.trained.to("cuda")
+        for kept in ("scorer", "retriever"):  # they keep the catalogue where the model was
+            self.__dict__.pop(kept, None)
 
     @property
     def model(self) -> Model:

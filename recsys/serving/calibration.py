@@ -108,7 +108,7 @@ def measure_calibration(
         # An item that scores as high as the target may be the one that is chosen.
         level = (scores == best[:, None]).sum(dim=1)
         hits.append((target_scores == best) / level)
-    confidence, hit = (torch.cat(parts).cpu().numpy() for parts in (confidences, hits))
+    confidence, hit = (torch.cat(parts).numpy() for parts in (confidences, hits))
     return Calibration(
         part,
         len(confidence),

@@ -42,6 +42,6 @@ def settle_triangles(experiment: Experiment, model: Model, precision: Precision)
     taken = NARROW if faster else WIDE
     head.sum_by(taken)
     logger.info(
-        "target attention: matrices of %d positions (those of %d took %.2f of the time of %d's)",
+        "target attention: matrices of up to %d positions (with %d %.2f of the time with %d)",
         *(taken.single, NARROW.single, share, WIDE.single),
     )

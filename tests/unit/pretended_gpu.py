@@ -36,7 +36,7 @@ class OnGpu(Tensor):
     inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> OnGpu:
+    def __new__(cls, inner: Tensor) -> OnGpu:  # noqa: PYI034 - no subclasses
         made: OnGpu = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
@@ -84,8 +84,11 @@ def _run(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     name = function.name().split(".")[0]
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     there = [tensor for tensor in tensors if isinstance(tensor, OnGpu)]
-    if there and name not in _MOVES | _TAKE_INDICES_OF_THE_CPU:
-        for tensor in tensors:
+    if there and name not in _MOVES:
+        checked = tensors
+        if name in _TAKE_INDICES_OF_THE_CPU and isinstance(args[0], OnGpu):
+            checked = [leaf for leaf in tree_leaves(args[2:]) if isinstance(leaf, Tensor)]
+        for tensor in checked:
             if not isinstance(tensor, OnGpu) and tensor.dim():
                 raise RuntimeError(f"{name}: of tensors on the GPU and one on the CPU")
     kwargs = dict(kwargs)

@@ -701,6 +701,7 @@ def test_a_killed_race_resumes_where_it_was(
     restored = contenders(dataset, tracking)
     again.restore(restored)
     assert restored[0].latest is not None
+    assert 0 < restored[0].seconds_of_first < restored[0].seconds
     assert restored[1].latest is None
     field[0]._advance(after(len(field[0].points) + 1))  # type: ignore[arg-type]
     restored[0]._advance(after(len(field[0].points)))  # type: ignore[arg-type]

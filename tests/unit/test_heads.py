@@ -153,6 +153,31 @@ def test_training_precision_stays_within_its_tolerance(
     assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.parametrize("pooling", ["average", "sum"])
+def test_gradients_of_many_blocks_are_no_less_precise(pooling: Literal["average", "sum"]) -> None:
+    """In bf16, over 600 blocks of one candidate: the blocks are added up in float32."""
+    function = (
+        decayed_attention.add_averages if pooling == "average" else decayed_attention.add_sums
+    )
+    generator = torch.Generator().manual_seed(0)
+    shapes = (600, 12), (2, 6, 8), (2, 6, 8), (600, 8), (600, 8)
+    sides = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]
+    upstream = torch.randn(600, 12, generator=generator).bfloat16()
+
+    def gradients(dtype: torch.dtype, block: int) -> list[Tensor]:
+        scores, *leaves = (side.to(dtype) / 4 for side in sides)
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        with patch.object(decayed_attention, "_BLOCK", block):
+            attended = function(scores, *leaves, torch.tensor(0.1))
+        return [one.double() for one in torch.autograd.grad(attended, leaves, upstream.to(dtype))]
+
+    exact = gradients(torch.float64, 1 << 20)
+    whole, blocks = gradients(torch.bfloat16, 1 << 20), gradients(torch.bfloat16, 1)
+    for one, other, expected in zip(blocks, whole, exact, strict=True):
+        differs, usual = (float((each - expected).norm()) for each in (one, other))
+        assert differs <= 1.5 * usual
+
+
 @settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:

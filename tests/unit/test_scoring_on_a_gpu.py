@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
 from torch import nn
 from typer.testing import CliRunner
@@ -26,7 +25,9 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables.rank import evaluate
+from recsys.inference import ranking
 from recsys.inference.catalogue import Catalogue
+from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
@@ -81,7 +82,7 @@ def device(
     if request.param == "cuda":
         yield torch.device("cuda")
         return
-    from tests.unit.pretended_gpu import GPU, PretendedGpu
+    from tests.unit.pretended_gpu import GPU, PretendedGpu  # noqa: PLC0415 - see there
 
     # Tensors of inference mode cannot be wrapped, and this one is not dispatched.
     monkeypatch.setattr(torch._C, "_InferenceMode", lambda _: torch.no_grad())
@@ -180,10 +181,9 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Answer]]] = {
 def test_the_answers_are_those_of_the_cpu(
     name: str, counts: bool, device: torch.device, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    head, further = MODELS[name]
-    sizes = {} if "members" in head else {"embedding_dim": 8, "max_sequence_length": 3}
-    model = {**sizes, **head}
-    experiment = parse_experiment({"model": model}, [], "test")
+    given, further = MODELS[name]
+    sizes = {} if "members" in given else {"embedding_dim": 8, "max_sequence_length": 3}
+    experiment = parse_experiment({"model": {**sizes, **given}}, [], "test")
     bundle = write_bundle(tmp_path / "bundle", experiment, tiny_dataset, counts=counts)
     on_cpu, on_gpu = (Recommender(ModelBundle.open(bundle), tiny_dataset) for _ in range(2))
     on_gpu.bundle.model.to(device)
@@ -195,7 +195,9 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     device: torch.device, tiny_log: pl.DataFrame, tmp_path: Path
 ) -> None:
     kinds = pl.DataFrame({"item_id": tiny_log["item_id"].unique().sort()})
-    kinds = kinds.with_columns(kind=pl.Series(["warm", "cold", "warm", "cold", "warm"]))
+    kinds = kinds.with_columns(
+        kind=pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("warm")).otherwise(pl.lit("cold"))
+    )
     dataset = prepare(tiny_log, out=tmp_path / "data", items=kinds)
     sizes = {"embedding_dim": 8, "max_sequence_length": 3, "item_features": ["kind"]}
     experiment = parse_experiment({"model": {**sizes, "head": {"kind": "dot_product"}}}, [], "test")
@@ -212,19 +214,49 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
         assert_close(ready(on_gpu).recommend(HISTORIES, k=2), expected, "recommend")
 
 
+def test_a_large_catalogue_is_searched_on_the_device(
+    device: torch.device, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its best items are found block by block; the rules for its size are patched."""
+    monkeypatch.setattr(ranking, "users_per_batch", lambda _: FEWEST_USERS)
+    monkeypatch.setattr(ranking, "finds_few", lambda *_: True)
+    on_cpu, on_gpu = (Recommender(ModelBundle.open(tiny_bundle.path)) for _ in range(2))
+    on_gpu.bundle.model.to(device)
+    for seen in ("filter", "allow"):
+        expected = on_cpu.recommend(HISTORIES, k=2, seen=seen)
+        assert_close(on_gpu.recommend(HISTORIES, k=2, seen=seen), expected, seen)
+
+
+def test_a_bundle_that_has_answered_moves(
+    device: torch.device, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its scorers keep of the catalogue is made anew where the model is."""
+    recommender = Recommender(ModelBundle.open(tiny_bundle.path))
+    expected = [recommender.recommend(HISTORIES, k=2, retrieve=one) for one in (None, 3)]
+    if device.type != "cuda":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        plain = nn.Module.to
+        monkeypatch.setattr(nn.Module, "to", lambda module, _: plain(module, device))
+    recommender.bundle.use_gpu()
+    for one, before in zip((None, 3), expected, strict=True):
+        assert_close(recommender.recommend(HISTORIES, k=2, retrieve=one), before, "recommend")
+
+
 def test_commands_that_answer_many_use_the_gpu(
     device: torch.device,
     tiny_bundle: ModelBundle,
     tiny_dataset: PreparedDataset,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    moved = []
+    moved: list[ModelBundle] = []
     plain = ModelBundle.use_gpu
 
     def use_gpu(bundle: ModelBundle) -> None:
         moved.append(bundle)
         plain(bundle)
-        bundle.model.to(device)  # where the GPU is a pretended one
+        if device.type != "cuda":
+            bundle.model.to(device)
 
     monkeypatch.setattr(ModelBundle, "use_gpu", use_gpu)
     folder, data = str(tiny_bundle.path), ["--data", str(tiny_dataset.path)]
@@ -233,6 +265,7 @@ def test_commands_that_answer_many_use_the_gpu(
         ["score", folder, *data, "--item", "hat"],
         ["evaluate", folder, *data],
         ["faithfulness", folder, *data],
+        ["embeddings", folder, "--out", str(tmp_path / "vectors.parquet")],
     ):
         answer = CliRunner().invoke(app, words)
         assert answer.exit_code == 0, answer.output
