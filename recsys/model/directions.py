@@ -37,7 +37,7 @@ class _Directions(torch.autograd.Function):
         return direction
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> Tensor:
         direction, scale = ctx.saved_tensors
         # Only what is at right angles to a vector turns it.

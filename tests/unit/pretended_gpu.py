@@ -33,7 +33,8 @@ _TAKE_INDICES_OF_THE_CPU = {"aten::index", "aten::index_put", "aten::index_put_"
 class OnGpu(Tensor):
     """A tensor on the pretended GPU."""
 
-    inner: Tensor
+    on_cpu: Tensor
+    """The same tensor on the CPU."""
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnGpu:  # noqa: PYI034 - no subclasses
@@ -46,18 +47,18 @@ class OnGpu(Tensor):
             device=GPU,
             requires_grad=inner.requires_grad,
         )
-        made.inner = inner
+        made.on_cpu = inner
         return made
 
     def tolist(self) -> Any:
         """The numbers, which a GPU's tensor gives too."""
-        return self.inner.tolist()
+        return self.on_cpu.tolist()
 
-    def __repr__(self, **_: Any) -> str:
-        return f"OnGpu({self.inner!r})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"OnGpu({self.on_cpu!r})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         function: Any,
         types: Any,
@@ -98,7 +99,7 @@ def _run(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     else:
         wrapped = isinstance(args[0], OnGpu) if name == "aten::copy_" else bool(there)
     args, kwargs = tree_map(_unwrapped, (args, kwargs))
-    known = {id(tensor.inner): tensor for tensor in there}
+    known = {id(tensor.on_cpu): tensor for tensor in there}
 
     def wrap(answer: Any) -> Any:
         if not isinstance(answer, Tensor):
@@ -109,4 +110,4 @@ def _run(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    return value.inner if isinstance(value, OnGpu) else value
+    return value.on_cpu if isinstance(value, OnGpu) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -156,8 +157,9 @@ def test_training_precision_stays_within_its_tolerance(
 @pytest.mark.parametrize("pooling", ["average", "sum"])
 def test_gradients_of_many_blocks_are_no_less_precise(pooling: Literal["average", "sum"]) -> None:
     """In bf16, over 600 blocks of one candidate: the blocks are added up in float32."""
-    function = (
-        decayed_attention.add_averages if pooling == "average" else decayed_attention.add_sums
+    averages = pooling == "average"
+    function: Callable[..., Tensor] = (
+        decayed_attention.add_averages if averages else decayed_attention.add_sums
     )
     generator = torch.Generator().manual_seed(0)
     shapes = (600, 12), (2, 6, 8), (2, 6, 8), (600, 8), (600, 8)

@@ -93,7 +93,7 @@ def device(
         return made if device is None else made.to(device)
 
     monkeypatch.setattr(torch, "tensor", tensor)
-    with PretendedGpu():
+    with PretendedGpu():  # type: ignore[no-untyped-call]
         yield GPU
 
 
@@ -103,7 +103,7 @@ def device(
 def ranks(recommender: Recommender) -> pl.DataFrame:
     dataset, bundle = recommender.dataset, recommender.bundle
     assert dataset is not None
-    holdout = find_holdout(dataset, "test", "previous")
+    holdout = find_holdout(dataset, "test", "unknown")
     return evaluate(bundle.scorer, holdout, "test", "filter").frame
 
 
@@ -206,12 +206,15 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     on_cpu, on_gpu = (Recommender(ModelBundle.open(bundle), dataset) for _ in range(2))
     on_gpu.bundle.model.to(device)
     make_index(on_cpu.bundle, dataset, tmp_path / "index", k=2)
-    for ready in (
-        lambda one: one.with_new_items(new),
-        lambda one: one.with_index(tmp_path / "index"),
-    ):
-        expected = ready(on_cpu).recommend(HISTORIES, k=2)
-        assert_close(ready(on_gpu).recommend(HISTORIES, k=2), expected, "recommend")
+    expected, found = (
+        [
+            one.with_new_items(new).recommend(HISTORIES, k=2),
+            one.with_index(tmp_path / "index").recommend(HISTORIES, k=2),
+        ]
+        for one in (on_cpu, on_gpu)
+    )
+    for ours, theirs, what in zip(found, expected, ("new items", "index"), strict=True):
+        assert_close(ours, theirs, what)
 
 
 def test_a_large_catalogue_is_searched_on_the_device(
