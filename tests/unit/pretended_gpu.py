@@ -1,13 +1,13 @@
 """A GPU that is none: its tensors say that they are on one, and are computed on the CPU.
 
 An operation on tensors of both devices raises, as it does with a real GPU, and so does what reads
-one as an array. So code that forgets to move a tensor is found on a machine without a GPU. Import
-it in a process of its own: torch takes the device as its accelerator from then on.
+one as an array. So code that forgets to move a tensor is found on a machine without a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 _NAME = "pretended"
+_MOVES = {"aten::_to_copy", "aten::copy_"}
+_TAKE_INDICES_OF_THE_CPU = {"aten::index", "aten::index_put", "aten::index_put_"}
 
 
 class _Backend(backend_registration._DummyBackendModule):
@@ -24,10 +26,11 @@ class _Backend(backend_registration._DummyBackendModule):
         return [torch.bfloat16]
 
 
-backend_registration._setup_privateuseone_for_python_backend(_NAME, _Backend())
-GPU = torch.device(_NAME, 0)
-_MOVES = {"aten::_to_copy", "aten::copy_"}
-_TAKE_INDICES_OF_THE_CPU = {"aten::index", "aten::index_put", "aten::index_put_"}
+@cache
+def pretended_gpu() -> torch.device:
+    """Make the device, which torch takes as its accelerator until the process ends."""
+    backend_registration._setup_privateuseone_for_python_backend(_NAME, _Backend())
+    return torch.device(_NAME, 0)
 
 
 class OnGpu(Tensor):
@@ -44,7 +47,7 @@ class OnGpu(Tensor):
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=GPU,
+            device=pretended_gpu(),
             requires_grad=inner.requires_grad,
         )
         made.on_cpu = inner
@@ -54,7 +57,7 @@ class OnGpu(Tensor):
         """The numbers, which a GPU's tensor gives too."""
         return self.on_cpu.tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"OnGpu({self.on_cpu!r})"
 
     @classmethod

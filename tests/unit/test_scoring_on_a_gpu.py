@@ -34,6 +34,7 @@ from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.faithfulness import measure_faithfulness
 from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
+from tests.unit.pretended_gpu import PretendedGpu, pretended_gpu
 
 ROOT = Path(__file__).parents[2]
 PRETENDED = os.environ.get("RECSYS_PRETENDED_GPU") == "1"
@@ -43,7 +44,7 @@ Answer = Callable[[Recommender], Any]
 
 
 def test_scoring_is_right_on_a_pretended_gpu() -> None:
-    """In a process of its own: see `pretended_gpu`."""
+    """In a process of its own, which has that accelerator then."""
     if PRETENDED:
         pytest.skip("this is that process")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
@@ -82,8 +83,6 @@ def device(
     if request.param == "cuda":
         yield torch.device("cuda")
         return
-    from tests.unit.pretended_gpu import GPU, PretendedGpu  # noqa: PLC0415 - see there
-
     # Tensors of inference mode cannot be wrapped, and this one is not dispatched.
     monkeypatch.setattr(torch._C, "_InferenceMode", lambda _: torch.no_grad())
     plain = torch.tensor
@@ -93,8 +92,9 @@ def device(
         return made if device is None else made.to(device)
 
     monkeypatch.setattr(torch, "tensor", tensor)
+    gpu = pretended_gpu()
     with PretendedGpu():  # type: ignore[no-untyped-call]
-        yield GPU
+        yield gpu
 
 
 # --- What is asked -------------------------------------------------------------------------------
