@@ -107,8 +107,8 @@ class Contender:
     @property
     def seconds_per_epoch(self) -> float:
         """Seconds of an epoch with its validation; without the first, once there are others."""
-        if self.epochs < 2 or not self.seconds_of_first:
-            return self.seconds / max(self.epochs, 1)
+        if self.epochs < 2:
+            return self.seconds
         return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
     def seconds_to_end(self, hold: int, decay: int | None = None) -> float:

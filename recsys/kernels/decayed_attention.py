@@ -35,8 +35,7 @@ def fused_averages(
     decay: Tensor,
 ) -> Tensor:
     """See `add_averages`; d is at most `MAX_DIM`."""
-    scores += _attended(keys, values, queries, value_queries, decay, average=True)
-    return scores
+    return _add(scores, keys, values, queries, value_queries, decay, average=True)
 
 
 def fused_sums(
@@ -48,8 +47,7 @@ def fused_sums(
     decay: Tensor,
 ) -> Tensor:
     """See `add_sums`; d is at most `MAX_DIM`."""
-    scores += _attended(keys, values, queries, value_queries, decay, average=False)
-    return scores
+    return _add(scores, keys, values, queries, value_queries, decay, average=False)
 
 
 def block_sizes(length: int, dim: int, dtype: torch.dtype) -> dict[str, int]:
@@ -61,7 +59,8 @@ def block_sizes(length: int, dim: int, dtype: torch.dtype) -> dict[str, int]:
     }
 
 
-def _attended(
+def _add(
+    scores: Tensor,
     keys: Tensor,
     values: Tensor,
     queries: Tensor,
@@ -74,8 +73,8 @@ def _attended(
         raise ValueError(f"head_dim is at most {MAX_DIM}, not {keys.shape[-1]}")
     dtype = torch.result_type(keys, queries)
     sides = (side.to(dtype).contiguous() for side in (keys, values, queries, value_queries))
-    attended: Tensor = _Attended.apply(*sides, decay, average)  # type: ignore[no-untyped-call]
-    return attended
+    scores += _Attended.apply(*sides, decay, average)  # type: ignore[no-untyped-call]
+    return scores
 
 
 class _Attended(torch.autograd.Function):

@@ -81,7 +81,7 @@ def score(model: ServedModel, asked: Sequence[Candidates]) -> list[list[float]]:
     scores = np.empty(len(pairs.items), dtype=np.float32)
     for batch in pairs.batches():
         found = model.exact.score(histories.take(batch.users), batch.candidates)
-        scores[batch.pairs] = found.cpu().numpy()[batch.candidates != PAD]
+        scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
     return [part.tolist() for part in np.split(scores, np.cumsum(counts)[:-1])]
 
 

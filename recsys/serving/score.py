@@ -24,5 +24,5 @@ def score(bundle: ModelBundle, queries: UserHistories, pairs: UserItemPairs) -> 
     scores = np.empty(len(pairs.items), dtype=np.float32)
     for batch in pairs.batches():
         found = scorer.score(queries.histories.take(batch.users), batch.candidates)
-        scores[batch.pairs] = found.cpu().numpy()[batch.candidates != PAD]
+        scores[batch.pairs] = found.numpy()[batch.candidates != PAD]
     return answer_table(queries, pairs.users, bundle.vocabulary.decode(pairs.items), scores)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -20,8 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from recsys.kernels import decayed_attention, softmax
+from tests.unit.own_process import passed_in_own_process
 
-ROOT = Path(__file__).parents[2]
 SHARED_KIB = {80: 163, 90: 227}
 """The shared memory that a program may use, by architecture: A100 and H100."""
 SPILLED = {torch.bfloat16: 0, torch.float32: 2500}
@@ -30,18 +28,7 @@ POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
 
 def test_the_kernels_are_right_in_the_interpreter() -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    process = subprocess.run(
-        [*words, "tests/unit/test_kernels.py"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", process.stdout)
-    assert passed is not None
+    assert passed_in_own_process("tests/unit/test_kernels.py", TRITON_INTERPRET="1")
 
 
 @pytest.fixture(autouse=True)

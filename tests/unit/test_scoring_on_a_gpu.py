@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +31,9 @@ from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.faithfulness import measure_faithfulness
 from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
+from tests.unit.own_process import passed_in_own_process
 from tests.unit.pretended_gpu import PretendedGpu, pretended_gpu
 
-ROOT = Path(__file__).parents[2]
 PRETENDED = os.environ.get("RECSYS_PRETENDED_GPU") == "1"
 HISTORIES = {"zoe": ["gloves", "hat", "boots", "hat"], "ann": ["socks"], "new": []}
 KNOWN = {user: items for user, items in HISTORIES.items() if items}
@@ -47,17 +44,8 @@ def test_scoring_is_right_on_a_pretended_gpu() -> None:
     """In a process of its own, which has that accelerator then."""
     if PRETENDED:
         pytest.skip("this is that process")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    process = subprocess.run(
-        words,
-        cwd=ROOT,
-        env={**os.environ, "RECSYS_PRETENDED_GPU": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]
-    assert re.search(r"\d{2,} passed", process.stdout)
+    file = "tests/unit/test_scoring_on_a_gpu.py"
+    assert passed_in_own_process(file, RECSYS_PRETENDED_GPU="1") >= 10
 
 
 @pytest.fixture(

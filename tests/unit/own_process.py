@@ -1,0 +1,32 @@
+"""Tests in a process of their own, whose environment changes what torch or Triton is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def passed_in_own_process(file: str, **environment: str) -> int:
+    """Run the tests of a file, and return how many passed; none may fail.
+
+    Args:
+        file: relative to the repository's root.
+        **environment: variables to set.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", process.stdout)
+    assert passed is not None
+    return int(passed[1])
