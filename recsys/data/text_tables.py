@@ -36,6 +36,7 @@ _OTHER_KINDS = {
 """How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
 _BROKEN_FIELD = ("malformed", "could not parse")
 """What polars says of a quote that does not close a field."""
+_STRAY_QUOTE = "line {} has a quote that is neither around a whole field nor doubled"
 _SAMPLED_LINES = 20
 _SAMPLED_ROWS = 1_000
 
@@ -59,6 +60,8 @@ class TextTable:
     """The number of lines of the header."""
     header_in_quotes: bool = False
     """Whether names in the header have delimiters or line breaks, in quotes."""
+    header_has_inches: bool = False
+    """Whether a name in the header has a single quote, such as ``12" vinyl``."""
     quotes: Quotes = field(default_factory=Quotes)
     """What is known of the quotes."""
 
@@ -91,7 +94,7 @@ class TextTable:
             broken = any(word in str(error) for word in _BROKEN_FIELD)
             line = self.quotes.strange if self.quoted and broken else None
             if line is not None:
-                return f"line {line} has a quote that is neither around a whole field nor doubled"
+                return _STRAY_QUOTE.format(line)
             return str(error).strip().partition("\n")[0] or type(error).__name__
         row, fields = found
         head = "the header" if self.has_header else "the first row"
@@ -101,7 +104,7 @@ class TextTable:
         """Find out what quotes are; where they are characters of titles, take them for such."""
         if not self.quoted:
             return self
-        before = self.skipped + self.header_lines
+        before = self.skipped + (0 if self.header_has_inches else self.header_lines)
         quotes = find_quotes(self.source, self.delimiter, len(self.names), before)
         return replace(self, quotes=quotes, quoted=quotes.enclose or self.header_in_quotes)
 
@@ -155,12 +158,14 @@ def open_text(
         content = source if isinstance(source, bytes) else source.read_bytes()
         source, delimiter = content.replace(b"::", b"\t"), "\t"
         sample = sample.replace(_DOUBLE_COLON, delimiter)
-    quoted = _has_quotes(sample.partition("\n")[0], delimiter)
+    quoted = _has_quotes(_first_line(sample), delimiter)
     start = io.StringIO(sample)
     first = [name.strip() for name in next(_reader(start, delimiter, quoted=quoted))]
     lines = max(1, sample.count("\n", 0, start.tell()))
+    if header and quoted and _swallows_rows(sample.splitlines()[:lines], delimiter, len(first)):
+        raise InputError(f"{origin}: {_STRAY_QUOTE.format(1 + bool(excel))}")
     names = first if header else [str(number) for number in range(1, len(first) + 1)]
-    in_quotes = lines > 1 or sample.partition("\n")[0].count(delimiter) >= len(names)
+    in_quotes = lines > 1 or _first_line(sample).count(delimiter) >= len(names)
     table = TextTable(
         source,
         delimiter,
@@ -171,11 +176,15 @@ def open_text(
         skipped=int(bool(excel)),
         header_lines=lines if header else 0,
         header_in_quotes=header and in_quotes,
+        header_has_inches=header and lines == 1 and _first_line(sample).count('"') % 2 == 1,
     )
     if twice := next((name for name in names if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
-    return table.with_quotes_read()
+    table = table.with_quotes_read()
+    if table.quoted and table.header_has_inches:
+        raise InputError(f"{origin}: {_STRAY_QUOTE.format(1 + table.skipped)}")
+    return table
 
 
 _ENCODING_HINT = (
@@ -269,6 +278,17 @@ def _has_quotes(first: str, delimiter: str) -> bool:
     """Return whether quotes around fields belong to the form of a file, by its first line."""
     fields = (field.strip() for field in first.split(delimiter))
     return delimiter != "\t" or any(re.fullmatch('".*"', field) for field in fields)
+
+
+def _swallows_rows(header: Sequence[str], delimiter: str, columns: int) -> bool:
+    """Return whether a quote in the lines of a header has made rows a part of it."""
+    is_open = "".join(header).count('"') % 2 == 1
+    like_rows = all(line.count(delimiter) == columns - 1 for line in header)
+    return len(header) > 1 and (is_open or like_rows)
+
+
+def _first_line(sample: str) -> str:
+    return sample.partition("\n")[0]
 
 
 def _reader(lines: Iterable[str], delimiter: str, *, quoted: bool) -> Iterator[list[str]]:

@@ -101,6 +101,31 @@ def test_a_header_of_several_lines(tmp_path: Path) -> None:
     assert read_table(path)["user\nid"].to_list() == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ('user,item,title,"time', "a,1,x,1"),  # never closed
+        ('"user,item,title,time', "a,1,x,1"),
+        ('user,item,"title,time', 'a,1,x",1'),  # closed in a row
+        ('user,item,ti"tle,time', 'a,1,"x, y",1'),  # a character, where others enclose fields
+    ],
+)
+def test_a_stray_quote_in_the_header_is_refused(header: str, row: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{header}\n{row}\nb,2,y,2\n")
+    with pytest.raises(InputError, match=r"log\.csv: line 1 has a quote that is neither around"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("header", ['user,12" vinyl,time', 'user,"item\nid",time'])
+def test_a_quote_that_belongs_to_the_header(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{header}\na,1,3\nb,2,4\n")
+    table = read_table(path)
+    assert table.columns == header.replace('"item\nid"', "item\nid").split(",")
+    assert table.rows() == [("a", 1, 3), ("b", 2, 4)]
+
+
 def test_addresses_of_two_lines_raise_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
