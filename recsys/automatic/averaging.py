@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +10,8 @@ from typing import NamedTuple
 
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished, finish
-from recsys.automatic.race import runner_up
-from recsys.automatic.second_chances import NEARLY, SHARE, hold
+from recsys.automatic.race import partners
+from recsys.automatic.second_chances import epochs_needed, hold, seconds_for_mean, short_decay
 from recsys.config import AveragedConfig, Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -84,8 +83,12 @@ def end_training(
     """
     winner, averaging = contenders[0], None
     if averages and not winner.interrupted:
-        second = runner_up(contenders)
-        if second is not None:
+        seconds = partners(contenders)
+        fitting = (one for one in seconds if seconds_for_mean(winner, one) <= left(winner, one))
+        second = next(fitting, None)
+        if second is None:
+            averaging = _not_tried(winner, seconds)
+        else:
             rest = [one for one in contenders if one not in {winner, second}]
             left_for_both = partial(left, winner, second)
             trained = train_second(winner, second, left_for_both, announce)
@@ -94,7 +97,7 @@ def end_training(
                 pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
                 return Ended([*pair, *rest], finished, averaging)
             contenders = [*pair, *rest]  # Ctrl-C may have come late
-        averaging = _not_tried(winner, second)
+            averaging = _stopped(winner, second)
         logger.info("%s", averaging.sentence)
     announce(f"the decay and the refit of {winner.candidate.name}")
     return Ended(contenders, finish(winner, partial(left, winner)), averaging)
@@ -115,27 +118,24 @@ def train_second(
 ) -> bool:
     """Train the second model on at the constant rate, and return whether it may be averaged.
 
-    It needs time for half of the epochs after which the winner had 95% of its best NDCG@10, and for
-    the decay and the refit of both. Then it trains while it gains, as long as that time is left.
-    Ctrl-C ends it, and marks the winner as interrupted.
+    It trains while it gains, as long as time is left for the decay and the refit of both; for as
+    many epochs as a second chance needs also if its decay has to be short then. Ctrl-C ends it, and
+    marks the winner as interrupted.
 
     Args:
         winner: at the end of its training at the constant rate.
-        second: see `runner_up`.
+        second: see `partners`.
         seconds_left: returns how many seconds the training of both may still take.
         announce: called with one line about what is tried next.
     """
 
-    def end(epochs: int) -> float:
-        return winner.seconds_to_end(winner.best_epoch) + second.seconds_to_end(epochs)
-
     def is_over(one: Contender) -> bool:
+        left = seconds_left()
         coming = one.seconds_of(one.experiment.training.validate_every)
-        return seconds_left() < coming + end(one.epochs)
+        ends = winner.seconds_to_end(winner.best_epoch) + one.seconds_to_end(one.epochs)
+        is_young = one.epochs < epochs_needed(winner) and seconds_for_mean(winner, one) <= left
+        return left < coming + ends and not is_young
 
-    least = max(second.epochs, math.ceil(SHARE * winner.epochs_to(NEARLY)))
-    if end(least) > seconds_left():
-        return False
     if not second.exhausted:
         logger.info(
             "%s trains on after %d epochs, for the mean with %s",
@@ -170,7 +170,7 @@ def finish_both(
     winner, second = pair
     names = winner.candidate.name, second.candidate.name
     announce(f"the decay and the refit of {names[0]}")
-    kept = second.seconds_to_end(second.best_epoch)
+    kept = second.seconds_to_end(second.best_epoch, short_decay(second, second.best_epoch))
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
         return pair, first, _not_refitted(*names, names[0])
@@ -182,7 +182,7 @@ def finish_both(
     try:
         return _best_of(first, other, pair, valid)
     except KeyboardInterrupt:
-        return pair, first, Averaging(f"Ctrl-C stopped the mean of {names[0]} and {names[1]}.")
+        return pair, first, _stopped(winner, second)
 
 
 def _best_of(
@@ -262,13 +262,17 @@ def _better_first(one: Contender, other: Contender) -> Pair:
     return (other, one) if other.quality > one.quality else (one, other)
 
 
-def _not_tried(winner: Contender, second: Contender | None) -> Averaging:
+def _not_tried(winner: Contender, seconds: Sequence[Contender]) -> Averaging:
     name = winner.candidate.name
-    if second is None:
+    if not seconds:
         return Averaging(f"No other kind of model was trained that {name} could be averaged with.")
-    if second.interrupted:
-        return Averaging(f"Ctrl-C stopped the mean of {name} and {second.candidate.name}.")
-    return Averaging(f"No time was left for the mean of {name} and {second.candidate.name}.")
+    others = " or ".join(one.candidate.name for one in seconds)
+    return Averaging(f"No time was left for the mean of {name} and {others}.")
+
+
+def _stopped(winner: Contender, second: Contender) -> Averaging:
+    names = f"{winner.candidate.name} and {second.candidate.name}"
+    return Averaging(f"Ctrl-C stopped the mean of {names}.")
 
 
 def _not_refitted(winner: str, second: str, which: str) -> Averaging:

@@ -111,6 +111,11 @@ class Contender:
             return self.seconds
         return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
+    @property
+    def seconds_per_validation(self) -> float:
+        """Seconds from one validation to the next."""
+        return self.seconds_per_epoch * self.experiment.training.validate_every
+
     def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
         """Estimate the seconds of training up to ``hold`` epochs, and of the decay and the refit.
 
@@ -129,10 +134,13 @@ class Contender:
         least = share * self.quality
         return min((point.epochs for point in self.points if point.ndcg >= least), default=0)
 
+    def quality_after(self, epochs: int) -> float:
+        """Best validation NDCG@10 of the first epochs; -1 without a validation."""
+        return max((one.ndcg for one in self.points if one.epochs <= epochs), default=-1.0)
+
     def ahead_of(self, other: Contender) -> bool:
         """Whether it was better than another one when that had trained for as many epochs."""
-        theirs = (point.ndcg for point in other.points if point.epochs <= self.epochs)
-        return self.quality > max(theirs, default=-1.0)
+        return self.quality > other.quality_after(self.epochs)
 
     @property
     def exhausted(self) -> bool:

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 3
 """Validations of each contender in the first round at least."""
+_TIMING_SHARE = 0.1
+"""The share of the race after which one validation must do to estimate the time of the others."""
 _MOST_OF_A_SHARE = 1.5
 """How much longer than its share of a round a contender may take for them."""
 
@@ -40,7 +42,7 @@ def race(
             interrupted race has dropped stay out.
         seconds: the time for all rounds.
         announce: called with one line about what is tried next.
-        averages: whether the best one of another kind than the leader keeps its state as well.
+        averages: whether those that the leader may be averaged with keep their states as well.
 
     Returns:
         All of them, best first: by the round that they reached, then by validation NDCG@10. Ctrl-C
@@ -69,9 +71,9 @@ def race(
             loser.dropped_in = number
         dropped = field[survivors:] + dropped
         field = field[:survivors]
-        kept = runner_up([*field, *dropped]) if averages else None
+        kept = partners([*field, *dropped]) if averages else []
         for one in dropped:
-            if one is not kept and not one.ahead_of(field[0]):
+            if one not in kept and not one.ahead_of(field[0]):
                 one.forget()
     return field + dropped
 
@@ -113,7 +115,8 @@ def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
 def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
     """Leave out those of the contenders that a race of so many seconds cannot compare.
 
-    The cheapest one is trained for a validation, from which the time of the others is estimated.
+    The cheapest one is trained for two validations, if these do not take too long, from which the
+    time of the others is estimated: the first epoch is slower.
     In the first round each must have time for `FEWEST` validations: after less, chance decides.
 
     Args:
@@ -121,9 +124,9 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
         seconds: the time for the race.
     """
     cheapest = min(contenders, key=lambda one: one.candidate.cost)
-    if not cheapest.points:  # else an interrupted race has timed it
-        cheapest.advance(lambda _: True)
-    unit = cheapest.seconds / len(cheapest.points) / cheapest.candidate.cost
+    if len(cheapest.points) < 2:  # else an interrupted race has timed it
+        cheapest.advance(lambda one: len(one.points) > 1 or one.seconds > _TIMING_SHARE * seconds)
+    unit = cheapest.seconds_per_validation / cheapest.candidate.cost
     field: list[Contender] = []
     for one in contenders:
         wider = [*field, one]
@@ -154,10 +157,13 @@ def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
     return sorted(contenders, key=lambda one: one.quality, reverse=True)
 
 
-def runner_up(contenders: Sequence[Contender]) -> Contender | None:
-    """Return the best one of another kind than the first whose state is known; None without one.
+def partners(contenders: Sequence[Contender]) -> list[Contender]:
+    """Return those that the first may be averaged with, at most two, the most promising first.
 
-    Models of one kind, such as two with a dot product, err alike: their mean gains little.
+    They are of another kind, since models of one kind, such as two with a dot product, err alike.
+    The most promising one is the best after as many epochs as all of them have; if there is no time
+    for it, as it has few and long epochs, it is the best one so far. Those whose memory was freed
+    are none.
     """
     first, *others = contenders
     kind = first.candidate.experiment.model.family
@@ -166,4 +172,9 @@ def runner_up(contenders: Sequence[Contender]) -> Contender | None:
         for one in others
         if one.latest is not None and one.candidate.experiment.model.family != kind
     ]
-    return max(known, key=lambda one: one.quality, default=None)
+    if not known:
+        return []
+    shared = min(one.epochs for one in known)
+    promising = max(known, key=lambda one: one.quality_after(shared))
+    best = max(known, key=lambda one: one.quality)
+    return [promising] if promising is best else [promising, best]

@@ -7,19 +7,22 @@ import math
 from collections.abc import Callable, Sequence
 
 from recsys.automatic.contender import Contender
-from recsys.automatic.race import runner_up
+from recsys.automatic.race import partners
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-SHARE, NEARLY = 0.5, 0.95
+_SHARE, _NEARLY = 0.5, 0.95
 """A second chance must have time for half of the epochs after which the winner had 95% of its best
 NDCG@10: its last gains are slow, on Beauty half of its epochs."""
+_SHORT = 0.5
+"""The share of the usual decay that the second model of a mean must have time for. On Sports four
+epochs after 14 were worth as much as eight."""
 
 
 def train_on(
     contenders: Sequence[Contender],
-    seconds_left: Callable[[Contender], float],
+    seconds_left: Callable[..., float],
     announce: Callable[[str], None],
     *,
     averages: bool = False,
@@ -28,30 +31,52 @@ def train_on(
 
     Rounds of equal time drop a kind of model that has few and long epochs. If the winner gains
     nothing more and time is left, those of them train on that were ahead of it after as many
-    epochs. Time is kept for the decay and the refit of the best one. Ctrl-C ends it all, and the
-    best one so far is marked as interrupted.
+    epochs; unless the time is enough for the mean of the winner with one of another kind, which is
+    worth more. Time is kept for the decay and the refit of the best one. Ctrl-C ends it all, and
+    the best one so far is marked as interrupted.
 
     Args:
         contenders: as `race` returns them.
-        seconds_left: returns how many seconds training may still take if a contender is the answer.
+        seconds_left: returns how many seconds training may still take if a contender, or the mean
+            of two, is the answer.
         announce: called with one line about what is tried next.
-        averages: whether the best one of another kind keeps its state, for a mean of both.
+        averages: whether the winner may be averaged; who may be its partner keeps its state.
 
     Returns:
         The contenders, the best one on validation first. The memory of the others is free.
     """
     try:
-        _train_in_turn(contenders, seconds_left, announce)
+        _train_in_turn(contenders, seconds_left, announce, averages)
     except KeyboardInterrupt:
         _best(contenders).interrupted = True
     best = _best(contenders)
     best.interrupted = any(one.interrupted for one in contenders)
     rest = [one for one in contenders if one is not best]
-    kept = runner_up([best, *rest]) if averages else None
+    kept = partners([best, *rest]) if averages else []
     for one in rest:
-        if one is not kept:
+        if one not in kept:
             one.forget()
     return [best, *rest]
+
+
+def seconds_for_mean(winner: Contender, second: Contender) -> float:
+    """Return the seconds that a mean needs at least: for the second model, and both ends.
+
+    The second trains for as many epochs as a second chance needs, and its decay may be short.
+    """
+    epochs = max(second.epochs, epochs_needed(winner))
+    end = second.seconds_to_end(epochs, short_decay(second, epochs))
+    return winner.seconds_to_end(winner.best_epoch) + end
+
+
+def short_decay(second: Contender, hold: int) -> int:
+    """Return the epochs of the shortest decay after so many others, for the second of a mean."""
+    return math.ceil(_SHORT * second.ending.decay_epochs(hold))
+
+
+def epochs_needed(winner: Contender) -> int:
+    """Return the epochs after which another model may be compared with the winner of a race."""
+    return math.ceil(_SHARE * winner.epochs_to(_NEARLY))
 
 
 def _best(contenders: Sequence[Contender]) -> Contender:
@@ -61,20 +86,24 @@ def _best(contenders: Sequence[Contender]) -> Contender:
 
 def _train_in_turn(
     contenders: Sequence[Contender],
-    seconds_left: Callable[[Contender], float],
+    seconds_left: Callable[..., float],
     announce: Callable[[str], None],
+    averages: bool,
 ) -> None:
     """See `train_on`."""
     best = _best(contenders)  # not the winner, if a run was killed after a second chance
     announce(f"training {best.candidate.name}")
     _train(best, seconds_left, None)
     others = [one for one in contenders if one is not best]
+    for second in partners([best, *others]) if averages else []:
+        if seconds_for_mean(best, second) <= seconds_left(best, second):
+            return
     for other in sorted(others, key=lambda one: one.quality, reverse=True):
         if best.interrupted or not best.exhausted:
             return
         if other.latest is None or not other.ahead_of(best):
             continue
-        hold = max(other.epochs + 1, math.ceil(SHARE * best.epochs_to(NEARLY)))
+        hold = max(other.epochs + 1, epochs_needed(best))
         if other.seconds_to_end(hold) > seconds_left(other):
             logger.info("%s: no time left for a second chance", other.candidate.name)
             continue
@@ -92,9 +121,7 @@ def _train_in_turn(
             return
 
 
-def _train(
-    one: Contender, seconds_left: Callable[[Contender], float], leader: Contender | None
-) -> None:
+def _train(one: Contender, seconds_left: Callable[..., float], leader: Contender | None) -> None:
     """Train at the constant rate while that gains and time is left for the end of the training.
 
     Args:

@@ -23,7 +23,6 @@ from recsys.model.protocols import (
     Model,
 )
 from recsys.model.recorded_attention import AttentionLayer
-from recsys.model.target_attention import TargetAttentionHead
 
 _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 """What a model reads of times, from least to most."""
@@ -139,13 +138,13 @@ class AveragedHead:
         ]
 
     @property
-    def has_first_stage(self) -> bool:
-        """Whether the dot products of states and item embeddings are a first stage of the scores.
+    def first_stage(self) -> DotProductHead | None:
+        """The mean of the members' dot products, where the first stage of each is that.
 
-        They are where all members are target attention or dot products; a cosine or a mixture of
-        logits makes other vectors of both.
+        A cosine or a mixture of logits makes other vectors of states and item embeddings.
         """
-        return all(type(head) in {DotProductHead, TargetAttentionHead} for head in self._heads)
+        stages = [head.first_stage for head in self._heads]
+        return DotProductHead() if all(type(one) is DotProductHead for one in stages) else None
 
     @property
     def kv_source(self) -> KVSource | None:

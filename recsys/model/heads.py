@@ -24,6 +24,11 @@ class DotProductHead(nn.Module):
 
     kv_source: KVSource | None = None
 
+    @property
+    def first_stage(self) -> DotProductHead:
+        """The head itself."""
+        return self
+
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """The states."""
         return (states,)
@@ -102,6 +107,7 @@ class MixtureOfLogitsHead(nn.Module):
     """
 
     kv_source: KVSource | None = None
+    first_stage: None = None
 
     def __init__(
         self, embedding_dim: int, components: int, component_dim: int, temperature: float

@@ -28,7 +28,6 @@ from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
 from recsys.model.averaged import AveragedHead
-from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Model
 from recsys.serving.bundle_files import (
@@ -205,7 +204,7 @@ class ModelBundle:
                 dot products.
         """
         head = self.model.head
-        if isinstance(head, AveragedHead) and not head.has_first_stage:
+        if isinstance(head, AveragedHead) and head.first_stage is None:
             raise InputError(
                 f"{self.path}: two stages need a mean of target attention and dot products: its "
                 "members have other heads too"
@@ -215,7 +214,7 @@ class ModelBundle:
                 f"{self.path}: two stages need target attention: {self.experiment.family} scores "
                 "by dot products alone, so a second stage would not change the ranking"
             )
-        return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
+        return model_scorer(self.model, self.experiment, self.count_ensemble, head.first_stage)
 
     @property
     def report(self) -> Path:

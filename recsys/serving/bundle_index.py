@@ -18,8 +18,6 @@ from recsys.errors import InputError, checked_path
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.state_cache import StateCache
-from recsys.model.averaged import AveragedHead
-from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 
 _LISTS = "lists.safetensors"
@@ -141,10 +139,8 @@ def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> Mode
         reason = "its count ensemble adds scores that are no dot products"
     else:
         model = bundle.trained
-        head = model.head if model.head.kv_source is None else DotProductHead()
-        if isinstance(model.head, AveragedHead) and not model.head.has_first_stage:
-            head = model.head  # whose first stage is no dot product
-        if isinstance(head, DotProductHead):
+        head = model.head.first_stage
+        if head is not None:
             longest = bundle.experiment.model.max_sequence_length
             return ModelScorer(model, longest, head, trained=True, states=states)
         reason = f"the scores of {bundle.experiment.family} are no dot products"

@@ -393,7 +393,8 @@ def test_a_race_that_was_killed_in_its_first_round_has_the_same_field(
     """The cheapest one had ten validations of one second each: another costs a second or four."""
     field = contenders(dataset, tracking, "balanced")
     cheapest = min(field, key=lambda one: one.candidate.cost)
-    cheapest.points = [RacePoint(n, n, 0.1) for n in range(1, 11)]
+    every = cheapest.experiment.training.validate_every
+    cheapest.points = [RacePoint(n, n * every, 0.1) for n in range(1, 11)]
     cheapest.seconds = 10.0
     choose_field(field, 60.0)
     assert raced(field) == field

@@ -24,9 +24,9 @@ from recsys.automatic.candidates import Plan, Preset, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.page import write_page
-from recsys.automatic.race import race, runner_up
+from recsys.automatic.race import partners, race
 from recsys.automatic.run import run_automatically
-from recsys.automatic.second_chances import train_on
+from recsys.automatic.second_chances import seconds_for_mean, train_on
 from recsys.config import (
     AveragedConfig,
     TrackingConfig,
@@ -83,27 +83,36 @@ def test_presets_with_time_average(tracking: TrackingConfig) -> None:
     ]
 
 
-def test_the_runner_up_is_of_another_kind(
-    dataset: PreparedDataset, tracking: TrackingConfig
-) -> None:
+def test_partners_are_of_another_kind(dataset: PreparedDataset, tracking: TrackingConfig) -> None:
     field = contenders(dataset, tracking, "best")
     for place, one in enumerate(field):
         one.points = [RacePoint(1, 1, 1 - place / 10)]
         one.latest = one.best = _STATE
     assert len(set(kinds(field))) == 3
     first = field[0]
-    found = runner_up(field)
-    assert found is not None
     of_others = [one for one in field if kinds([one]) != kinds([first])]
-    assert found is of_others[0]
-    found.latest = None  # its memory is free
-    assert runner_up(field) is of_others[1]
-    assert runner_up([first]) is None
+    assert partners(field) == of_others[:1]
+    of_others[0].latest = None  # its memory is free
+    assert partners(field) == of_others[1:2]
+    assert not partners([first])
+
+
+def test_the_most_promising_partner_is_the_best_after_as_many_epochs(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    first, *field = contenders(dataset, tracking, "best")
+    others = [one for one in field if kinds([one]) != kinds([first])]
+    first.points = [RacePoint(1, 9, 0.9)]
+    for one, later in zip(others, (0.5, 0.4, *[0.3] * len(others)), strict=False):
+        one.points, one.latest = [RacePoint(1, 2, 0.1), RacePoint(2, 6, later)], _STATE
+    slow = others[-1]
+    slow.points = [RacePoint(1, 2, 0.2)]
+    assert partners([first, *others]) == [slow, others[0]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("averages", [True, False])
-def test_the_best_one_of_another_kind_keeps_its_state(
+def test_those_of_another_kind_keep_their_states(
     dataset: PreparedDataset,
     tracking: TrackingConfig,
     averages: bool,
@@ -113,10 +122,10 @@ def test_the_best_one_of_another_kind_keeps_its_state(
     field = contenders(dataset, tracking, "balanced")
     ranked = race(field, 0.0, lambda _: None, averages=averages)
     known = [one for one in ranked[1:] if one.best is not None]
-    assert len(known) == averages
-    assert (runner_up(ranked) is not None) == averages
-    trained = train_on(ranked, lambda _: 0.0, lambda _: None, averages=averages)
-    assert (runner_up(trained) is not None) == averages
+    assert (1 <= len(known) <= 2) if averages else not known
+    assert bool(partners(ranked)) == averages
+    trained = train_on(ranked, lambda *_: 0.0, lambda _: None, averages=averages)
+    assert bool(partners(trained)) == averages
 
 
 # --- Its training --------------------------------------------------------------------------------
@@ -162,17 +171,42 @@ def test_the_second_model_trains_on_while_it_gains(pair: list[Contender]) -> Non
 
 def test_time_is_kept_for_the_ends_of_both(pair: list[Contender]) -> None:
     winner, other = pair
-    least = 5  # half of the ten epochs that 95% of the best took
-    needed = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(least)
-    assert not train_second(winner, other, lambda: needed - 0.1, lambda _: None)
-    assert other.epochs == 2
     start = other.seconds
-    limit = needed + 60
+    limit = seconds_for_mean(winner, other) + 60
     assert train_second(winner, other, lambda: limit - (other.seconds - start), lambda _: None)
-    assert 2 < other.epochs < 51
+    assert 5 < other.epochs < 51
     left = limit - (other.seconds - start)
     ends = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(other.epochs)
     assert left >= ends
+
+
+def test_where_time_is_short_the_second_has_half_of_the_winners_epochs_and_a_short_decay(
+    pair: list[Contender],
+) -> None:
+    winner, other = pair
+    start, needed = other.seconds, seconds_for_mean(winner, other)
+    least = 5  # half of the ten epochs that 95% of the best took
+    decay = -(-other.ending.decay_epochs(least) // 2)
+    ends = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(least, decay)
+    assert needed == pytest.approx(ends)
+    assert train_second(winner, other, lambda: needed - (other.seconds - start), lambda _: None)
+    assert other.epochs == least
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_mean_comes_before_a_second_chance(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch, enough: bool
+) -> None:
+    winner, other = pair
+    monkeypatch.setattr(Contender, "ahead_of", lambda *_: True)
+    for_mean = seconds_for_mean(winner, other) - (not enough)
+
+    def left(*models: Contender) -> float:
+        return for_mean if len(models) > 1 else math.inf
+
+    trained = train_on(pair, left, lambda _: None, averages=True)
+    assert (other.epochs == 2) == enough
+    assert other in partners(trained) or other is trained[0]
 
 
 def test_ctrl_c_in_its_training_keeps_the_winner(
@@ -240,7 +274,8 @@ def test_without_time_or_another_kind_the_winner_is_finished(
     ended = end_training(pair, lambda *_: 0.0, valid, said, averages=True)
     assert finished == pair[:1]
     assert ended.averaging is not None
-    assert ended.averaging.sentence.startswith("No time was left for the mean of")
+    names = f"{pair[0].candidate.name} and {pair[1].candidate.name}"
+    assert ended.averaging.sentence == f"No time was left for the mean of {names}."
     ended = end_training(pair[:1], lambda *_: math.inf, valid, said, averages=True)
     assert ended.averaging is not None
     assert "No other kind of model" in ended.averaging.sentence
