@@ -175,7 +175,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
     half_life = 50 if facts.repeat_share >= REPEATS else 3
     dot = {"kind": "dot_product"}
     attention = {"kind": "target_attention"}
-    summed = {**attention, "num_heads": 1, "head_dim": 64, "pooling": "sum", "half_life": half_life}
+    summed = {**attention, "num_heads": 1, "pooling": "sum", "half_life": half_life}
     averaged = {**attention, "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
     times = "past" if facts.has_times else "none"
     return {
@@ -185,7 +185,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
             {**blocks, "kind": "hstu", "times": times, "head": dot},
         ),
         "target-attention": _Kind(
-            2.5,
+            2.3,
             "SASRec's encoder with target attention, summed over the history",
             {**transformer, "head": summed},
         ),
@@ -199,7 +199,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
         ),
         "dot-product": _Kind(1.0, "SASRec: encoder and dot product", {**transformer, "head": dot}),
         "gated-target-attention": _Kind(
-            2.7,
+            2.5,
             "gated blocks with rotary positions and target attention",
             {**gated, "head": summed},
         ),
