@@ -159,7 +159,7 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal) -> None:
         ((*words, "--retrieve", "0"), "error: retrieve=0: must be at least 1"),
         ((*words, "--part", "valid"), "was trained on the validation targets"),
         (("retrieval", "runs/dot/bundle", *data),
-         "error: runs/dot/bundle: two stages need target attention: dot_product"),
+         "error: runs/dot/bundle: two stages need target attention, and dot_product"),
     ):  # fmt: skip
         status, out, err = terminal(*wrong)
         assert (status, out) == (2, "")

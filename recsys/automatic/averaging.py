@@ -11,7 +11,13 @@ from typing import NamedTuple
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.race import partners
-from recsys.automatic.second_chances import epochs_needed, hold, seconds_for_mean, short_decay
+from recsys.automatic.second_chances import (
+    epochs_to_train,
+    hold,
+    partner_in_time,
+    seconds_for_mean,
+    short_decay,
+)
 from recsys.config import AveragedConfig, Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -83,13 +89,12 @@ def end_training(
     """
     winner, averaging = contenders[0], None
     if averages and not winner.interrupted:
-        seconds = partners(contenders)
-        fitting = (one for one in seconds if seconds_for_mean(winner, one) <= left(winner, one))
-        second = next(fitting, None)
-        if second is None:
-            averaging = _not_tried(winner, seconds)
-        else:
-            rest = [one for one in contenders if one not in {winner, second}]
+        second = partner_in_time(winner, contenders[1:], left)
+        averaging = _not_tried(winner, partners(contenders))
+        rest = [one for one in contenders if one not in {winner, second}]
+        for one in rest:
+            one.forget()
+        if second is not None:
             left_for_both = partial(left, winner, second)
             trained = train_second(winner, second, left_for_both, announce)
             pair = winner, second = _better_first(winner, second)
@@ -133,9 +138,11 @@ def train_second(
         left = seconds_left()
         coming = one.seconds_of(one.experiment.training.validate_every)
         ends = winner.seconds_to_end(winner.best_epoch) + one.seconds_to_end(one.epochs)
-        is_young = one.epochs < epochs_needed(winner) and seconds_for_mean(winner, one) <= left
+        is_young = one.epochs < epochs_to_train(one, winner)
+        is_young &= seconds_for_mean(winner, one) <= left
         return left < coming + ends and not is_young
 
+    second.is_partner = True
     if not second.exhausted:
         logger.info(
             "%s trains on after %d epochs, for the mean with %s",
@@ -170,7 +177,9 @@ def finish_both(
     winner, second = pair
     names = winner.candidate.name, second.candidate.name
     announce(f"the decay and the refit of {names[0]}")
-    kept = second.seconds_to_end(second.best_epoch, short_decay(second, second.best_epoch))
+    kept = second.seconds_to_end(second.best_epoch)
+    if winner.seconds_to_end(winner.best_epoch) + kept > seconds_left():
+        kept = second.seconds_to_end(second.best_epoch, short_decay(second, second.best_epoch))
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
         return pair, first, _not_refitted(*names, names[0])

@@ -175,7 +175,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
     half_life = 50 if facts.repeat_share >= REPEATS else 3
     dot = {"kind": "dot_product"}
     attention = {"kind": "target_attention"}
-    summed = {**attention, "num_heads": 1, "pooling": "sum", "half_life": half_life}
+    summed = {**attention, "num_heads": 1, "head_dim": 32, "pooling": "sum", "half_life": half_life}
     averaged = {**attention, "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
     times = "past" if facts.has_times else "none"
     return {

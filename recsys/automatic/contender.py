@@ -73,6 +73,8 @@ class Contender:
     """Whether Ctrl-C ended its training."""
     second_chance: bool = False
     """Whether it trained on after it had been dropped."""
+    is_partner: bool = False
+    """Whether it trains for a mean with the winner."""
     diverged: bool = False
     """Whether its training ended because the loss was no number."""
     ended_rising: bool = False

@@ -8,8 +8,10 @@ from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.training.loop import build_batches
 
-_DECAY_SHARE = 0.6
-"""Epochs of the decay, as a share of the epochs before it."""
+_DECAY_SHARE, _LONG_DECAY_SHARE = 0.6, 1.0
+"""Epochs of the decay, as a share of the epochs before it: usually, and where time is left over. On
+MovieLens-1M 16 epochs after 16 were 1.3% better on validation than ten, on Sports they did not
+matter."""
 _LARGE_VALIDATION = 0.05
 """From this share of the interactions on, a refit that only repeats the decay loses quality: the
 validation part is trained on at the constant rate too."""
@@ -38,6 +40,10 @@ class Ending:
     def decay_epochs(self, hold: int) -> int:
         """Return the epochs of the decay."""
         return max(1, round(_DECAY_SHARE * hold))
+
+    def long_decay_epochs(self, hold: int) -> int:
+        """Return the epochs of the decay where time is left over."""
+        return max(1, round(_LONG_DECAY_SHARE * hold))
 
     def refit_epochs(self, hold: int) -> int:
         """Return the epochs at the constant rate of a refit that starts from the best state."""

@@ -75,7 +75,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
 def _affordable_decay(contender: Contender, seconds: float) -> int:
     """Return the epochs of a decay that leave time for the refit, of so many seconds."""
     hold = contender.best_epoch
-    wanted = contender.ending.decay_epochs(hold)
+    wanted = contender.ending.long_decay_epochs(hold)
     fitting = (n for n in range(wanted, 0, -1) if contender.seconds_to_end(hold, n) <= seconds)
     return next(fitting, 1 if seconds >= contender.seconds_of(1) else 0)
 

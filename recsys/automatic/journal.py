@@ -73,6 +73,10 @@ class Journal:
             known = tree["contenders"].get(one.candidate.name)
             if known is None:
                 continue
+            points = [RacePoint(**point) for point in known["points"]]
+            if not known.get("is_known", True):  # its memory was freed
+                one.dropped_in, one.points = known["dropped_in"], points
+                continue
             try:
                 latest, best = self._read(one, "latest"), self._read(one, "best")
             except InputError as error:
@@ -80,10 +84,10 @@ class Journal:
                 continue
             one.dropped_in = known["dropped_in"]
             one.second_chance = known["second_chance"]
+            one.is_partner = known.get("is_partner", False)
             if latest is None or best is None:
                 continue
             epochs = latest.curve.epochs
-            points = [RacePoint(**point) for point in known["points"]]
             one.points = [point for point in points if point.epochs <= len(epochs)]
             validating = [epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs]
             seconds = [epoch["train/seconds"] for epoch in epochs]
@@ -126,6 +130,8 @@ class Journal:
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                     "second_chance": one.second_chance,
+                    "is_partner": one.is_partner,
+                    "is_known": one.latest is not None,
                 }
                 for one in self.contenders
             },

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 3
 """Validations of each contender in the first round at least."""
-_TIMING_SHARE = 0.1
-"""The share of the race after which one validation must do to estimate the time of the others."""
+_TIMING_SHARE = 0.2
+"""The share of the race after which one epoch must do to estimate the time of the others."""
 _MOST_OF_A_SHARE = 1.5
 """How much longer than its share of a round a contender may take for them."""
 
@@ -115,17 +115,21 @@ def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
 def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
     """Leave out those of the contenders that a race of so many seconds cannot compare.
 
-    The cheapest one is trained for two validations, if these do not take too long, from which the
-    time of the others is estimated: the first epoch is slower.
-    In the first round each must have time for `FEWEST` validations: after less, chance decides.
+    The cheapest one is trained for two epochs at least, from which the time of the others is
+    estimated: the first one is slower. It is the only one left if Ctrl-C ends its training. In the
+    first round each must have time for `FEWEST` validations: after less, chance decides.
 
     Args:
         contenders: the most promising first.
         seconds: the time for the race.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before any validation.
+        InputError: the cheapest one diverged before any validation.
     """
     cheapest = min(contenders, key=lambda one: one.candidate.cost)
-    if len(cheapest.points) < 2:  # else an interrupted race has timed it
-        cheapest.advance(lambda one: len(one.points) > 1 or one.seconds > _TIMING_SHARE * seconds)
+    if cheapest.epochs < 2:  # else an interrupted race has timed it
+        _time(cheapest, _TIMING_SHARE * seconds)
     unit = cheapest.seconds_per_validation / cheapest.candidate.cost
     field: list[Contender] = []
     for one in contenders:
@@ -136,11 +140,27 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
             logger.info("%s: not raced, the time is too short to compare it", one.candidate.name)
             continue
         field = wider
-    if len(field) == 1:
+    if len(field) == 1 or cheapest.interrupted:
         field = [cheapest]
     for one in contenders:
         if one not in field:
             one.dropped_in = 0
+            one.forget()
+
+
+def _time(cheapest: Contender, seconds: float) -> None:
+    """Train a contender for two epochs, or for one that takes so long or has a slow validation."""
+    try:
+        cheapest.advance(
+            lambda one: one.epochs > 1 or one.rarely > 1 or one.seconds > seconds,
+        )
+    except KeyboardInterrupt:
+        if not cheapest.points:
+            raise
+        cheapest.interrupted = True
+    except InputError:  # the race will find that it diverges
+        if not cheapest.points:
+            raise
 
 
 def _is_over(deadline: float, latest: float, contender: Contender) -> bool:
@@ -161,9 +181,9 @@ def partners(contenders: Sequence[Contender]) -> list[Contender]:
     """Return those that the first may be averaged with, at most two, the most promising first.
 
     They are of another kind, since models of one kind, such as two with a dot product, err alike.
-    The most promising one is the best after as many epochs as all of them have; if there is no time
-    for it, as it has few and long epochs, it is the best one so far. Those whose memory was freed
-    are none.
+    The most promising one is the best after as many epochs as the least trained one has. The other
+    is the best one so far, for which there may be time if that one has few and long epochs. One
+    that trains for a mean already is the only one. Those whose memory was freed are left out.
     """
     first, *others = contenders
     kind = first.candidate.experiment.model.family
@@ -174,7 +194,10 @@ def partners(contenders: Sequence[Contender]) -> list[Contender]:
     ]
     if not known:
         return []
-    shared = min(one.epochs for one in known)
-    promising = max(known, key=lambda one: one.quality_after(shared))
+    if chosen := [one for one in known if one.is_partner]:
+        return chosen[:1]
+    compared = [one for one in known if len(one.points) >= FEWEST] or known
+    shared = min(one.epochs for one in compared)
+    promising = max(compared, key=lambda one: one.quality_after(shared))
     best = max(known, key=lambda one: one.quality)
     return [promising] if promising is best else [promising, best]

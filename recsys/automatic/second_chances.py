@@ -31,9 +31,9 @@ def train_on(
 
     Rounds of equal time drop a kind of model that has few and long epochs. If the winner gains
     nothing more and time is left, those of them train on that were ahead of it after as many
-    epochs; unless the time is enough for the mean of the winner with one of another kind, which is
-    worth more. Time is kept for the decay and the refit of the best one. Ctrl-C ends it all, and
-    the best one so far is marked as interrupted.
+    epochs. Time is kept for the decay and the refit of the best one; and for its mean with one of
+    another kind where there is enough, since that is worth more than a second chance. Ctrl-C ends
+    it all, and the best one so far is marked as interrupted.
 
     Args:
         contenders: as `race` returns them.
@@ -64,19 +64,36 @@ def seconds_for_mean(winner: Contender, second: Contender) -> float:
 
     The second trains for as many epochs as a second chance needs, and its decay may be short.
     """
-    epochs = max(second.epochs, epochs_needed(winner))
+    epochs = max(second.best_epoch, epochs_to_train(second, winner))
     end = second.seconds_to_end(epochs, short_decay(second, epochs))
     return winner.seconds_to_end(winner.best_epoch) + end
+
+
+def partner_in_time(
+    winner: Contender, others: Sequence[Contender], seconds_left: Callable[..., float]
+) -> Contender | None:
+    """Return the one that there is time to average the winner with; see `partners`."""
+    for one in partners([winner, *others]):
+        if seconds_for_mean(winner, one) <= seconds_left(winner, one):
+            return one
+    return None
+
+
+def epochs_to_train(other: Contender, winner: Contender) -> int:
+    """Return the epochs, all in all, after which another model may be compared with a winner.
+
+    Training stops at validations only; it does not go on where it gains nothing more.
+    """
+    needed = math.ceil(_SHARE * winner.epochs_to(_NEARLY))
+    if other.exhausted or other.epochs >= needed:
+        return other.epochs
+    every = other.experiment.training.validate_every
+    return math.ceil(needed / every) * every
 
 
 def short_decay(second: Contender, hold: int) -> int:
     """Return the epochs of the shortest decay after so many others, for the second of a mean."""
     return math.ceil(_SHORT * second.ending.decay_epochs(hold))
-
-
-def epochs_needed(winner: Contender) -> int:
-    """Return the epochs after which another model may be compared with the winner of a race."""
-    return math.ceil(_SHARE * winner.epochs_to(_NEARLY))
 
 
 def _best(contenders: Sequence[Contender]) -> Contender:
@@ -93,18 +110,24 @@ def _train_in_turn(
     """See `train_on`."""
     best = _best(contenders)  # not the winner, if a run was killed after a second chance
     announce(f"training {best.candidate.name}")
-    _train(best, seconds_left, None)
+    _train(best, seconds_left)
     others = [one for one in contenders if one is not best]
-    for second in partners([best, *others]) if averages else []:
-        if seconds_for_mean(best, second) <= seconds_left(best, second):
-            return
     for other in sorted(others, key=lambda one: one.quality, reverse=True):
         if best.interrupted or not best.exhausted:
             return
         if other.latest is None or not other.ahead_of(best):
             continue
-        hold = max(other.epochs + 1, epochs_needed(best))
-        if other.seconds_to_end(hold) > seconds_left(other):
+        rest = [one for one in contenders if one is not best]
+        second = partner_in_time(best, rest, seconds_left) if averages else None
+        if other is second:
+            continue  # it trains on for the mean
+        epochs = max(other.epochs + 1, epochs_to_train(other, best))
+        kept = best.seconds_to_end(best.best_epoch)
+        needed = other.seconds_to_end(epochs)
+        if second is not None:  # the mean comes first
+            kept = seconds_for_mean(best, second)
+            needed = max(needed, other.seconds_of(epochs - other.epochs) + kept)
+        if needed > seconds_left(other):
             logger.info("%s: no time left for a second chance", other.candidate.name)
             continue
         logger.info(
@@ -113,7 +136,7 @@ def _train_in_turn(
         )
         announce(f"a second chance for {other.candidate.name}")
         before = len(other.points)
-        _train(other, seconds_left, best)
+        _train(other, seconds_left, kept)
         other.second_chance = len(other.points) > before
         if other.quality > best.quality:
             best = other
@@ -121,23 +144,20 @@ def _train_in_turn(
             return
 
 
-def _train(one: Contender, seconds_left: Callable[..., float], leader: Contender | None) -> None:
+def _train(one: Contender, seconds_left: Callable[..., float], kept: float = 0.0) -> None:
     """Train at the constant rate while that gains and time is left for the end of the training.
 
     Args:
         one: with at least one validation.
         seconds_left: see `train_on`.
-        leader: another one for whose end time is kept too.
+        kept: seconds for the end of another one, if that should be the better one.
     """
 
     def is_over(contender: Contender) -> bool:
         every = contender.experiment.training.validate_every
         coming = contender.seconds_of(every)  # until the next decision
-        if leader is not None:
-            end = leader.seconds_to_end(leader.best_epoch)
-            if seconds_left(leader) < coming + end:
-                return True
-        return seconds_left(contender) < coming + contender.seconds_to_end(contender.epochs)
+        end = max(kept, contender.seconds_to_end(contender.epochs))
+        return seconds_left(contender) < coming + end
 
     hold(one, is_over)
 

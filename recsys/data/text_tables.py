@@ -61,7 +61,7 @@ class TextTable:
     header_in_quotes: bool = False
     """Whether names in the header have delimiters or line breaks, in quotes."""
     header_has_inches: bool = False
-    """Whether a name in the header has a single quote, such as ``12" vinyl``."""
+    """Whether the header, of one line, has an odd number of quotes, such as ``12" vinyl``."""
     quotes: Quotes = field(default_factory=Quotes)
     """What is known of the quotes."""
 
@@ -143,7 +143,8 @@ def open_text(
     line has quoted fields; in other files see `find_quotes`.
 
     Raises:
-        InputError: the file is empty, is not text, or two columns have the same name.
+        InputError: the file is empty, is not text, its header has a stray quote, or two columns
+            have the same name.
         OSError: it cannot be read or decompressed.
     """
     source, sample = as_utf8(file, encoding)
@@ -162,7 +163,7 @@ def open_text(
     start = io.StringIO(sample)
     first = [name.strip() for name in next(_reader(start, delimiter, quoted=quoted))]
     lines = max(1, sample.count("\n", 0, start.tell()))
-    if header and quoted and _swallows_rows(sample.splitlines()[:lines], delimiter, len(first)):
+    if header and quoted and _swallows_rows(sample.split("\n")[:lines], delimiter, len(first)):
         raise InputError(f"{origin}: {_STRAY_QUOTE.format(1 + bool(excel))}")
     names = first if header else [str(number) for number in range(1, len(first) + 1)]
     in_quotes = lines > 1 or _first_line(sample).count(delimiter) >= len(names)
@@ -283,7 +284,8 @@ def _has_quotes(first: str, delimiter: str) -> bool:
 def _swallows_rows(header: Sequence[str], delimiter: str, columns: int) -> bool:
     """Return whether a quote in the lines of a header has made rows a part of it."""
     is_open = "".join(header).count('"') % 2 == 1
-    like_rows = all(line.count(delimiter) == columns - 1 for line in header)
+    # Two fields may have a delimiter in each line by chance: '"a, b', 'c",item'.
+    like_rows = columns > 2 and all(line.count(delimiter) == columns - 1 for line in header)
     return len(header) > 1 and (is_open or like_rows)
 
 

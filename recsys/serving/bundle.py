@@ -27,7 +27,6 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
-from recsys.model.averaged import AveragedHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Model
 from recsys.serving.bundle_files import (
@@ -204,15 +203,15 @@ class ModelBundle:
                 dot products.
         """
         head = self.model.head
-        if isinstance(head, AveragedHead) and head.first_stage is None:
+        if head.kv_source is None:
+            raise InputError(
+                f"{self.path}: two stages need target attention, and {self.experiment.family} has "
+                "none: a second stage would not change the ranking"
+            )
+        if head.first_stage is None:
             raise InputError(
                 f"{self.path}: two stages need a mean of target attention and dot products: its "
                 "members have other heads too"
-            )
-        if head.kv_source is None:
-            raise InputError(
-                f"{self.path}: two stages need target attention: {self.experiment.family} scores "
-                "by dot products alone, so a second stage would not change the ranking"
             )
         return model_scorer(self.model, self.experiment, self.count_ensemble, head.first_stage)
 

@@ -20,7 +20,7 @@ from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes,
 from recsys.automatic.contender import Contender
 from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts, Machine
-from recsys.automatic.finish import finish
+from recsys.automatic.finish import _affordable_decay, finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.page import _outcome, next_steps, write_page
 from recsys.automatic.race import _is_over, choose_field, race
@@ -265,6 +265,18 @@ def test_a_lucky_validation_before_the_decay_does_not_win(
 
 
 @pytest.mark.slow
+def test_a_decay_is_longer_where_time_is_left(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.latest = one.best = SimpleNamespace(curve=SimpleNamespace(epochs=[0] * 10))  # type: ignore[assignment]
+    one.points, one.seconds = [RacePoint(0, 10, 0.1)], 10.0
+    assert _affordable_decay(one, math.inf) == 10
+    usual = one.seconds_to_end(10)
+    assert _affordable_decay(one, usual) == one.ending.decay_epochs(10) == 6
+    assert _affordable_decay(one, usual / 2) < 6
+
+
 def test_a_refit_that_is_short_of_time_keeps_its_decay(
     dataset: PreparedDataset,
     tracking: TrackingConfig,
@@ -398,6 +410,57 @@ def test_a_race_that_was_killed_in_its_first_round_has_the_same_field(
     cheapest.seconds = 10.0
     choose_field(field, 60.0)
     assert raced(field) == field
+
+
+def test_the_slow_first_epoch_does_not_decide_who_is_raced(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two validations of the cheapest take 41 and 1 s, of which only the second counts."""
+
+    def advance(one: Contender, enough: Callable[[Contender], bool]) -> None:
+        every = one.experiment.training.validate_every
+        while True:
+            one.points.append(RacePoint(0, every * (len(one.points) + 1), 0.1))
+            one.seconds += 41.0 if len(one.points) == 1 else 1.0
+            one.seconds_of_first = 40 + 1 / every
+            if enough(one):
+                return
+
+    monkeypatch.setattr(Contender, "advance", advance)
+    field = contenders(dataset, tracking, "balanced")
+    choose_field(field, 250.0)  # a fifth of it is 50
+    assert raced(field) == field
+    slow = contenders(dataset, tracking, "balanced")
+    for one in slow:
+        training = one.experiment.training.model_copy(update={"validate_every": 1})
+        experiment = one.experiment.model_copy(update={"training": training})
+        one.candidate = replace(one.candidate, experiment=experiment)
+    choose_field(slow, 200.0)  # one validation must do
+    (only,) = raced(slow)
+    assert only.seconds == 41.0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("it diverged")])
+def test_what_ends_the_timing_after_a_validation_ends_no_run(
+    dataset: PreparedDataset,
+    tracking: TrackingConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    def advance(one: Contender, _: object) -> None:
+        one.points.append(RacePoint(0, 1, 0.1))
+        one.seconds = 1.0
+        raise error
+
+    field = contenders(dataset, tracking, "balanced")
+    monkeypatch.setattr(Contender, "advance", advance)
+    choose_field(field, 1e6)
+    by_user = isinstance(error, KeyboardInterrupt)
+    assert len(raced(field)) == (1 if by_user else len(field))
+    assert raced(field)[0].interrupted == by_user
+    monkeypatch.setattr(Contender, "advance", lambda *_: (_ for _ in ()).throw(error))
+    with pytest.raises(type(error)):
+        choose_field(contenders(dataset, tracking), 1e6)
 
 
 def test_a_race_of_one_is_over_at_once(dataset: PreparedDataset, tracking: TrackingConfig) -> None:

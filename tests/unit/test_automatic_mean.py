@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from recsys.automatic.averaging import (
     _best_of,
     averaged_experiment,
     end_training,
+    finish_both,
     pays,
     train_second,
 )
@@ -26,7 +28,7 @@ from recsys.automatic.facts import LogFacts
 from recsys.automatic.page import write_page
 from recsys.automatic.race import partners, race
 from recsys.automatic.run import run_automatically
-from recsys.automatic.second_chances import seconds_for_mean, train_on
+from recsys.automatic.second_chances import seconds_for_mean, short_decay, train_on
 from recsys.config import (
     AveragedConfig,
     TrackingConfig,
@@ -68,6 +70,15 @@ def contenders(
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
 
 
+def validated_each_epoch(field: list[Contender]) -> list[Contender]:
+    """As the scripted ones below are."""
+    for one in field:
+        training = one.experiment.training.model_copy(update={"validate_every": 1})
+        experiment = one.candidate.experiment.model_copy(update={"training": training})
+        one.candidate = replace(one.candidate, experiment=experiment)
+    return field
+
+
 def kinds(field: list[Contender]) -> list[str]:
     return [one.candidate.experiment.model.family for one in field]
 
@@ -104,10 +115,14 @@ def test_the_most_promising_partner_is_the_best_after_as_many_epochs(
     others = [one for one in field if kinds([one]) != kinds([first])]
     first.points = [RacePoint(1, 9, 0.9)]
     for one, later in zip(others, (0.5, 0.4, *[0.3] * len(others)), strict=False):
-        one.points, one.latest = [RacePoint(1, 2, 0.1), RacePoint(2, 6, later)], _STATE
-    slow = others[-1]
-    slow.points = [RacePoint(1, 2, 0.2)]
+        one.points = [RacePoint(n, n, 0.1) for n in (1, 2, 3)] + [RacePoint(4, 6, later)]
+        one.latest = _STATE
+    slow, *_, hopeless = others[1:]
+    slow.points = [RacePoint(n, n, n / 10) for n in (1, 2, 3)]
+    hopeless.points = [RacePoint(1, 1, 0.2)]  # too few to compare
     assert partners([first, *others]) == [slow, others[0]]
+    others[1].is_partner = True  # a run that was killed resumes with it
+    assert partners([first, *others]) == others[1:2]
 
 
 @pytest.mark.slow
@@ -144,6 +159,7 @@ class Scripted:
             number = len(self.one.points) + 1
             self.one.points.append(RacePoint(number, number, self.coming.pop(0)))
             self.one.seconds = float(number)  # a second an epoch
+            self.one.seconds_of_first = 1.0
 
 
 @pytest.fixture
@@ -151,7 +167,7 @@ def pair(
     dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> list[Contender]:
     """A winner that has its best after ten epochs, and another one that was dropped after two."""
-    winner, other = contenders(dataset, tracking, "fast")
+    winner, other = validated_each_epoch(contenders(dataset, tracking, "fast"))
     script = Scripted(other, 0.1, 0.2, *[0.2 + n / 1_000 for n in range(1, 50)])
     monkeypatch.setattr(Contender, "advance", lambda _, enough: script.advance(enough))
     Scripted(winner)
@@ -207,6 +223,64 @@ def test_a_mean_comes_before_a_second_chance(
     trained = train_on(pair, left, lambda _: None, averages=True)
     assert (other.epochs == 2) == enough
     assert other in partners(trained) or other is trained[0]
+
+
+def test_the_second_best_partner_is_taken_if_there_is_no_time_for_the_best(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *field = validated_each_epoch(contenders(dataset, tracking, "best"))
+    slow, quick, *_ = others = [one for one in field if kinds([one]) != kinds([first])]
+    for one in (first, *others):
+        one.points = [RacePoint(n, n, n / 100) for n in range(1, 9)]
+        one.latest, one.best, one.seconds = _STATE, _STATE, 8.0
+    slow.points = [RacePoint(n, n, n / 50) for n in (1, 2, 3)]
+    slow.seconds = 300.0
+    first.points.append(RacePoint(9, 9, 0.5))
+    quick.points.append(RacePoint(9, 9, 0.1))
+    tried: list[Contender] = []
+
+    def train(_: Contender, second: Contender, *__: object) -> bool:
+        tried.append(second)
+        return False
+
+    monkeypatch.setattr("recsys.automatic.averaging.train_second", train)
+    monkeypatch.setattr("recsys.automatic.averaging.finish", lambda *_: None)
+    for seconds, expected in (
+        (seconds_for_mean(first, slow), [slow]),
+        (seconds_for_mean(first, slow) - 0.1, [quick]),
+    ):
+        for one in others:
+            one.latest = one.best = _STATE
+        tried.clear()
+        end_training(
+            [first, *others], lambda *_, left=seconds: left, first.validation, print, averages=True
+        )
+        assert tried == expected
+        assert [one for one in others if one.latest is not None] == expected
+    for one in others:
+        one.latest = one.best = _STATE
+    ended = end_training([first, *others], lambda *_: 0.0, first.validation, print, averages=True)
+    assert ended.averaging is not None
+    assert f"{slow.candidate.name} or {quick.candidate.name}." in ended.averaging.sentence
+    assert not any(one.latest for one in others)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_the_decay_of_the_second_is_short_only_where_time_is(
+    pair: list[Contender], monkeypatch: pytest.MonkeyPatch, is_short: bool
+) -> None:
+    winner, other = pair
+    curve: Any = SimpleNamespace(epochs=[0] * 10, precision="float32")
+    other.best = SimpleNamespace(curve=curve)  # type: ignore[assignment]
+    given: list[float] = []
+    monkeypatch.setattr("recsys.automatic.averaging.finish", lambda _, left: given.append(left()))
+    monkeypatch.setattr("recsys.automatic.averaging._is_refitted", lambda _: False)
+    whole = other.seconds_to_end(other.best_epoch)
+    left = winner.seconds_to_end(winner.best_epoch) + whole - is_short * 0.1
+    finish_both((winner, other), lambda: left, winner.validation, lambda _: None)
+    short = other.seconds_to_end(other.best_epoch, short_decay(other, other.best_epoch))
+    assert given == [pytest.approx(left - (short if is_short else whole))]
+    assert short < whole
 
 
 def test_ctrl_c_in_its_training_keeps_the_winner(

@@ -219,6 +219,12 @@ def test_a_mean_without_attention_is_explained_by_removal(
     bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
     assert explained_by_removal(bundle)
     assert len(explain(bundle, ["boots", "hat"], "jacket")) == 2
+
+
+def test_a_mean_of_dot_products_is_one_dot_product(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
     histories = bundle.read_histories([["boots", "hat"]]).histories
     first = query_encoder(bundle).score(histories)
     assert np.allclose(first, bundle.scorer.score(histories), atol=1e-6)

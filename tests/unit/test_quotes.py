@@ -126,6 +126,12 @@ def test_a_quote_that_belongs_to_the_header(header: str, tmp_path: Path) -> None
     assert table.rows() == [("a", 1, 3), ("b", 2, 4)]
 
 
+def test_delimiters_in_both_lines_of_a_name_may_be_chance(tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text('"a, b\nc",item\nx,1\ny,2\n')
+    assert read_table(path)["item"].to_list() == [1, 2]
+
+
 def test_addresses_of_two_lines_raise_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -191,7 +191,7 @@ def test_two_stages_without_target_attention_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="retrieve=2: must be at least k=3"):
         Recommender(tiny_bundle).recommend([["hat"]], k=3, retrieve=2)
-    with pytest.raises(InputError, match="two stages need target attention: dot_product"):
+    with pytest.raises(InputError, match="two stages need target attention, and dot_product"):
         Recommender(tiny_dot_bundle).recommend([["hat"]], k=3, retrieve=4)
     with pytest.raises(InputError, match="k=6: must be from 1 to 5"):
         Recommender(tiny_bundle).recommend([["hat"]], k=6, retrieve=8)
