@@ -48,3 +48,21 @@ def decay(contender: Contender, epochs: int) -> tuple[Model, Curve]:
         return model, curve
     model, best = contender.best_model()
     return model, replace(best, epochs=curve.epochs, interrupted=curve.interrupted)
+
+
+def epochs_to_repeat(curve: Curve, hold: int) -> int:
+    """Return how many epochs of a decay its refit repeats: all, unless one was clearly better.
+
+    The best one of a decay is flattered by chance too, and a refit that ends before the decay does
+    has a high learning rate at its end. On Sports refits with none, half and all of a decay of eight
+    epochs had an NDCG@10 of .0422, .0427 and .0437.
+
+    Args:
+        curve: that `decay` returned.
+        hold: the epochs before the decay.
+    """
+    best, _ = curve.validated()
+    decayed = [epoch[MONITOR] for epoch in curve.epochs[hold:] if MONITOR in epoch]
+    if best <= hold or decayed[-1] < (1 - _LUCK) * max(decayed):
+        return max(best - hold, 1)
+    return len(curve.epochs) - hold

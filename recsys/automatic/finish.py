@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay
+from recsys.automatic.decay import decay, epochs_to_repeat
 from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
@@ -54,17 +54,17 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
     model, curve = decay(contender, epochs)
-    best = max(curve.validated()[0] - contender.best_epoch, 1)
+    repeated = epochs_to_repeat(curve, contender.best_epoch)
     validated = Finished(
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    needed = best * contender.ending.refit_cost * per_epoch
+    needed = repeated * contender.ending.refit_cost * per_epoch
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated
     try:
-        refitted = refit(contender, epochs, best, seconds_left)
+        refitted = refit(contender, epochs, repeated, seconds_left)
     except KeyboardInterrupt:
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
         return validated

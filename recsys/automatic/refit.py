@@ -15,7 +15,9 @@ from recsys.training.state import TrainingState
 logger = logging.getLogger(__name__)
 
 
-def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[], float]) -> Model:
+def refit(
+    contender: Contender, epochs: int, repeated: int, seconds_left: Callable[[], float]
+) -> Model:
     """Train on the training and validation parts together; return the model.
 
     The refit starts from the state from which the rate decayed. Where the validation part is small,
@@ -25,7 +27,7 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
     Args:
         contender: after its decay.
         epochs: of the decay.
-        best: those of them after which validation was best.
+        repeated: those of them that are repeated; see `epochs_to_repeat`.
         seconds_left: returns how many seconds the refit may still take.
 
     Raises:
@@ -34,7 +36,7 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
     histories = contender.dataset.histories("test")
     state = contender.best_state
     if contender.ending.validation_is_large:
-        state = _hold(contender, histories, best, seconds_left)
+        state = _hold(contender, histories, repeated, seconds_left)
     hold = len(state.curve.epochs)
     model, _ = train(
         contender.decaying(hold, epochs),
@@ -42,7 +44,7 @@ def refit(contender: Contender, epochs: int, best: int, seconds_left: Callable[[
         histories,
         None,
         hold + epochs,
-        lambda epoch, _: epoch >= hold + best,
+        lambda epoch, _: epoch >= hold + repeated,
         contender.progress,
         contender.before_decay(state, "test", epochs),
     )

@@ -18,7 +18,7 @@ from recsys.automatic.averaging import Averaging
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay
+from recsys.automatic.decay import decay, epochs_to_repeat
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import _affordable_decay, finish
 from recsys.automatic.journal import Journal
@@ -37,7 +37,7 @@ from recsys.experiments.baseline import Tuned
 from recsys.experiments.fit import fit
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
-from recsys.training.state import MONITOR
+from recsys.training.state import MONITOR, Curve
 
 ITEMS = 40
 
@@ -264,7 +264,6 @@ def test_a_lucky_validation_before_the_decay_does_not_win(
         assert torch.equal(model.state_dict()[name].cpu(), weight), name
 
 
-@pytest.mark.slow
 def test_a_decay_is_longer_where_time_is_left(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
@@ -277,6 +276,23 @@ def test_a_decay_is_longer_where_time_is_left(
     assert _affordable_decay(one, usual / 2) < 6
 
 
+@pytest.mark.parametrize(
+    ("decayed", "best", "repeated"),
+    [
+        ([0.3, 0.4, 0.41, 0.4], 5, 4),  # the third was lucky
+        ([0.3, 0.4, 0.45, 0.4], 5, 3),
+        ([0.3, 0.3, 0.3, 0.3], 2, 1),  # the state before the decay was clearly better
+    ],
+)
+def test_a_refit_repeats_the_whole_decay_unless_one_epoch_was_clearly_better(
+    decayed: list[float], best: int, repeated: int
+) -> None:
+    curve = Curve([{MONITOR: ndcg} for ndcg in (0.1, 0.5, *decayed)], best_epoch=best)
+    curve.best_ranks = SimpleNamespace()  # type: ignore[assignment]
+    assert epochs_to_repeat(curve, 2) == repeated
+
+
+@pytest.mark.slow
 def test_a_refit_that_is_short_of_time_keeps_its_decay(
     dataset: PreparedDataset,
     tracking: TrackingConfig,
