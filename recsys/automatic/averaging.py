@@ -90,7 +90,8 @@ def end_training(
     winner, averaging = contenders[0], None
     if averages and not winner.interrupted:
         second = partner_in_time(winner, contenders[1:], left)
-        averaging = _not_tried(winner, partners(contenders))
+        if second is None:
+            averaging = _not_tried(winner, partners(contenders))
         rest = [one for one in contenders if one not in {winner, second}]
         for one in rest:
             one.forget()
@@ -103,6 +104,7 @@ def end_training(
                 return Ended([*pair, *rest], finished, averaging)
             contenders = [*pair, *rest]  # Ctrl-C may have come late
             averaging = _stopped(winner, second)
+    if averaging is not None:
         logger.info("%s", averaging.sentence)
     announce(f"the decay and the refit of {winner.candidate.name}")
     return Ended(contenders, finish(winner, partial(left, winner)), averaging)

@@ -113,11 +113,6 @@ class Contender:
             return self.seconds
         return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
-    @property
-    def seconds_per_validation(self) -> float:
-        """Seconds from one validation to the next."""
-        return self.seconds_per_epoch * self.experiment.training.validate_every
-
     def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
         """Estimate the seconds of training up to ``hold`` epochs, and of the decay and the refit.
 

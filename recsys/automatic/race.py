@@ -130,7 +130,8 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
     cheapest = min(contenders, key=lambda one: one.candidate.cost)
     if cheapest.epochs < 2:  # else an interrupted race has timed it
         _time(cheapest, _TIMING_SHARE * seconds)
-    unit = cheapest.seconds_per_validation / cheapest.candidate.cost
+    every = cheapest.experiment.training.validate_every
+    unit = every * cheapest.seconds_per_epoch / cheapest.candidate.cost
     field: list[Contender] = []
     for one in contenders:
         wider = [*field, one]
