@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -22,6 +22,7 @@ from recsys.experiments import fit as training
 from recsys.experiments.results import Run
 from recsys.experiments.start import continue_bundle
 from recsys.loading import bundle_folder
+from recsys.log_view import shown_log
 from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import audit_of, learning_curves, log_report
 
@@ -46,16 +47,19 @@ def fit(
     The columns are found, the log is prepared (``data/NAME``), baselines are tuned, models race on
     validation, the winner is tested once, and all of it is tracked. The results are in
     ``runs/NAME``: the bundle, ``report.html`` and the settings as YAML. An interrupted call resumes
-    when it is made again.
+    when it is made again. What is tried and chosen is logged, and shown unless the program has set
+    up logging.
 
     Args:
         log: a frame (pandas, polars, Arrow, DuckDB …), a file, a folder of parts or a pattern.
-        items: item features: a table with the column item_id; see `prepare`.
-        users: user features: a table with the column user_id.
+        items: item features: a table with the column item_id; see `prepare`. Explanations and the
+            page show their names; the models do not read them.
+        users: user features: a table with the column user_id, which the models do not read.
         time_limit: seconds, or text such as ``"30m"``; 5, 15 and 60 minutes for the presets if
             None.
         preset: ``fast``, ``balanced`` or ``best``: how many kinds of model are tried.
-        name: of the run and its folders; that of the file if None.
+        name: of the run and its folders; if None that of the file, and ``recommender`` of a frame.
+            A call with the same name replaces the results.
         seed: of the weights, the batches and the samples.
         tracking: the MLflow store; the default one if None.
         fresh: start anew, even if an interrupted call can be resumed.
@@ -69,11 +73,33 @@ def fit(
         InputError: the log, a setting or the store is invalid.
     """
     plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig(), fresh)
-    fitted = fit_log(
-        log, plan, time_limit, items=items, users=users, command="recsys.fit(...)", **words
-    )
+    given = {"items": items, "users": users, "time_limit": time_limit, "name": name, **words}
+    given |= {"preset": None if preset == "balanced" else preset, "seed": seed or None}
+    given |= {"tracking": tracking, "fresh": fresh or None}
+    with shown_log():
+        fitted = fit_log(
+            log,
+            plan,
+            time_limit,
+            items=items,
+            users=users,
+            command=_as_call(log, given),
+            **words,
+        )
     recommender = Recommender.load(fitted.automatic.run.bundle, fitted.dataset)
     return replace(recommender, like=empty_like(log))
+
+
+def _as_call(log: TableSource, given: Mapping[str, object]) -> str:
+    """Return the call of `fit` as code; tables in memory are called by what they are."""
+
+    def code(name: str, value: object) -> str:
+        if name in ("log", "items", "users") and not isinstance(value, str | os.PathLike):
+            return name
+        return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+    words = [f"{name}={code(name, value)}" for name, value in given.items() if value is not None]
+    return f"recsys.fit({', '.join([code('log', log), *words])})"
 
 
 def train(

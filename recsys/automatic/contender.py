@@ -75,14 +75,16 @@ class Contender:
     """Whether it trained on after it had been dropped."""
     is_partner: bool = False
     """Whether it trains for a mean with the winner."""
-    diverged: bool = False
-    """Whether its training ended because the loss was no number."""
+    failure: str = ""
+    """Why its training cannot go on: it diverged, or does not fit into the memory."""
     ended_rising: bool = False
     """Whether time ended its training, and not a lack of gains."""
     best_baseline: float = 0.0
     """Validation NDCG@10 of the best baseline."""
     saved: Callable[[Contender], None] = lambda _: None
-    """Called when its state may be saved: after every epoch."""
+    """Called when its state may be saved: after every epoch at the constant rate."""
+    goes_on: Callable[[], None] = lambda: None
+    """Called after every epoch, also of the decay and of the refit."""
 
     @property
     def quality(self) -> float:
@@ -141,7 +143,12 @@ class Contender:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last `PATIENCE` validations gained nothing, or more below the baselines."""
+        """Whether it can gain nothing more.
+
+        The last `PATIENCE` validations gained nothing, or more below the baselines; or it failed.
+        """
+        if self.failure:
+            return True
         behind = self.quality < _NO_MATCH * self.best_baseline
         patience = PATIENCE * _MORE_PATIENCE if behind else PATIENCE
         qualities = [point.ndcg for point in self.points]
@@ -283,6 +290,7 @@ class Contender:
 
     def record(self, epoch: int, metrics: dict[str, float]) -> None:
         """Keep the validation of an epoch, if it had one."""
+        self.goes_on()
         if MONITOR in metrics:
             self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
             self.seconds_validating += metrics["epoch/valid_seconds"]

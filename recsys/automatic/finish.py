@@ -47,7 +47,7 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
 
 
 def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    stopped = contender.exhausted or contender.interrupted or contender.diverged
+    stopped = contender.exhausted or contender.interrupted
     contender.ended_rising = not stopped
     per_epoch = contender.seconds_of(1)
     epochs = _affordable_decay(contender, seconds_left())

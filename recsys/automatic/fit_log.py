@@ -44,6 +44,8 @@ class FittedLog:
     dataset: PreparedDataset
     automatic: AutomaticRun
     page: Path
+    seconds: float
+    """What all of it took."""
 
 
 def fit_log(
@@ -93,8 +95,11 @@ def fit_log(
             dataset, plan, budget, progress=view, announce=show, phases=phases
         )
         show("writing the page")
-        page = write_page(automatic, dataset, plan.out, _PASSWORD.sub("//***@", command))
-    return FittedLog(dataset, automatic, page)
+        shown_command = _PASSWORD.sub("//***@", command)
+        with phases.timed("page"):
+            page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
+    phases.log()
+    return FittedLog(dataset, automatic, page, budget.spent)
 
 
 class _Show:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _FILE = "journal.json"
 _INTERVAL = 60.0
 """Seconds between two saves of a contender at least."""
+_NOTE_INTERVAL = 10.0
+"""Seconds between two notes of the time spent at least."""
 
 
 @dataclass
@@ -37,19 +39,27 @@ class Journal:
     targets: Sequence[int] | None = None
     """The numbers of histories of the validation and the test targets; None before they are
     chosen. A run that resumes must choose the same ones."""
-    baselines: Sequence[MeasuredBaseline] | None = None
-    """Those that were tuned; None before that."""
+    baselines: list[MeasuredBaseline] = field(default_factory=list)
+    """Those that were tuned so far."""
+    has_all_baselines: bool = False
+    """Whether they are all that will be tuned."""
     contenders: Sequence[Contender] = ()
     """Those of the race; empty before it."""
     _last: dict[str, float] = field(default_factory=dict, repr=False)
     """When each contender was saved last."""
+    _points: dict[str, Sequence[RacePoint]] = field(default_factory=dict, repr=False)
+    """The validations of each contender up to its state that was saved last: those of a decay come
+    later, and are no part of it."""
+    _tree: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What was written last."""
+    _written_at: float = field(default=0.0, repr=False)
 
     def seconds_spent(self) -> float:
         """Return the seconds that the interrupted run had spent; 0 if there is none to resume.
 
         A journal of other facts is deleted.
         """
-        tree = self._tree()
+        tree = self._read_tree()
         if tree is None:
             return 0.0
         if tree.get("facts") != json.loads(json.dumps(self.facts)):
@@ -57,7 +67,8 @@ class Journal:
             self.remove()
             return 0.0
         try:
-            self.baselines = [MeasuredBaseline.parse(one) for one in tree["baselines"]]
+            baselines = [MeasuredBaseline.parse(one) for one in tree["baselines"]]
+            self.baselines, self.has_all_baselines = baselines, tree["has_all_baselines"]
         except LookupError:
             logger.info("%s: of another version: its baselines are tuned again", self.folder)
         self.targets = tree["targets"]
@@ -66,7 +77,7 @@ class Journal:
     def restore(self, contenders: Sequence[Contender]) -> None:
         """Give the contenders the states that they had, and keep those that come."""
         self.contenders = contenders
-        tree = self._tree()
+        tree = self._read_tree()
         if tree is None:
             return
         for one in contenders:
@@ -89,6 +100,7 @@ class Journal:
                 continue
             epochs = latest.curve.epochs
             one.points = [point for point in points if point.epochs <= len(epochs)]
+            self._points[one.candidate.name] = list(one.points)
             validating = [epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs]
             seconds = [epoch["train/seconds"] for epoch in epochs]
             one.seconds, one.seconds_validating = sum(seconds) + sum(validating), sum(validating)
@@ -110,7 +122,7 @@ class Journal:
             return
         if contender.latest is None or contender.best is None:
             return
-        self._last[name] = now
+        self._last[name], self._points[name] = now, list(contender.points)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file(contender, "latest").write(Checkpoint("", 0.0, contender.latest))
         self._file(contender, "best").write(Checkpoint("", 0.0, contender.best))
@@ -118,15 +130,14 @@ class Journal:
 
     def write(self, spent: float) -> None:
         """Write the journal itself, without the states of the contenders."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        tree = {
+        self._tree = {
             "facts": self.facts,
-            "seconds": spent,
             "targets": self.targets,
-            "baselines": [one.plain() for one in self.baselines or ()],
+            "baselines": [one.plain() for one in self.baselines],
+            "has_all_baselines": self.has_all_baselines,
             "contenders": {
                 one.candidate.name: {
-                    "points": [point._asdict() for point in one.points],
+                    "points": [point._asdict() for point in self._points_of(one)],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                     "second_chance": one.second_chance,
@@ -136,15 +147,29 @@ class Journal:
                 for one in self.contenders
             },
         }
+        self._write_tree(spent)
+
+    def note(self, spent: float) -> None:
+        """Write the time spent, if it was written long ago; all else stays as it was written."""
+        if self._tree and time.monotonic() - self._written_at >= _NOTE_INTERVAL:
+            self._write_tree(spent)
+
+    def _write_tree(self, spent: float) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tree = self._tree | {"seconds": spent}
         with new_file(self.folder / _FILE) as file:
             file.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}), encoding="utf-8")
+        self._written_at = time.monotonic()
+
+    def _points_of(self, one: Contender) -> Sequence[RacePoint]:
+        return one.points if one.latest is None else self._points.get(one.candidate.name, ())
 
     def remove(self) -> None:
         """Delete the journal of a complete run."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._last.clear()
 
-    def _tree(self) -> dict[str, Any] | None:
+    def _read_tree(self) -> dict[str, Any] | None:
         """Read the journal; None if there is none, or a damaged one."""
         file = self.folder / _FILE
         try:

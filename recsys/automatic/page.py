@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +26,13 @@ from recsys.tracking.runs import learning_curves
 _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
 
 
-def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, command: str) -> Path:
+def write_page(
+    automatic: AutomaticRun,
+    dataset: PreparedDataset,
+    out: Path,
+    command: str,
+    spent: Callable[[], float],
+) -> Path:
     """Write ``report.html`` into the folder of the run.
 
     Args:
@@ -33,19 +40,21 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
         dataset: the dataset that it was made for.
         out: the folder of the run.
         command: the command that makes it again.
+        spent: returns the seconds of the whole run so far.
     """
     run = automatic.run
-    comparison = compare([run.run_id, *automatic.baseline_runs], run.tracking)
+    comparison = compare([run.run_id, *automatic.other_runs], run.tracking)
     rows = [model.first for model in comparison.models]
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
+    log, examples = LogSummary.of(dataset, audit(dataset, seen)), examples_of(recommender, dataset)
     report = RunReport(
         name=out.name,
-        log=LogSummary.of(dataset, audit(dataset, seen)),
+        log=log,
         comparison=comparison,
         command=command,
         date=datetime.now(UTC),
-        seconds=automatic.seconds,
+        seconds=spent(),
         answer=run.run_id,
         choices=_choices(automatic),
         heats=tuple(
@@ -59,7 +68,7 @@ def write_page(automatic: AutomaticRun, dataset: PreparedDataset, out: Path, com
             for one in automatic.contenders
         ),
         curves=learning_curves(rows, run.tracking),
-        examples=examples_of(recommender, dataset),
+        examples=examples,
         next_steps=tuple(next_steps(automatic, dataset)),
         peak_memory_mib=peak_memory_mib()[artifacts.PEAK_MEMORY],
         versions={
@@ -108,15 +117,19 @@ def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:
 
 def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     """Return what became of a contender of the race."""
+    stopped = any(other.interrupted for other in automatic.contenders)
+    if not one.points and (one.failure or not stopped):
+        short = "not raced: the time was too short to compare it"
+        return f"not trained: {one.failure}" if one.failure else short
     averaging = None if automatic.winner is None else automatic.averaging
     averaged = "" if averaging is None else averaging.outcome(one)
     if one is automatic.winner:
         return f"won{averaged}"
     if one is automatic.contenders[0]:
         return "the best model, but a baseline is better"
-    if one.dropped_in is not None:
+    if one.dropped_in:
         unused = ", and not better in a second chance" * one.second_chance
         return f"dropped in round {one.dropped_in}{unused}{averaged}"
-    if any(other.interrupted for other in automatic.contenders):
+    if stopped:
         return "stopped by Ctrl-C"
     return f"won the race{averaged or ', but a second chance was better'}"

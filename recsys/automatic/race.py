@@ -38,18 +38,20 @@ def race(
     more time it may be better (see `train_on`). The memory of the others is freed.
 
     Args:
-        contenders: those that start; each is trained for at least one validation. Those that an
-            interrupted race has dropped stay out.
+        contenders: those that start; each is trained for at least one validation. Those that were
+            dropped before, or were not to be raced, stay out.
         seconds: the time for all rounds.
         announce: called with one line about what is tried next.
         averages: whether those that the leader may be averaged with keep their states as well.
 
     Returns:
-        All of them, best first: by the round that they reached, then by validation NDCG@10. Ctrl-C
-        ends the race, and the best one so far is marked as interrupted.
+        All of them, best first: by the round that they reached, then by validation NDCG@10; those
+        without a validation last. Ctrl-C ends the race, and the best one so far is marked as
+        interrupted.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before any validation.
+        InputError: no contender can be trained.
     """
     field = [one for one in contenders if one.dropped_in is None]
     dropped = _ranked([one for one in contenders if one.dropped_in and one.points])
@@ -75,7 +77,8 @@ def race(
         for one in dropped:
             if one not in kept and not one.ahead_of(field[0]):
                 one.forget()
-    return field + dropped
+    known = field + dropped
+    return known + [one for one in contenders if one not in known]
 
 
 def _run_round(
@@ -99,13 +102,23 @@ def _run_round(
                 raise
             contender.interrupted = True
         except InputError as error:  # it diverged, or does not fit into memory
+            contender.failure = str(error)
+            if contender.points:
+                name = contender.candidate.name
+                logger.warning("%s: the best epoch before is used: %s", name, error)
+                continue
             if len(left) == 1:
                 raise
-            logger.warning("%s drops out: %s", contender.candidate.name, error)
-            contender.dropped_in = number
-            contender.forget()
+            _drop_out(contender, number)
             left.remove(contender)
     return left
+
+
+def _drop_out(one: Contender, number: int) -> None:
+    """Drop one that failed before any validation."""
+    logger.warning("%s drops out: %s", one.candidate.name, one.failure)
+    one.dropped_in = number
+    one.forget()
 
 
 def _announce(announce: Callable[[str], None], where: str, what: str) -> None:
@@ -116,8 +129,9 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
     """Leave out those of the contenders that a race of so many seconds cannot compare.
 
     The cheapest one is trained for two epochs at least, from which the time of the others is
-    estimated: the first one is slower. It is the only one left if Ctrl-C ends its training. In the
-    first round each must have time for `FEWEST` validations: after less, chance decides.
+    estimated: the first one is slower. It is the only one left if Ctrl-C ends its training; if it
+    cannot be trained, the next one takes its place. In the first round each must have time for
+    `FEWEST` validations: after less, chance decides.
 
     Args:
         contenders: the most promising first.
@@ -125,15 +139,19 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
 
     Raises:
         KeyboardInterrupt: Ctrl-C before any validation.
-        InputError: the cheapest one diverged before any validation.
+        InputError: none can be trained.
     """
-    cheapest = min(contenders, key=lambda one: one.candidate.cost)
-    if cheapest.epochs < 2:  # else an interrupted race has timed it
-        _time(cheapest, _TIMING_SHARE * seconds)
+    able = sorted(contenders, key=lambda one: one.candidate.cost)
+    while able[0].epochs < 2:  # else an interrupted race has timed it
+        _time(able[0], _TIMING_SHARE * seconds, is_last=len(able) == 1)
+        if able[0].points:
+            break
+        del able[0]
+    cheapest = able[0]
     every = cheapest.experiment.training.validate_every
     unit = every * cheapest.seconds_per_epoch / cheapest.candidate.cost
     field: list[Contender] = []
-    for one in contenders:
+    for one in (each for each in contenders if each in able):
         wider = [*field, one]
         rounds = max(1, math.ceil(math.log2(len(wider))))
         needed = sum(unit * each.candidate.cost * FEWEST for each in wider)
@@ -143,14 +161,17 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
         field = wider
     if len(field) == 1 or cheapest.interrupted:
         field = [cheapest]
-    for one in contenders:
+    for one in able:
         if one not in field:
             one.dropped_in = 0
             one.forget()
 
 
-def _time(cheapest: Contender, seconds: float) -> None:
-    """Train a contender for two epochs, or for one that takes so long or has a slow validation."""
+def _time(cheapest: Contender, seconds: float, *, is_last: bool) -> None:
+    """Train a contender for two epochs, or for one that takes so long or has a slow validation.
+
+    It drops out if it fails before a validation; if it is the last one, that is an error.
+    """
     try:
         cheapest.advance(
             lambda one: one.epochs > 1 or one.rarely > 1 or one.seconds > seconds,
@@ -159,9 +180,12 @@ def _time(cheapest: Contender, seconds: float) -> None:
         if not cheapest.points:
             raise
         cheapest.interrupted = True
-    except InputError:  # the race will find that it diverges
+    except InputError as error:
+        cheapest.failure = str(error)
         if not cheapest.points:
-            raise
+            if is_last:
+                raise
+            _drop_out(cheapest, 1)
 
 
 def _is_over(deadline: float, latest: float, contender: Contender) -> bool:

@@ -38,13 +38,18 @@ def refit(
     if contender.ending.validation_is_large:
         state = _hold(contender, histories, repeated, seconds_left)
     hold = len(state.curve.epochs)
+
+    def is_over(epoch: int, metrics: dict[str, float]) -> bool:
+        contender.record(epoch, metrics)
+        return epoch >= hold + repeated
+
     model, _ = train(
         contender.decaying(hold, epochs),
         contender.catalogue,
         histories,
         None,
         hold + epochs,
-        lambda epoch, _: epoch >= hold + repeated,
+        is_over,
         contender.progress,
         contender.before_decay(state, "test", epochs),
     )
@@ -61,7 +66,8 @@ def _hold(
     started = time.monotonic()
     saved = [best]
 
-    def is_over(epoch: int, _: dict[str, float]) -> bool:
+    def is_over(epoch: int, metrics: dict[str, float]) -> bool:
+        contender.record(epoch, metrics)
         done = epoch - before
         per_epoch = (time.monotonic() - started) / done
         if done < planned and seconds_left() >= (decay + 1) * per_epoch:

@@ -17,19 +17,19 @@ class AutomaticRun:
 
     run: Run
     """The answer: the model, or the baseline that no model beats."""
-    baseline_runs: list[str]
-    """Ids of the MLflow runs of the other baselines, best on validation first."""
+    other_runs: list[str]
+    """Ids of the other MLflow runs: of the model that the answer, a baseline, beat, if there is
+    one, and of the other baselines, best on validation first."""
     choices: list[Choice]
     """The settings that follow from the log, with their reasons."""
     baselines: list[MeasuredBaseline]
     """Best first."""
     contenders: list[Contender]
-    """The models of the race, best first."""
+    """All models that were to be raced, best first."""
     answer: str
     """One sentence on what was chosen, and why."""
     answer_is_model: bool
     """Whether a model is the answer, and not a baseline."""
-    seconds: float
     averaging: Averaging | None = None
     """What came of a mean with another kind of model; None if it was not to be tried."""
 

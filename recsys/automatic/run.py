@@ -53,8 +53,9 @@ def run_automatically(
 ) -> AutomaticRun:
     """Choose settings for a log on its validation part, train, test once, and log everything.
 
-    Ctrl-C ends the race, and the best model so far is tested and kept. A run that was killed
-    resumes from its journal, ``.NAME.race``, when it is started again, with the time that was left.
+    Ctrl-C ends the race, and the best model so far is tested and kept; while baselines are tested,
+    it leaves out the others. A run that was killed resumes from its journal, ``.NAME.race``, when
+    it is started again, with the time that was left.
 
     Args:
         dataset: the prepared dataset.
@@ -95,28 +96,30 @@ def run_automatically(
     validating = sum(one.seconds_validating for one in trials.contenders)
     phases.add("training", budget.before - validating)  # with what an interrupted run took
     phases.add("validation", validating)
-    run, chosen, answer = trials.answer(protocol, plan.out)
+    run, chosen, answer, beaten = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
     with new_file(plan.out / artifacts.SETTINGS) as file:
         file.write_text(f"# {answer}\n{dump_experiment(chosen)}", encoding="utf-8")
     others = [one for one in trials.baselines if one.name != chosen.baseline]
-    runs = []
-    for number, other in enumerate(others, 1):
-        announce(f"testing baseline {number} of {len(others)}: {other.name}")
-        test = targets.held_out.test
-        with phases.timed("baselines"):
-            runs.append(fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test))
-    phases.log()
+    runs: list[str] = []
+    try:
+        for number, other in enumerate(others, 1):
+            announce(f"testing baseline {number} of {len(others)}: {other.name}")
+            test = targets.held_out.test
+            with phases.timed("baselines"):
+                run_id = fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test)
+            runs.append(run_id)
+    except KeyboardInterrupt:
+        logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
     journal.remove()
     return AutomaticRun(
         run,
-        runs,
+        [*beaten, *runs],
         choices,
         trials.baselines,
         trials.contenders,
         answer,
         chosen.baseline is None,
-        budget.spent,
         trials.averaging,
     )
 
@@ -145,29 +148,47 @@ class _Trials:
     """What came of a mean with another kind of model; None if it was not to be tried."""
 
     def say(self, what: str) -> None:
-        """Announce what is tried next, with the best so far."""
+        """Announce what is tried next, after the best so far: narrow terminals cut off the end."""
         found = [(one.ndcg_at_10, one.name) for one in self.baselines]
         found += [(one.quality, one.candidate.name) for one in self.contenders if one.points]
         quality, name = max(found, default=(0.0, ""))
-        self.announce(f"{what}; best {quality:.4f}, {name}" if found else what)
+        self.announce(f"best {quality:.4f} ({name}), {what}" if found else what)
 
     def tune_baselines(self, protocol: Experiment, journal: Journal) -> None:
-        """Tune the baselines within their share of the time, or take them from the journal."""
+        """Tune the baselines within their share of the time, or take them from the journal.
+
+        Ctrl-C ends it, and no model is trained.
+        """
         valid = self.held_out.valid
-        if journal.baselines is None:
-            tuned = tune_baselines(protocol, self.dataset, valid, self.budget, self.say)
-            journal.baselines = tuned
-            journal.write(self.budget.spent)
-        self.baselines = list(journal.baselines)
+        if not journal.has_all_baselines:
+            try:
+                for one in tune_baselines(
+                    protocol, self.dataset, valid, self.budget, self.say, journal.baselines
+                ):
+                    journal.baselines.append(one)
+                    journal.write(self.budget.spent)
+            except KeyboardInterrupt:
+                if not journal.baselines:
+                    raise
+                self.no_model = "Ctrl-C stopped the run before a model was trained"
+                logger.warning("%s: the best baseline is the answer", self.no_model)
+            else:
+                journal.has_all_baselines = True
+                journal.write(self.budget.spent)
+        self.baselines = sorted(journal.baselines, key=lambda one: one.ndcg_at_10, reverse=True)
 
     def race(self, candidates: Sequence[Candidate], journal: Journal, targets: Targets) -> None:
-        """Race the candidates, and train the winner to the end of its time.
+        """Race the candidates, and train the winner to the end of its time, unless Ctrl-C was.
+
+        If no model can be trained, it is said why; the best baseline will be the answer.
 
         Args:
             candidates: the most promising first.
             journal: of an interrupted race, or a new one.
             targets: those that time is kept for.
         """
+        if self.no_model:
+            return
         try:
             contenders = [
                 Contender.ready(
@@ -180,16 +201,14 @@ class _Trials:
                 for each in candidates
             ]
         except InputError as error:  # no user has two interactions before the held-out ones
-            if not self.baselines:
-                raise
-            logger.warning("no model can be trained: %s", error)
-            self.no_model = "no model could be trained"
+            self._none_can_be_trained(error)
             return
         journal.restore(contenders)
         self.contenders = contenders
         for one in contenders:
             one.best_baseline = self.baselines[0].ndcg_at_10 if self.baselines else 0.0
             one.saved = lambda each: journal.save(each, self.budget.spent)
+            one.goes_on = lambda: journal.note(self.budget.spent)
         seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
         started = [one for one in contenders if one.points or one.dropped_in is not None]
         try:
@@ -204,6 +223,9 @@ class _Trials:
             logger.warning("%s: the best baseline is the answer", self.no_model)
             self.contenders = []
             return
+        except InputError as error:
+            self._none_can_be_trained(error)
+            return
         left = partial(self._left_before_tests, targets)
         self.contenders = train_on(self.contenders, left, self.say, averages=self.averages)
         kept = reserve(targets, self.baselines, self.contenders[0])
@@ -213,16 +235,23 @@ class _Trials:
         )
         self.say("testing")
 
+    def _none_can_be_trained(self, error: InputError) -> None:
+        if not self.baselines:
+            raise error
+        logger.warning("no model can be trained: %s", error)
+        self.no_model = "no model could be trained"
+
     def _left_before_tests(self, targets: Targets, *models: Contender) -> float:
         return self.budget.left - reserve(targets, self.baselines, *models)
 
-    def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str]:
+    def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str, list[str]]:
         """Choose between the model and the best baseline on validation; the bundle is the answer.
 
         Returns:
-            The run, its settings, and a sentence on the choice.
+            The run, its settings, a sentence on the choice, and the id of the run of the model if
+            the baseline is better.
         """
-        best = self.baselines[0] if self.baselines else None
+        best, beaten = self.baselines[0] if self.baselines else None, []
         if self.finished is None:
             ours = self.no_model
         else:
@@ -234,7 +263,8 @@ class _Trials:
                 if best is not None:
                     sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
                 sentence += "." if self.averaging is None else f". {self.averaging.sentence}"
-                return model, self.finished.experiment, sentence
+                return model, self.finished.experiment, sentence, []
+            beaten = [model.run_id]
             ours = f"{quality:.4f} of the best model, {name}"
         if best is None:
             raise ValueError("neither a model nor a baseline was tried")
@@ -245,7 +275,7 @@ class _Trials:
             f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
             f"and {ours}."
         )
-        return run, chosen, sentence
+        return run, chosen, sentence, beaten
 
     def _write_model(self, finished: Finished, out: Path) -> Run:
         experiment, dataset = finished.experiment, self.contenders[0].dataset

@@ -169,5 +169,5 @@ def hold(one: Contender, is_over: Callable[[Contender], bool]) -> None:
     try:
         one.advance(is_over)
     except InputError as error:
-        one.diverged = True
+        one.failure = str(error)
         logger.warning("%s: the best epoch before is used: %s", one.candidate.name, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,18 +67,25 @@ def tune_baselines(
     valid: Holdout,
     budget: Budget,
     announce: Callable[[str], None],
-) -> list[MeasuredBaseline]:
+    known: Sequence[MeasuredBaseline] = (),
+) -> Iterator[MeasuredBaseline]:
     """Tune the baselines, the simplest first; those that the time is too short for are named.
 
     When the time is over, the settings of the last one that were not tried yet are left out.
 
-    Returns:
-        The baselines, best first.
+    Args:
+        protocol: the experiment whose protocol they are tuned under.
+        dataset: the prepared dataset.
+        valid: the validation targets.
+        budget: the time of the whole run.
+        announce: called with one line about what is tried next.
+        known: those that were tuned before.
     """
-    measured: list[MeasuredBaseline] = []
-    deadline = budget.spent + budget.limit * SHARE
-    names = baselines_of(protocol, dataset)
+    deadline = budget.spent + budget.limit * SHARE - sum(one.tuned.seconds for one in known)
+    names, tuned_before = baselines_of(protocol, dataset), {one.name for one in known}
     for number, name in enumerate(names, 1):
+        if name in tuned_before:
+            continue
         if budget.spent > deadline:
             logger.info("baseline %s: not tried, the time of the baselines is over", name)
             continue
@@ -92,8 +99,5 @@ def tune_baselines(
         )
         seconds = time.monotonic() - started
         tuned = Tuned(best.settings, seconds)
-        measured.append(
-            MeasuredBaseline(name, tuned, best.ndcg_at_10, best.fit_seconds, best.rank_seconds)
-        )
         logger.info("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
-    return sorted(measured, key=lambda one: one.ndcg_at_10, reverse=True)
+        yield MeasuredBaseline(name, tuned, best.ndcg_at_10, best.fit_seconds, best.rank_seconds)

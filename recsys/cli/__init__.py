@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 
-from rich.logging import RichHandler
-
 from recsys.cli import (  # noqa: F401 - importing a module registers its commands
     backtests,
     checks,
@@ -32,30 +30,18 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
 )
 from recsys.cli.options import app
 from recsys.cli.panels import arrange
-from recsys.errors import InputError, NotFirstProcess, Terminated, printable, terminate
+from recsys.errors import InputError, NotFirstProcess, Terminated, terminate
 from recsys.extras import install_hint
-from recsys.progress import STDERR
+from recsys.log_view import log_handler
 
 __all__ = ["app", "main"]
 
 arrange(app)
 
 
-class _Printable(logging.Formatter):
-    """Log lines without control characters: ids in them may come from anyone."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).splitlines()))
-
-
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
-    handler = RichHandler(console=STDERR, show_path=False, show_time=False)
-    handler.setFormatter(_Printable("%(message)s"))
-    logging.basicConfig(
-        level=logging.WARNING,
-        handlers=[handler],
-    )
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     is_alone = "RANK" not in os.environ  # torchrun numbers the processes that it starts
     is_first = is_alone or os.environ["RANK"] == "0"
     logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)

@@ -141,7 +141,7 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
     from recsys.tracking.links import mlflow_link
 
     automatic, run = fitted.automatic, fitted.automatic.run
-    comparison = compare([run.run_id, *automatic.baseline_runs], run.tracking)
+    comparison = compare([run.run_id, *automatic.other_runs], run.tracking)
     show_comparison(comparison, as_json)
     if as_json:
         return
@@ -152,7 +152,7 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
                 "bundle": str(run.bundle),
                 "settings": str(run.bundle.with_name("experiment.yaml")),
                 "page": str(fitted.page),
-                "seconds": round(automatic.seconds),
+                "seconds": round(fitted.seconds),
             }
         ],
         as_json,

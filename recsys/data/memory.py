@@ -29,22 +29,23 @@ def memory_limit() -> int:
     return limit
 
 
-def check_memory(needed: int, purpose: str, remedy: str) -> None:
+def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None = None) -> None:
     """Refuse what needs more than half of the memory; the rest is for the work itself.
 
     Args:
         needed: bytes.
         purpose: what needs them, in the plural.
         remedy: what to change.
+        gpu_memory: bytes of the GPU, if the memory is its.
 
     Raises:
         InputError: it needs more.
     """
-    limit = memory_limit()
+    limit = memory_limit() if gpu_memory is None else gpu_memory
     if needed > limit // 2:
         raise InputError(
             f"{purpose} need {needed / _GIB:,.1f} GiB of memory, more than half of the "
-            f"{limit / _GIB:,.1f} there are: {remedy}"
+            f"{limit / _GIB:,.1f} {'there are' if gpu_memory is None else 'of the GPU'}: {remedy}"
         )
 
 

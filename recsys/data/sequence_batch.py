@@ -83,5 +83,5 @@ def _sent(values: Tensor, device: torch.device) -> Tensor:
     waiting for it instead of preparing the next step. torch keeps pinned memory for later batches.
     """
     if device.type == "cuda":
-        values = values.pin_memory()
+        values = values.contiguous().pin_memory()  # another form is copied once more, waiting
     return values.to(device, non_blocking=True)

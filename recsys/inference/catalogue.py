@@ -74,11 +74,15 @@ class Catalogue:
         return cls(num_items, encoders, encoder.encode(items), vectors)
 
     def check_memory(
-        self, config: ModelConfig, copies: int, division: Division | None = None
+        self,
+        config: ModelConfig,
+        copies: int,
+        division: Division | None = None,
+        gpu_memory: int | None = None,
     ) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
 
-        With a division they are those of this process.
+        With a division they are those of this process; with the bytes of a GPU they must fit there.
 
         Raises:
             InputError: they do not.
@@ -91,6 +95,7 @@ class Catalogue:
             copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
             "choose a smaller embedding_dim, or narrower and fewer blocks",
+            gpu_memory,
         )
 
     def new_model(

@@ -66,10 +66,6 @@ class LogSummary:
             findings: those of `recsys.data.audit.audit`.
         """
         counts = dataset.manifest.counts
-        dropped = dict(dataset.manifest.dropped)
-        dropped["duplicates, rare items and inactive users"] = (
-            counts["rows_read"] - counts["interactions"]
-        )
         trained = dataset.items[dataset.in_training]
         popularity = np.bincount(trained, minlength=dataset.num_items + 1)[1:]
         times = np.asarray(dataset.timestamps)
@@ -77,8 +73,8 @@ class LogSummary:
         unit = _unit(int(times.min()), int(times.max()))
         return cls(
             name=dataset.manifest.origin,
-            rows=counts["rows_read"] + sum(dataset.manifest.dropped.values()),
-            dropped={reason: count for reason, count in dropped.items() if count},
+            rows=counts["rows_read"],
+            dropped={reason: n for reason, n in dataset.manifest.dropped.items() if n},
             users=dataset.num_users,
             items=dataset.num_items,
             interactions=counts["interactions"],

@@ -220,8 +220,10 @@ class ModelBundle:
         """The page of the automatic run that trained the model, beside the bundle.
 
         Raises:
-            InputError: there is none: the model was trained in another way, or copied.
+            InputError: there is none: the model was trained in another way, or copied; or another
+                bundle has replaced this one.
         """
+        self._check_not_replaced()
         page = self.path.resolve().with_name("report.html")
         if not page.is_file():
             raise InputError(
@@ -234,18 +236,28 @@ class ModelBundle:
         """Copy the files of the bundle to another folder, atomically; a bundle there is replaced.
 
         Raises:
-            InputError: the bundle has items that were added after training, the path holds
-                something else, or it cannot be written.
+            InputError: the bundle has items that were added after training, another bundle has
+                replaced it since it was opened, the path holds something else, or it cannot be
+                written.
         """
         if len(self.item_table) != self.manifest.num_items:
             raise InputError(f"{self.path}: items were added after training: they cannot be saved")
         path = Path(path)
+        self._check_not_replaced()
         if path.resolve() == self.path.resolve():
             return
         BundleManifest.previous(path)
         with new_folder(path) as folder:
             for name in (*self.manifest.files, MANIFEST):
                 shutil.copyfile(self.path / name, folder / name)
+
+    def _check_not_replaced(self) -> None:
+        """Check that the files are those that were opened: another run may have the same name."""
+        if BundleManifest.read(self.path).files != self.manifest.files:
+            raise InputError(
+                f"{self.path}: another model has replaced this one since it was opened: give each "
+                "run a name of its own, as in recsys.fit(log, name=...)"
+            )
 
     @property
     def num_items(self) -> int:

@@ -36,7 +36,8 @@ class Shape:
         """Return the shape of a full chunk of a full batch of the longest sequences."""
         head, training, device = model.head, experiment.training, model.items.weight.device
         length = 1 if head.kv_source is None else experiment.model.max_sequence_length
-        candidates = len(model.items.weight)
+        items = model.items  # those with features may have no rows of their own
+        candidates = len(items.weight) if items.features is None else len(items.features.rows)
         if not isinstance(training.loss, CrossEntropy):
             candidates = training.loss.num_negatives
         rows = head.chunk_rows(length, candidates, device)

@@ -174,7 +174,8 @@ def new_module(
 
     Seed torch before the call. With a division it trains the rows of this process.
     """
-    catalogue.check_memory(experiment.model, _COPIES, division)
+    _, gpu_memory = torch.cuda.mem_get_info() if _device() == "cuda" else (0, None)
+    catalogue.check_memory(experiment.model, _COPIES, division, gpu_memory)
     if division is not None and processes.is_first():
         # On CPUs the processes of a machine hold all rows together, and the first collects others.
         on_host = _COPIES if _device() == "cpu" else 0

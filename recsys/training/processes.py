@@ -16,17 +16,32 @@ from recsys.errors import InputError, one_line
 def join() -> None:
     """Join the process group, if torchrun started several; a second call does nothing.
 
+    Each has a GPU of its own, where there are any.
+
     Raises:
-        InputError: the environment is not torchrun's.
+        InputError: the environment is not torchrun's, or there are fewer GPUs than processes.
     """
     if not _several_started() or dist.is_initialized():
         return
+    backends = "gloo"
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backends = "cpu:gloo,cuda:nccl"  # some of what is exchanged is on the CPU
+        _take_gpu()
     try:
-        dist.init_process_group()  # gloo for CPU tensors, NCCL for GPU tensors
+        dist.init_process_group(backends)
     except (ValueError, KeyError) as error:  # a variable is missing, or no number
         raise InputError(f"the environment is not torchrun's: {one_line(error, 200)}") from error
+
+
+def _take_gpu() -> None:
+    """Make the GPU of this process the current one."""
+    started, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if started > gpus:
+        raise InputError(
+            f"{started} processes were started on this machine, which has {gpus} GPU"
+            f"{'s' * (gpus > 1)}: start as many, or train on the CPU with CUDA_VISIBLE_DEVICES="
+        )
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
 
 def count() -> int:

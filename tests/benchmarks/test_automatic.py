@@ -62,5 +62,5 @@ def run_log(
     )
     print(
         f"\n{log}, {name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
-        f"{automatic.seconds:.0f} of {60 * MINUTES:.0f} s. {automatic.answer} Raced: {raced}."
+        f"{fitted.seconds:.0f} of {60 * MINUTES:.0f} s. {automatic.answer} Raced: {raced}."
     )

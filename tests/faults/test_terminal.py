@@ -19,6 +19,7 @@ from recsys.comparison.latex import _escape
 from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
+from recsys.errors import InputError
 from recsys.report.heat_map import draw_heat_map
 from recsys.tracking.store import check_store
 from recsys.training import processes
@@ -115,6 +116,18 @@ def test_the_id_of_a_torchrun_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="the environment is not torchrun's: .*RANK"):
         processes.join()
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    message = "2 processes were started on this machine, which has 1 GPU: start as many"
+    with pytest.raises(InputError, match=message):
+        processes.join()
+    assert processes.count() == 1
 
 
 @pytest.mark.slow

@@ -412,8 +412,9 @@ def test_validation_decides_between_the_mean_and_the_winner(
         return better
 
     monkeypatch.setattr("recsys.automatic.averaging.pays", decide)
-    run = run_automatically(dataset, Plan("mean", "fast", 0, tracking), Budget(LIMIT))
-    assert run.seconds < 1.05 * LIMIT
+    budget = Budget(LIMIT)
+    run = run_automatically(dataset, Plan("mean", "fast", 0, tracking), budget)
+    assert budget.spent < 1.05 * LIMIT
     ((mean, alone),) = compared
     assert run.averaging is not None
     assert run.averaging.chosen == better
@@ -427,7 +428,7 @@ def test_validation_decides_between_the_mean_and_the_winner(
     assert f"he mean of {names}" in run.answer
     assert f"{mean:.4f}" in run.answer
     assert f"{alone:.4f}" in run.answer
-    page = write_page(run, dataset, out, "recsys run steps.csv").read_text(encoding="utf-8")
+    page = write_page(run, dataset, out, "", lambda: 1.0).read_text(encoding="utf-8")
     assert run.averaging.sentence in page
     assert ("averaged with" if better else "no better averaged with") in page
     settings = load_experiment(out / "experiment.yaml")
@@ -454,8 +455,9 @@ def test_a_run_that_is_killed_in_the_training_of_the_second_resumes(
         with pytest.raises(Killed):
             run_automatically(dataset, plan, Budget(LIMIT))
     assert (here / "runs" / ".killed.race").exists()
-    run = run_automatically(dataset, plan, Budget(LIMIT))
-    assert run.seconds < 1.05 * LIMIT  # with what the killed one had spent
+    budget = Budget(LIMIT)
+    run = run_automatically(dataset, plan, budget)
+    assert budget.spent < 1.05 * LIMIT  # with what the killed one had spent
     assert run.averaging is not None
     assert run.averaging.chosen
     assert not (here / "runs" / ".killed.race").exists()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from recsys.config import DotProduct, TargetAttention
 from recsys.data.files import file_sha256
 from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset
@@ -21,6 +22,7 @@ from recsys.errors import InputError
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_manifest import BundleManifest
+from tests.unit.conftest import write_tiny_bundle
 
 
 @pytest.fixture
@@ -251,3 +253,17 @@ def test_a_damaged_manifest_does_not_keep_a_bundle_from_being_replaced(
     (folder / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="exists and is left alone"):
         ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
+
+
+def test_a_model_that_another_one_replaced_is_not_saved_as_it(
+    tiny_dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    first = write_tiny_bundle(tmp_path / "run" / "bundle", tiny_dataset, DotProduct())
+    (tmp_path / "run" / "report.html").touch()
+    assert first.report.name == "report.html"
+    write_tiny_bundle(tmp_path / "run" / "bundle", tiny_dataset, TargetAttention(head_dim=4))
+    with pytest.raises(InputError, match="another model has replaced this one since it was opened"):
+        first.copy_to(tmp_path / "copy")
+    with pytest.raises(InputError, match="another model has replaced this one"):
+        _ = first.report
+    assert not (tmp_path / "copy").exists()

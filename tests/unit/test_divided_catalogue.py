@@ -39,6 +39,7 @@ def torchrun(*words: str, home: Path) -> None:
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",  # a machine may have a single GPU
             "PYTHONPATH": str(ROOT),
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },

@@ -24,6 +24,9 @@ def test_the_limit_is_that_of_this_machine() -> None:
     message = r"^the rows need 1,048,576\.0 GiB of memory, more than half of the [\d,.]+ there are"
     with pytest.raises(InputError, match=message):
         check_memory(2**50, "the rows", "take fewer")
+    check_memory(2**20, "the rows", "take fewer", gpu_memory=2**21)
+    with pytest.raises(InputError, match=r"more than half of the 0\.0 of the GPU: take fewer"):
+        check_memory(2**20 + 1, "the rows", "take fewer", gpu_memory=2**21)
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,22 @@ def test_the_summary_counts_a_log_by_hand(tiny_dataset: PreparedDataset) -> None
     assert log.per_period.sum() == 19
 
 
+def test_dropped_rows_are_counted_once(tmp_path: Path) -> None:
+    log = pl.DataFrame(
+        {
+            "user_id": [*"aaaabbbbc", None],
+            "item_id": [*"wxyzwxyzw", None],
+            "timestamp": [*range(9), None],
+            "kind": ["view", *["sale"] * 9],
+        }
+    )
+    words = {"where": "kind == 'sale'", "user_minimum": 3}
+    summary = LogSummary.of(prepare(log, out=tmp_path / "data", **words))  # type: ignore[arg-type]
+    assert summary.rows == 10
+    assert summary.interactions == 7
+    assert sum(summary.dropped.values()) == 3
+
+
 @pytest.mark.parametrize("unit", [1, 1_000, 1_000_000_000])
 def test_dates_are_recognised_in_every_unit(tmp_path: Path, unit: int) -> None:
     start = 1_700_000_000

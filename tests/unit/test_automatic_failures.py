@@ -1,0 +1,257 @@
+"""Automatic runs in which something fails, is interrupted, or is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys.automatic import run as automatic_run
+from recsys.automatic.budget import Budget
+from recsys.automatic.candidates import Plan, propose
+from recsys.automatic.contender import Contender
+from recsys.automatic.decay import decay
+from recsys.automatic.facts import LogFacts
+from recsys.automatic.journal import Journal
+from recsys.automatic.page import write_page
+from recsys.automatic.race import choose_field, race
+from recsys.automatic.refit import refit
+from recsys.automatic.run import _Trials, run_automatically
+from recsys.automatic.targets import Targets
+from recsys.automatic.tuned_baselines import tune_baselines
+from recsys.config import TrackingConfig
+from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.phases import Phases
+from recsys.serving.bundle import ModelBundle
+
+ITEMS = 30
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """Histories in which item i is followed by i + 1, with some random items."""
+    rng = np.random.default_rng(0)
+    items = (rng.integers(ITEMS, size=80)[:, None] + np.arange(10)) % ITEMS
+    items = np.where(rng.random(items.shape) < 0.1, rng.integers(ITEMS, size=items.shape), items)
+    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
+    users = np.repeat(np.arange(80), 10)
+    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
+    return prepare(log, out=tmp_path_factory.mktemp("data") / "chains")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    return Plan("mine", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
+
+
+@pytest.fixture
+def field(dataset: PreparedDataset, plan: Plan) -> list[Contender]:
+    candidates = propose(LogFacts.of(dataset), dataset.config, plan)
+    valid = dataset.holdout("valid")
+    return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def after(validations: int) -> Any:
+    return lambda one: len(one.points) >= validations
+
+
+DIVERGED = InputError("training diverged in epoch 1: the loss is nan")
+
+
+# --- Models that cannot be trained ---------------------------------------------------------------
+
+
+def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
+    dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recsys.automatic.contender.train", raises(DIVERGED))
+    run = run_automatically(dataset, plan, Budget(30))
+    assert run.winner is None
+    assert "and no model could be trained." in run.answer
+    assert [one.failure for one in run.contenders] == [str(DIVERGED)] * 2
+    page = write_page(run, dataset, plan.out, "", lambda: 1.0).read_text(encoding="utf-8")
+    assert page.count(f"not trained: {DIVERGED}") == 2
+
+
+def test_the_next_one_takes_the_place_of_a_cheapest_that_fails(
+    field: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheapest, other = sorted(field, key=lambda one: one.candidate.cost)
+    monkeypatch.setattr(cheapest, "advance", raises(DIVERGED))
+    choose_field(field, 1e6)
+    assert (cheapest.dropped_in, cheapest.failure) == (1, str(DIVERGED))
+    assert other.dropped_in is None
+    ranked = race(field, 0.0, lambda _: None)
+    assert ranked == [other, cheapest]  # what failed is listed last
+
+
+def test_what_diverges_after_a_validation_is_kept_as_it_was(
+    field: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = field
+    one.advance(after(1))
+    monkeypatch.setattr(one, "advance", raises(DIVERGED))
+    monkeypatch.setattr(other, "advance", raises(DIVERGED))
+    ranked = race(field, 0.0, lambda _: None)
+    assert ranked == [one, other]
+    assert one.best is not None
+    assert one.exhausted
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_while_baselines_are_tuned_keeps_the_best_so_far(
+    dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_of_them(*words: Any) -> Any:
+        tuned = tune_baselines(*words)
+        yield next(tuned)
+        yield next(tuned)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(automatic_run, "tune_baselines", two_of_them)
+    run = run_automatically(dataset, plan, Budget(1e6))
+    assert len(run.baselines) == 2
+    assert run.baselines[0].ndcg_at_10 > run.baselines[1].ndcg_at_10
+    assert "and Ctrl-C stopped the run before a model was trained." in run.answer
+    assert not run.contenders
+    assert ModelBundle.open(plan.out).experiment.baseline == run.baselines[0].name
+
+
+def test_ctrl_c_while_baselines_are_tested_leaves_out_the_others(
+    dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = fit_baseline
+    names = []
+
+    def one_of_them(name: str, *words: Any, **more: Any) -> str:
+        names.append(name)
+        if len(names) == 2:
+            raise KeyboardInterrupt
+        return fitted(name, *words, **more)
+
+    monkeypatch.setattr(automatic_run, "choose_field", raises(DIVERGED))
+    monkeypatch.setattr(automatic_run, "fit_baseline", one_of_them)
+    run = run_automatically(dataset, plan, Budget(1e6))
+    assert len(run.baselines) > 3
+    assert len(run.other_runs) == 1
+    page = write_page(run, dataset, plan.out, "", lambda: 1.0)
+    assert names[0].replace("_", " ") in page.read_text(encoding="utf-8").replace("_", " ")
+
+
+# --- Kills ---------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_run_that_is_killed_among_its_baselines_tunes_the_others(
+    dataset: PreparedDataset, plan: Plan, field: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol, targets = field[0].candidate.experiment, dataset.holdout("valid")
+    held_out = HeldOutParts(targets, dataset.holdout("test"))
+    tuned = []
+
+    def count(*words: Any) -> Any:
+        for one in tune_baselines(*words):
+            tuned.append(one.name)
+            yield one
+            if len(tuned) == 2:
+                raise Killed
+
+    monkeypatch.setattr(automatic_run, "tune_baselines", count)
+    facts, folder = {"dataset": dataset.fingerprint}, plan.out.with_name(".mine.race")
+
+    def trials() -> _Trials:
+        return _Trials(dataset, held_out, Budget(1e6), None, lambda _: None, Phases())
+
+    first = Journal(folder, facts)
+    with pytest.raises(Killed):
+        trials().tune_baselines(protocol, first)
+    again = Journal(folder, facts)
+    assert again.seconds_spent() > 0
+    assert [one.name for one in again.baselines] == tuned
+    resumed = trials()
+    resumed.tune_baselines(protocol, again)
+    assert len(tuned) == len(set(tuned)) == len(resumed.baselines) > 3
+    finished = Journal(folder, facts)
+    finished.seconds_spent()
+    assert finished.has_all_baselines
+
+
+def test_the_time_of_the_decay_and_of_the_refit_is_noted(
+    dataset: PreparedDataset,
+    plan: Plan,
+    field: list[Contender],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the validations of the decay are not taken for some at the constant rate."""
+    monkeypatch.setattr("recsys.automatic.journal._NOTE_INTERVAL", 0.0)
+    folder, one, budget = plan.out.with_name(".mine.race"), field[0], Budget(1e6)
+    journal = Journal(folder, {})
+    journal.restore(field)
+    one.saved = lambda each: journal.save(each, budget.spent)
+    one.goes_on = lambda: journal.note(budget.spent)
+    one.advance(after(2))
+    constant = [point for point in one.points if point.epochs <= len(one.best_state.curve.epochs)]
+    spent = [Journal(folder, {}).seconds_spent()]
+    decay(one, 2)
+    journal.write(budget.spent)
+    spent.append(Journal(folder, {}).seconds_spent())
+    refit(one, 2, 2, lambda: 1e6)
+    spent.append(Journal(folder, {}).seconds_spent())
+    assert 0 < spent[0] < spent[1] < spent[2] <= budget.spent
+    again = Journal(folder, {})
+    restored = replace(one, points=[], latest=None, best=None)
+    again.seconds_spent()
+    again.restore([restored])
+    assert restored.points == constant[: len(restored.points)]
+    assert restored.points
+
+
+# --- The test targets ----------------------------------------------------------------------------
+
+
+class Sealed:
+    """Test targets whose number may be known, and nothing else."""
+
+    def __init__(self, holdout: Holdout) -> None:
+        self.histories = range(len(holdout.histories))
+
+
+def test_baselines_race_decay_and_refit_do_not_see_the_test_targets(
+    dataset: PreparedDataset, plan: Plan
+) -> None:
+    candidates = propose(LogFacts.of(dataset), dataset.config, plan)
+    protocol = candidates[0].experiment
+    found = Targets.choose(dataset, protocol.evaluation, 1e6, 0)
+    sealed: Any = Sealed(found.held_out.test)
+    targets = replace(found, held_out=HeldOutParts(found.held_out.valid, sealed))
+    budget = Budget(30)
+    words = (dataset, targets.held_out, budget, None, lambda _: None, Phases())
+    trials, journal = _Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
+    trials.tune_baselines(protocol, journal)
+    trials.race(candidates, journal, targets)
+    assert trials.finished is not None
+    assert trials.finished.fitted.trained_on == ("train", "valid")
+    with pytest.raises(AttributeError, match="'Sealed' object has no attribute"):
+        trials.answer(protocol, plan.out)  # the first to look at them
