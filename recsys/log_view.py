@@ -30,14 +30,14 @@ def log_handler() -> logging.Handler:
 def shown_log() -> Iterator[None]:
     """Show the library's log during the block, unless the program has set up logging."""
     logger = logging.getLogger("recsys")
-    if logger.hasHandlers():
+    if logger.hasHandlers() or logger.level != logging.NOTSET:
         yield
         return
-    handler, level = log_handler(), logger.level
+    handler = log_handler()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.setLevel(logging.NOTSET)
         logger.removeHandler(handler)

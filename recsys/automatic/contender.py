@@ -82,7 +82,7 @@ class Contender:
     best_baseline: float = 0.0
     """Validation NDCG@10 of the best baseline."""
     saved: Callable[[Contender], None] = lambda _: None
-    """Called when its state may be saved: after every epoch at the constant rate."""
+    """Called when its state may be saved: after every epoch of the race and of the training on."""
     goes_on: Callable[[], None] = lambda: None
     """Called after every epoch, also of the decay and of the refit."""
 

@@ -68,6 +68,9 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
     except KeyboardInterrupt:
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
         return validated
+    except InputError as error:  # it diverged
+        logger.warning("the validation part is not trained on: %s", error)
+        return validated
     fitted = Fitted(refitted, ("train", "valid"), curve, False, contender.catalogue)
     return Finished(validated.experiment, fitted)
 

@@ -80,11 +80,13 @@ class Journal:
         tree = self._read_tree()
         if tree is None:
             return
+        self._tree = tree
         for one in contenders:
             known = tree["contenders"].get(one.candidate.name)
             if known is None:
                 continue
             points = [RacePoint(**point) for point in known["points"]]
+            one.failure = known.get("failure", "")
             if not known.get("is_known", True):  # its memory was freed
                 one.dropped_in, one.points = known["dropped_in"], points
                 continue
@@ -143,6 +145,7 @@ class Journal:
                     "second_chance": one.second_chance,
                     "is_partner": one.is_partner,
                     "is_known": one.latest is not None,
+                    "failure": one.failure,
                 }
                 for one in self.contenders
             },
@@ -157,8 +160,9 @@ class Journal:
     def _write_tree(self, spent: float) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tree = self._tree | {"seconds": spent}
+        tree["digest"] = manifest_digest(tree)
         with new_file(self.folder / _FILE) as file:
-            file.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}), encoding="utf-8")
+            file.write_text(json.dumps(tree), encoding="utf-8")
         self._written_at = time.monotonic()
 
     def _points_of(self, one: Contender) -> Sequence[RacePoint]:

@@ -89,7 +89,8 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
             f"{first.candidate.name} {reached} when its time was over: give the run more with "
             "--time-limit."
         )
-    if automatic.winner is None:
+    tried = [one for one in automatic.contenders if one.points]
+    if automatic.winner is None and tried and not any(one.interrupted for one in tried):
         steps.append(
             "No model beat the best baseline: there may be too few interactions to learn from, or "
             "too little time. A longer log (--since, --user-minimum 1) or more time may change it."
@@ -117,10 +118,15 @@ def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:
 
 def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     """Return what became of a contender of the race."""
-    stopped = any(other.interrupted for other in automatic.contenders)
-    if not one.points and (one.failure or not stopped):
-        short = "not raced: the time was too short to compare it"
-        return f"not trained: {one.failure}" if one.failure else short
+    if one.failure and not one.points:
+        reason, _, _ = one.failure.partition(": choose ")  # settings, which follow from the log
+        return f"not trained: {reason}"
+    if one.dropped_in == 0 and one not in automatic.contenders[:1]:
+        return "not raced: the time was too short to compare it"
+    return _outcome_of_race(one, automatic)
+
+
+def _outcome_of_race(one: Contender, automatic: AutomaticRun) -> str:
     averaging = None if automatic.winner is None else automatic.averaging
     averaged = "" if averaging is None else averaging.outcome(one)
     if one is automatic.winner:
@@ -130,6 +136,6 @@ def _outcome(one: Contender, automatic: AutomaticRun) -> str:
     if one.dropped_in:
         unused = ", and not better in a second chance" * one.second_chance
         return f"dropped in round {one.dropped_in}{unused}{averaged}"
-    if stopped:
+    if any(other.interrupted for other in automatic.contenders):
         return "stopped by Ctrl-C"
     return f"won the race{averaged or ', but a second chance was better'}"

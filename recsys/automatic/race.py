@@ -54,13 +54,21 @@ def race(
         InputError: no contender can be trained.
     """
     field = [one for one in contenders if one.dropped_in is None]
-    dropped = _ranked([one for one in contenders if one.dropped_in and one.points])
+    dropped = _ranked([one for one in contenders if one not in field and one.points])
     ended = time.monotonic() + seconds
     rounds = math.ceil(math.log2(len(field)))
     for number in range(1, rounds + 1):
         seconds_of_round = (ended - time.monotonic()) / (rounds - number + 1)
         announce_round = partial(_announce, announce, f"round {number} of {rounds}")
-        field = _ranked(_run_round(field, number, seconds_of_round, announce_round))
+        try:
+            field = _ranked(_run_round(field, number, seconds_of_round, announce_round))
+        except (KeyboardInterrupt, InputError) as error:
+            field = [one for one in dropped if one.best is not None][:1]
+            if not field:
+                raise
+            field[0].interrupted = isinstance(error, KeyboardInterrupt)
+            dropped.remove(field[0])
+            break
         if any(one.interrupted for one in field):
             field[0].interrupted = True
             break
@@ -78,7 +86,7 @@ def race(
             if one not in kept and not one.ahead_of(field[0]):
                 one.forget()
     known = field + dropped
-    return known + [one for one in contenders if one not in known]
+    return known + _ranked([one for one in contenders if one not in known])
 
 
 def _run_round(
@@ -129,9 +137,9 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
     """Leave out those of the contenders that a race of so many seconds cannot compare.
 
     The cheapest one is trained for two epochs at least, from which the time of the others is
-    estimated: the first one is slower. It is the only one left if Ctrl-C ends its training; if it
-    cannot be trained, the next one takes its place. In the first round each must have time for
-    `FEWEST` validations: after less, chance decides.
+    estimated: the first one is slower. If it cannot be trained, the next one takes its place. In
+    the first round each must have time for `FEWEST` validations: after less, chance decides. The
+    state of the cheapest one is kept even so: all others may fail.
 
     Args:
         contenders: the most promising first.
@@ -141,13 +149,17 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
         KeyboardInterrupt: Ctrl-C before any validation.
         InputError: none can be trained.
     """
-    able = sorted(contenders, key=lambda one: one.candidate.cost)
+    able = sorted(
+        (one for one in contenders if not one.failure), key=lambda one: one.candidate.cost
+    )
     while able[0].epochs < 2:  # else an interrupted race has timed it
         _time(able[0], _TIMING_SHARE * seconds, is_last=len(able) == 1)
         if able[0].points:
             break
         del able[0]
     cheapest = able[0]
+    if cheapest.interrupted:
+        return
     every = cheapest.experiment.training.validate_every
     unit = every * cheapest.seconds_per_epoch / cheapest.candidate.cost
     field: list[Contender] = []
@@ -159,12 +171,11 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
             logger.info("%s: not raced, the time is too short to compare it", one.candidate.name)
             continue
         field = wider
-    if len(field) == 1 or cheapest.interrupted:
+    if len(field) == 1:
         field = [cheapest]
     for one in able:
         if one not in field:
             one.dropped_in = 0
-            one.forget()
 
 
 def _time(cheapest: Contender, seconds: float, *, is_last: bool) -> None:

@@ -39,8 +39,8 @@ def refit(
         state = _hold(contender, histories, repeated, seconds_left)
     hold = len(state.curve.epochs)
 
-    def is_over(epoch: int, metrics: dict[str, float]) -> bool:
-        contender.record(epoch, metrics)
+    def is_over(epoch: int, _: dict[str, float]) -> bool:
+        contender.goes_on()
         return epoch >= hold + repeated
 
     model, _ = train(
@@ -66,8 +66,8 @@ def _hold(
     started = time.monotonic()
     saved = [best]
 
-    def is_over(epoch: int, metrics: dict[str, float]) -> bool:
-        contender.record(epoch, metrics)
+    def is_over(epoch: int, _: dict[str, float]) -> bool:
+        contender.goes_on()
         done = epoch - before
         per_epoch = (time.monotonic() - started) / done
         if done < planned and seconds_left() >= (decay + 1) * per_epoch:

@@ -25,7 +25,7 @@ class AutomaticRun:
     baselines: list[MeasuredBaseline]
     """Best first."""
     contenders: list[Contender]
-    """All models that were to be raced, best first."""
+    """The models that were to be raced, best first; none if Ctrl-C came before a validation."""
     answer: str
     """One sentence on what was chosen, and why."""
     answer_is_model: bool

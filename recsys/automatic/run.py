@@ -33,6 +33,7 @@ from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run, check_out
 from recsys.tracking import artifacts
+from recsys.tracking.runs import rename_run
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
@@ -63,7 +64,7 @@ def run_automatically(
         budget: the time limit; it is kept but for the last epoch.
         progress: a progress display that is shown already; a new one for each training if None.
         announce: called with one line about what is tried next.
-        phases: where the time went before; what the run takes is added and logged.
+        phases: where the time went before; what the run takes is added.
 
     Raises:
         InputError: nothing is held out to choose or to test on, there is nothing to train on, or
@@ -88,7 +89,12 @@ def run_automatically(
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     phases = Phases() if phases is None else phases
-    trials = _Trials(dataset, targets.held_out, budget, progress, announce, phases, plan.averages)
+
+    def say(what: str) -> None:
+        journal.note(budget.spent)
+        announce(what)
+
+    trials = _Trials(dataset, targets.held_out, budget, progress, say, phases, plan.averages)
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)
     with phases.timed("training"):
@@ -104,7 +110,7 @@ def run_automatically(
     runs: list[str] = []
     try:
         for number, other in enumerate(others, 1):
-            announce(f"testing baseline {number} of {len(others)}: {other.name}")
+            say(f"testing baseline {number} of {len(others)}: {other.name}")
             test = targets.held_out.test
             with phases.timed("baselines"):
                 run_id = fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test)
@@ -210,7 +216,11 @@ class _Trials:
             one.saved = lambda each: journal.save(each, self.budget.spent)
             one.goes_on = lambda: journal.note(self.budget.spent)
         seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
-        started = [one for one in contenders if one.points or one.dropped_in is not None]
+        started = [
+            one
+            for one in contenders
+            if one.points or (one.dropped_in is not None and not one.failure)
+        ]
         try:
             if len(started) < 2:  # else an interrupted race has chosen its field
                 self.say("timing the cheapest model")
@@ -271,6 +281,8 @@ class _Trials:
         chosen = _baseline_experiment(best.name, protocol)
         test = self.held_out.test
         run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
+        for run_id in beaten:  # else both have the name of the answer
+            rename_run(run_id, f"{protocol.name}-model", protocol.tracking)
         sentence = (
             f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
             f"and {ours}."

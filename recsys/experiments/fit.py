@@ -178,7 +178,7 @@ def evaluate_and_write(
         fitted: the trained model; its curve chose the epoch.
         candidates: the items that test targets are ranked among; all if None.
         phases: where the time went: training and validation. The evaluation is added, and all are
-            logged to MLflow.
+            logged to MLflow; the writing is added after that.
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
@@ -230,8 +230,9 @@ def evaluate_and_write(
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
-    bundle = _write(out, experiment, dataset, fitted, count_ensemble, temperature, results)
-    results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
+    with phases.timed("writing"):
+        bundle = _write(out, experiment, dataset, fitted, count_ensemble, temperature, results)
+        results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,

@@ -44,6 +44,7 @@ __all__ = [
     "learning_curves",
     "log_report",
     "no_progress_bar",
+    "rename_run",
 ]
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,16 @@ def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder, no_progress_bar():
         path = client.download_artifacts(run_id, AUDIT, folder)
         return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
+
+
+def rename_run(run_id: str, name: str, tracking: TrackingConfig) -> None:
+    """Give a run another name.
+
+    Raises:
+        InputError: the store cannot be used.
+    """
+    with refuse_broken_store(tracking.uri):
+        MlflowClient(tracking.absolute_uri).update_run(run_id, name=name)
 
 
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:

@@ -19,7 +19,7 @@ from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
-from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
+from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig, TrainingConfig
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -140,7 +140,7 @@ def train(
             callbacks.append(line)
         if not (recorder.should_stop or (start is not None and start.ended)):
             trainer = _trainer(precision, epochs, callbacks)
-            with _ctrl_c_ends_early(trainer, recorder):
+            with _ctrl_c_ends_early(trainer, recorder), _gpu_memory_suffices(config):
                 trainer.fit(module, shared)
             if processes.is_first():
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
@@ -152,6 +152,22 @@ def train(
         return module.model, curve
     # It stays on the CPU: the table may be larger than the device.
     return catalogue.restored_model(experiment.model, histories, curve.best_weights), curve
+
+
+@contextmanager
+def _gpu_memory_suffices(config: TrainingConfig) -> Iterator[None]:
+    """Say in one line that the block needs more memory than the GPU has.
+
+    Raises:
+        InputError: it does.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            "training: a step does not fit into the memory of the GPU: choose a smaller "
+            f"training.batch_tokens ({config.batch_tokens}) or a smaller model"
+        ) from error
 
 
 def division_of(experiment: Experiment, catalogue: Catalogue) -> Division | None:

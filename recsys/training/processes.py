@@ -24,24 +24,26 @@ def join() -> None:
     if not _several_started() or dist.is_initialized():
         return
     backends = "gloo"
-    if torch.cuda.is_available():
-        backends = "cpu:gloo,cuda:nccl"  # some of what is exchanged is on the CPU
-        _take_gpu()
     try:
+        if torch.cuda.is_available():
+            backends = "cpu:gloo,cuda:nccl"  # some of what is exchanged is on the CPU
+            _take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
         dist.init_process_group(backends)
+    except InputError:
+        raise
     except (ValueError, KeyError) as error:  # a variable is missing, or no number
         raise InputError(f"the environment is not torchrun's: {one_line(error, 200)}") from error
 
 
-def _take_gpu() -> None:
-    """Make the GPU of this process the current one."""
-    started, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+def _take_gpu(number: int, started: int) -> None:
+    """Make the GPU of this process, of so many that were started here, the current one."""
+    gpus = torch.cuda.device_count()
     if started > gpus:
         raise InputError(
             f"{started} processes were started on this machine, which has {gpus} GPU"
             f"{'s' * (gpus > 1)}: start as many, or train on the CPU with CUDA_VISIBLE_DEVICES="
         )
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(number)
 
 
 def count() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from problems import config_path, problem_of, settings_of
 
 WANTED = {"ml-1m": (0.17, 0.19, 0.20), "amazon-beauty": (0.06, 0.07)}
 """NDCG@10 on the validation targets."""
-FASTER = {"learning_rate": 4e-3}
+FASTER: dict[str, Any] = {"learning_rate": 4e-3}
 """That of our configs; the peers' default is 1e-3."""
 PEERS = [
     # Our shape, and what SASRecModel and SasRec.from_params are if nothing is said.
@@ -26,6 +27,7 @@ PEERS = [
     Side("rectools faster", "rectools", FASTER),
     Side("replay", "replay"),
     Side("replay faster", "replay", FASTER),
+    Side("replay faster bf16", "replay", FASTER | {"precision": "bf16-mixed"}),
     Side(
         "replay defaults",
         "replay",

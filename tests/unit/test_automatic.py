@@ -472,8 +472,12 @@ def test_what_ends_the_timing_after_a_validation_ends_no_run(
     monkeypatch.setattr(Contender, "advance", advance)
     choose_field(field, 1e6)
     by_user = isinstance(error, KeyboardInterrupt)
-    assert len(raced(field)) == (1 if by_user else len(field))
-    assert raced(field)[0].interrupted == by_user
+    cheapest = min(field, key=lambda one: one.candidate.cost)
+    assert [one for one in field if one.points] == [cheapest]
+    assert raced(field) == field
+    assert cheapest.interrupted == by_user
+    ranked = race(field, 1e6, lambda _: None)
+    assert ranked[0].interrupted == by_user
     monkeypatch.setattr(Contender, "advance", lambda *_: (_ for _ in ()).throw(error))
     with pytest.raises(type(error)):
         choose_field(contenders(dataset, tracking), 1e6)
@@ -678,6 +682,11 @@ def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
     assert of_a_baseline[1] == "dropped in round 1"
     other.second_chance = True
     assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
+    other.dropped_in = 0  # timed, and then left out
+    assert outcomes(winner)[1] == "not raced: the time was too short to compare it"
+    winner.interrupted = True  # late, in the decay
+    assert outcomes(winner)[1] == "not raced: the time was too short to compare it"
+    winner.interrupted, other.dropped_in = False, 1
     after_a_race.reverse()
     assert outcomes(other) == ["won", "won the race, but a second chance was better"]
     assert outcomes(None)[0] == "the best model, but a baseline is better"

@@ -17,6 +17,7 @@ from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts
+from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.page import write_page
 from recsys.automatic.race import choose_field, race
@@ -54,11 +55,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return Plan("mine", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
 
 
-@pytest.fixture
-def field(dataset: PreparedDataset, plan: Plan) -> list[Contender]:
+def contenders(dataset: PreparedDataset, plan: Plan) -> list[Contender]:
     candidates = propose(LogFacts.of(dataset), dataset.config, plan)
     valid = dataset.holdout("valid")
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
+
+
+@pytest.fixture
+def field(dataset: PreparedDataset, plan: Plan) -> list[Contender]:
+    return contenders(dataset, plan)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -100,6 +105,34 @@ def test_the_next_one_takes_the_place_of_a_cheapest_that_fails(
     assert other.dropped_in is None
     ranked = race(field, 0.0, lambda _: None)
     assert ranked == [other, cheapest]  # what failed is listed last
+
+
+@pytest.mark.parametrize("error", [DIVERGED, KeyboardInterrupt()])
+def test_the_cheapest_is_the_answer_if_those_that_are_raced_fail(
+    dataset: PreparedDataset, plan: Plan, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was timed, and then left out for want of time."""
+    field = contenders(dataset, replace(plan, preset="balanced"))
+    cheapest, other, last, unraced = sorted(field, key=lambda one: one.candidate.cost)
+    cheapest.advance(after(1))
+    cheapest.dropped_in = unraced.dropped_in = 0
+    for one in (other, last):
+        monkeypatch.setattr(one, "advance", raises(error))
+    ranked = race(field, 1.0, lambda _: None)
+    assert ranked[0] is cheapest
+    assert len(ranked) == 4
+    assert cheapest.interrupted == isinstance(error, KeyboardInterrupt)
+
+
+def test_a_refit_that_diverges_leaves_the_model_of_the_decay(
+    field: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = field[0]
+    one.advance(after(2))
+    monkeypatch.setattr("recsys.automatic.finish.refit", raises(DIVERGED))
+    finished = finish(one, lambda: 1e6)
+    assert finished.fitted.trained_on == ("train",)
+    assert len(finished.fitted.curve.epochs) > one.best_epoch  # the decay is there
 
 
 def test_what_diverges_after_a_validation_is_kept_as_it_was(
@@ -211,21 +244,24 @@ def test_the_time_of_the_decay_and_of_the_refit_is_noted(
     journal.restore(field)
     one.saved = lambda each: journal.save(each, budget.spent)
     one.goes_on = lambda: journal.note(budget.spent)
-    one.advance(after(2))
-    constant = [point for point in one.points if point.epochs <= len(one.best_state.curve.epochs)]
-    spent = [Journal(folder, {}).seconds_spent()]
+    monkeypatch.setattr("recsys.automatic.journal._INTERVAL", 0.0)
+    one.advance(after(1))
+    first = one.latest
+    one.advance(after(3))
+    one.best = first  # the decay has epochs of the same numbers as the others after it
+    constant, before = list(one.points), budget.spent
     decay(one, 2)
+    after_decay = Journal(folder, {}).seconds_spent()
+    assert before < after_decay < budget.spent
     journal.write(budget.spent)
-    spent.append(Journal(folder, {}).seconds_spent())
     refit(one, 2, 2, lambda: 1e6)
-    spent.append(Journal(folder, {}).seconds_spent())
-    assert 0 < spent[0] < spent[1] < spent[2] <= budget.spent
-    again = Journal(folder, {})
-    restored = replace(one, points=[], latest=None, best=None)
-    again.seconds_spent()
+    assert after_decay < Journal(folder, {}).seconds_spent() < budget.spent
+    again, restored = Journal(folder, {}), replace(one, points=[], latest=None, best=None)
     again.restore([restored])
-    assert restored.points == constant[: len(restored.points)]
-    assert restored.points
+    assert len(one.points) > len(constant)
+    assert restored.points == constant
+    again.note(1e6)  # also where nothing was saved since
+    assert Journal(folder, {}).seconds_spent() == 1e6
 
 
 # --- The test targets ----------------------------------------------------------------------------

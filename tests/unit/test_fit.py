@@ -439,18 +439,6 @@ def test_peak_memory_counts_from_its_reset() -> None:
     assert 10 < peak_memory_mib()["peak_memory_mib"] < before + 8  # others allocate
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_trains_and_evaluates(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
-) -> None:
-    for head in ({"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 4}):
-        tree = experiment.model_dump(mode="json")
-        tree["model"]["head"] = head
-        run = fit(parse_experiment(tree), dataset, tmp_path / str(head["kind"]))
-        assert run.test["ndcg_at_10"].mean >= 0
-
-
 @pytest.mark.slow
 def test_two_trainings_of_one_name_do_not_share_a_checkpoint(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.memory import check_memory, memory_limit
@@ -16,6 +17,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.size import count_weights
 from recsys.training.loop import train
+from recsys.training.module import TrainingModule
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
@@ -27,6 +29,21 @@ def test_the_limit_is_that_of_this_machine() -> None:
     check_memory(2**20, "the rows", "take fewer", gpu_memory=2**21)
     with pytest.raises(InputError, match=r"more than half of the 0\.0 of the GPU: take fewer"):
         check_memory(2**20 + 1, "the rows", "take fewer", gpu_memory=2**21)
+
+
+def test_a_step_that_does_not_fit_into_a_gpu_is_one_line(
+    tiny_dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(TrainingModule, "training_step", too_large)
+    tree = {"model": {"embedding_dim": 4}, "training": {"batch_tokens": 64, "max_epochs": 1}}
+    experiment = parse_experiment(tree)
+    catalogue = Catalogue.of(experiment.model, tiny_dataset)
+    histories = tiny_dataset.histories("test")
+    with pytest.raises(InputError, match=r"memory of the GPU: choose a smaller .* \(64\)"):
+        train(experiment, catalogue, histories, None, 1, lambda *_: False)
 
 
 @pytest.mark.parametrize(

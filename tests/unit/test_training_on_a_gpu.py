@@ -1,0 +1,139 @@
+"""Training on a GPU reaches what training on the CPU reaches, on histories with a rule to learn."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from recsys.config import Experiment, TrackingConfig, parse_experiment
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.sequence_batch import SequenceBatch
+from recsys.experiments.fit import fit
+from recsys.serving.bundle import ModelBundle
+from recsys.training.module import TrainingModule
+
+ITEMS, LENGTH = 40, 12
+ROOT = Path(__file__).parents[2]
+DOT, ATTENTION = {"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 16}
+MODELS: dict[str, dict[str, Any]] = {
+    "dot product": {"head": DOT},
+    "target attention, averaged": {"head": {**ATTENTION, "pooling": "average"}},
+    "target attention, summed": {"head": {**ATTENTION, "pooling": "sum", "half_life": 3}},
+    "gated": {"norm": "gated", "activation": "swiglu", "positions": "rotary", "head": DOT},
+    "hstu": {"kind": "hstu", "times": "past", "head": DOT},
+    "masked item": {"kind": "masked_item"},
+    "sequence to sequence": {"kind": "sequence_to_sequence", "max_generated": 4},
+}
+SAMPLED: dict[str, Any] = {"kind": "sampled_softmax", "num_negatives": 20}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+needs_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """Histories in which item i is followed by i + 1."""
+    rng = np.random.default_rng(0)
+    items = (rng.integers(ITEMS, size=300)[:, None] + np.arange(LENGTH)) % ITEMS
+    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
+    users = np.repeat(np.arange(300), LENGTH)
+    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
+    return prepare(log, out=tmp_path_factory.mktemp("data") / "chains")
+
+
+def experiment_of(model: dict[str, Any], home: Path, **training: Any) -> Experiment:
+    return parse_experiment(
+        {
+            "name": "chains",
+            "model": {"embedding_dim": 32, "max_sequence_length": 12, **model},
+            "training": {"learning_rate": 0.01, "batch_tokens": 512, "max_epochs": 25, **training},
+            "tracking": TrackingConfig(uri=f"sqlite:///{home}/mlflow.db").model_dump(),
+        }
+    )
+
+
+def ndcg(experiment: Experiment, dataset: PreparedDataset, out: Path) -> float:
+    return fit(experiment, dataset, out).test["ndcg_at_10"].mean
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        *[pytest.param(model, {}, id=name) for name, model in MODELS.items()],
+        *[
+            pytest.param({"head": head}, {"loss": SAMPLED}, id=f"sampled, {head['kind']}")
+            for head in (DOT, ATTENTION)
+        ],
+        pytest.param({"head": DOT}, {"precision": "float32"}, id="dot product, float32"),
+    ],
+)
+def test_a_gpu_reaches_what_the_cpu_reaches(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    dataset: PreparedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = experiment_of(model, tmp_path, **training)
+    on_gpu = ndcg(experiment, dataset, tmp_path / "gpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)  # which Lightning asks
+    on_cpu = ndcg(experiment, dataset, tmp_path / "cpu")
+    assert on_cpu > 0.6  # the next item is the rule; at random it would be .11
+    assert on_gpu == pytest.approx(on_cpu, abs=0.15)
+
+
+class Killed(BaseException):
+    """A stand-in for kill -9."""
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_killed_training_resumes_on_a_gpu(
+    dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = experiment_of({"head": ATTENTION}, tmp_path, checkpoint_minutes=0)
+    step, steps = TrainingModule.training_step, 0
+
+    def counted(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == 40:
+            raise Killed
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainingModule, "training_step", counted)
+    with pytest.raises(Killed):
+        fit(experiment, dataset, tmp_path / "killed")
+    assert ndcg(experiment, dataset, tmp_path / "killed") > 0.6
+    resumed, steps = steps, 40
+    fit(experiment, dataset, tmp_path / "whole")
+    assert resumed == steps - 40 + 1  # the killed step is the only one that is made twice
+
+
+@pytest.mark.gpu
+@needs_gpus
+@pytest.mark.parametrize("divided", [False, True])
+def test_two_gpus_train_together(divided: bool, dataset: PreparedDataset, tmp_path: Path) -> None:
+    changes = {"divide_catalogue": True} if divided else {}
+    experiment = experiment_of({"head": ATTENTION}, tmp_path, **changes)
+    (tmp_path / "chains.yaml").write_text(experiment.model_dump_json())
+    words = ["train", "chains.yaml", "--data", str(dataset.path)]
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "recsys"]
+    subprocess.run(
+        [sys.executable, "-m", *command, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
+        check=True,
+        timeout=300,
+    )
+    assert ModelBundle.open(tmp_path / "runs" / "chains").num_items == ITEMS
