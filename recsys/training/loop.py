@@ -19,7 +19,7 @@ from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
-from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig, TrainingConfig
+from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -35,6 +35,7 @@ from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
+from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices
 from recsys.training.kernel_choice import KernelChoice
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name, product_dtype
@@ -140,7 +141,7 @@ def train(
             callbacks.append(line)
         if not (recorder.should_stop or (start is not None and start.ended)):
             trainer = _trainer(precision, epochs, callbacks)
-            with _ctrl_c_ends_early(trainer, recorder), _gpu_memory_suffices(config):
+            with _ctrl_c_ends_early(trainer, recorder), gpu_memory_suffices(config):
                 trainer.fit(module, shared)
             if processes.is_first():
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
@@ -152,22 +153,6 @@ def train(
         return module.model, curve
     # It stays on the CPU: the table may be larger than the device.
     return catalogue.restored_model(experiment.model, histories, curve.best_weights), curve
-
-
-@contextmanager
-def _gpu_memory_suffices(config: TrainingConfig) -> Iterator[None]:
-    """Say in one line that the block needs more memory than the GPU has.
-
-    Raises:
-        InputError: it does.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            "training: a step does not fit into the memory of the GPU: choose a smaller "
-            f"training.batch_tokens ({config.batch_tokens}) or a smaller model"
-        ) from error
 
 
 def division_of(experiment: Experiment, catalogue: Catalogue) -> Division | None:
@@ -190,8 +175,7 @@ def new_module(
 
     Seed torch before the call. With a division it trains the rows of this process.
     """
-    _, gpu_memory = torch.cuda.mem_get_info() if _device() == "cuda" else (0, None)
-    catalogue.check_memory(experiment.model, _COPIES, division, gpu_memory)
+    catalogue.check_memory(experiment.model, _COPIES, division, gpu_memory())
     if division is not None and processes.is_first():
         # On CPUs the processes of a machine hold all rows together, and the first collects others.
         on_host = _COPIES if _device() == "cpu" else 0

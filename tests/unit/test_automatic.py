@@ -910,7 +910,7 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recsys.automatic.run.choose_field", interrupt)
+    monkeypatch.setattr("recsys.automatic.trials.choose_field", interrupt)
     run = run_automatically(dataset, Plan("stopped", "fast", 0, tracking), Budget(20))
     assert "and Ctrl-C stopped the run before a model was validated." in run.answer
     assert load_experiment(here / "runs" / "stopped" / "experiment.yaml").baseline

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.automatic import run as automatic_run
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.contender import Contender
@@ -22,8 +21,9 @@ from recsys.automatic.journal import Journal
 from recsys.automatic.page import write_page
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.refit import refit
-from recsys.automatic.run import _Trials, run_automatically
+from recsys.automatic.run import run_automatically
 from recsys.automatic.targets import Targets
+from recsys.automatic.trials import Trials
 from recsys.automatic.tuned_baselines import tune_baselines
 from recsys.config import TrackingConfig
 from recsys.data.holdout import Holdout
@@ -160,7 +160,7 @@ def test_ctrl_c_while_baselines_are_tuned_keeps_the_best_so_far(
         yield next(tuned)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(automatic_run, "tune_baselines", two_of_them)
+    monkeypatch.setattr("recsys.automatic.trials.tune_baselines", two_of_them)
     run = run_automatically(dataset, plan, Budget(1e6))
     assert len(run.baselines) == 2
     assert run.baselines[0].ndcg_at_10 > run.baselines[1].ndcg_at_10
@@ -181,8 +181,8 @@ def test_ctrl_c_while_baselines_are_tested_leaves_out_the_others(
             raise KeyboardInterrupt
         return fitted(name, *words, **more)
 
-    monkeypatch.setattr(automatic_run, "choose_field", raises(DIVERGED))
-    monkeypatch.setattr(automatic_run, "fit_baseline", one_of_them)
+    monkeypatch.setattr("recsys.automatic.trials.choose_field", raises(DIVERGED))
+    monkeypatch.setattr("recsys.automatic.run.fit_baseline", one_of_them)
     run = run_automatically(dataset, plan, Budget(1e6))
     assert len(run.baselines) > 3
     assert len(run.other_runs) == 1
@@ -211,11 +211,11 @@ def test_a_run_that_is_killed_among_its_baselines_tunes_the_others(
             if len(tuned) == 2:
                 raise Killed
 
-    monkeypatch.setattr(automatic_run, "tune_baselines", count)
+    monkeypatch.setattr("recsys.automatic.trials.tune_baselines", count)
     facts, folder = {"dataset": dataset.fingerprint}, plan.out.with_name(".mine.race")
 
-    def trials() -> _Trials:
-        return _Trials(dataset, held_out, Budget(1e6), None, lambda _: None, Phases())
+    def trials() -> Trials:
+        return Trials(dataset, held_out, Budget(1e6), None, lambda _: None, Phases())
 
     first = Journal(folder, facts)
     with pytest.raises(Killed):
@@ -284,7 +284,7 @@ def test_baselines_race_decay_and_refit_do_not_see_the_test_targets(
     targets = replace(found, held_out=HeldOutParts(found.held_out.valid, sealed))
     budget = Budget(30)
     words = (dataset, targets.held_out, budget, None, lambda _: None, Phases())
-    trials, journal = _Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
+    trials, journal = Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
     trials.tune_baselines(protocol, journal)
     trials.race(candidates, journal, targets)
     assert trials.finished is not None

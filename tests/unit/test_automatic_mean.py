@@ -392,7 +392,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for cost in ("_BASELINE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
         monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
     monkeypatch.setattr("recsys.automatic.tuned_baselines.SHARE", 0.0)
-    monkeypatch.setattr("recsys.automatic.run.choose_field", lambda *_: None)  # both are raced
+    monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
     return tmp_path
 
 
