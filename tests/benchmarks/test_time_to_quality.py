@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from contest import Contest, Side, chosen, from_environment, ndcg_of_lists
-from problems import config_path, problem_of, settings_of
+from problems import CONFIGS, config_path, problem_of, settings_of
 
 WANTED = {"ml-1m": (0.17, 0.19, 0.20), "amazon-beauty": (0.06, 0.07)}
 """NDCG@10 on the validation targets."""
 FASTER: dict[str, Any] = {"learning_rate": 4e-3}
 """That of our configs; the peers' default is 1e-3."""
+BF16: dict[str, Any] = {"precision": "bf16-mixed"}
+SMALL = {"embedding_dim": 192, "num_heads": 4, "max_sequence_length": 50, "dropout": 0.3}
+"""What RePlay's `SasRec.from_params` is if nothing is said."""
 PEERS = [
-    # Our shape, and what SASRecModel and SasRec.from_params are if nothing is said.
+    # Our shape, and what the libraries take if nothing is said.
     Side("rectools", "rectools"),
     Side(
         "rectools defaults",
@@ -27,21 +30,23 @@ PEERS = [
     Side("rectools faster", "rectools", FASTER),
     Side("replay", "replay"),
     Side("replay faster", "replay", FASTER),
-    Side("replay faster bf16", "replay", FASTER | {"precision": "bf16-mixed"}),
-    Side(
-        "replay defaults",
-        "replay",
-        {"embedding_dim": 192, "num_heads": 4, "max_sequence_length": 50, "dropout": 0.3},
-    ),
+    Side("replay faster bf16", "replay", FASTER | BF16),
+    Side("replay defaults", "replay", SMALL),
+    Side("replay defaults bf16", "replay", SMALL | BF16),
+    Side("replay defaults faster bf16", "replay", SMALL | FASTER | BF16),
 ]
 
 
 def sides_for(log: str) -> list[Side]:
     """Ours and the peers."""
     target_attention = {"config": config_path(log, "target attention")}
+    # The peers are told no times, so neither is HSTU.
+    without_times = ("training.validate_every=1", "model.times=none")
+    hstu = {"config": str(CONFIGS / "ml-1m-hstu.yaml"), "overrides": without_times}
     return [
         Side("ours dot-product", "ours"),
         Side("ours target-attention", "ours", target_attention),
+        *([Side("ours hstu", "ours", hstu)] if log == "ml-1m" else []),
         *PEERS,
     ]
 
