@@ -59,6 +59,7 @@ def run_log(
     raced = ", ".join(
         f"{one.candidate.name} {one.quality:.4f} ({one.epochs} epochs)"
         for one in automatic.contenders
+        if one.points
     )
     print(
         f"\n{log}, {name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
