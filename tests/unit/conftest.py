@@ -50,6 +50,24 @@ def tiny_dataset(
     return prepare(tiny_log, out=tmp_path_factory.mktemp("data") / "tiny", items=names)
 
 
+def chains(
+    users: int, length: int, *, items: int = 40, seed: int = 0, noise: float = 0.1
+) -> pl.DataFrame:
+    """Histories in which item i is followed by i + 1, with some random items."""
+    rng = np.random.default_rng(seed)
+    tokens = (rng.integers(items, size=users)[:, None] + np.arange(length)) % items
+    others = rng.random(tokens.shape) < noise
+    tokens = np.where(others, rng.integers(items, size=tokens.shape), tokens)
+    times = np.cumsum(rng.integers(1, 90_000, size=tokens.shape), axis=1)
+    return pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(users), length),
+            "item_id": tokens.ravel(),
+            "timestamp": times.ravel(),
+        }
+    )
+
+
 def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
     return Experiment(
         model=NextItemConfig(

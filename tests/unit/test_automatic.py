@@ -38,25 +38,9 @@ from recsys.experiments.fit import fit
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
 from recsys.training.state import MONITOR, Curve
+from tests.unit.conftest import chains
 
 ITEMS = 40
-
-
-def chains(users: int, length: int, *, seed: int = 0, noise: float = 0.1) -> pl.DataFrame:
-    """Histories in which item i is followed by i + 1, with some random items."""
-    rng = np.random.default_rng(seed)
-    steps = np.ones((users, length), dtype=int)
-    steps[:, 0] = rng.integers(ITEMS, size=users)
-    items = np.cumsum(steps, axis=1) % ITEMS
-    items = np.where(rng.random(items.shape) < noise, rng.integers(ITEMS, size=items.shape), items)
-    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
-    return pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(users), length),
-            "item_id": items.ravel(),
-            "timestamp": times.ravel(),
-        }
-    )
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 
 from recsys.automatic.budget import Budget
@@ -33,20 +31,12 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.phases import Phases
 from recsys.serving.bundle import ModelBundle
-
-ITEMS = 30
+from tests.unit.conftest import chains
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    """Histories in which item i is followed by i + 1, with some random items."""
-    rng = np.random.default_rng(0)
-    items = (rng.integers(ITEMS, size=80)[:, None] + np.arange(10)) % ITEMS
-    items = np.where(rng.random(items.shape) < 0.1, rng.integers(ITEMS, size=items.shape), items)
-    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
-    users = np.repeat(np.arange(80), 10)
-    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
-    return prepare(log, out=tmp_path_factory.mktemp("data") / "chains")
+    return prepare(chains(80, 10, items=30), out=tmp_path_factory.mktemp("data") / "chains")
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 
 from recsys.automatic.averaging import (
@@ -40,21 +38,15 @@ from recsys.experiments.fit import fit
 from recsys.model.averaged import AveragedModel
 from recsys.report.race import RacePoint
 from recsys.serving.bundle import ModelBundle
+from tests.unit.conftest import chains
 
-ITEMS, LIMIT = 40, 90.0
+LIMIT = 90.0
 _STATE: Any = SimpleNamespace(curve=SimpleNamespace(epochs=[0, 0], precision="float32"))
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    """Histories in which item i is followed by i + 1, with some random items."""
-    rng = np.random.default_rng(0)
-    items = (rng.integers(ITEMS, size=150)[:, None] + np.arange(12)) % ITEMS
-    items = np.where(rng.random(items.shape) < 0.1, rng.integers(ITEMS, size=items.shape), items)
-    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
-    users = np.repeat(np.arange(150), 12)
-    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
-    return prepare(log, out=tmp_path_factory.mktemp("data") / "steps")
+    return prepare(chains(150, 12), out=tmp_path_factory.mktemp("data") / "steps")
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -19,8 +17,9 @@ from recsys.data.sequence_batch import SequenceBatch
 from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.module import TrainingModule
+from tests.unit.conftest import chains
 
-ITEMS, LENGTH = 40, 12
+ITEMS = 40
 ROOT = Path(__file__).parents[2]
 DOT, ATTENTION = {"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 16}
 MODELS: dict[str, dict[str, Any]] = {
@@ -39,13 +38,7 @@ needs_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer tha
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    """Histories in which item i is followed by i + 1."""
-    rng = np.random.default_rng(0)
-    items = (rng.integers(ITEMS, size=300)[:, None] + np.arange(LENGTH)) % ITEMS
-    times = np.cumsum(rng.integers(1, 90_000, size=items.shape), axis=1)
-    users = np.repeat(np.arange(300), LENGTH)
-    log = pl.DataFrame({"user_id": users, "item_id": items.ravel(), "timestamp": times.ravel()})
-    return prepare(log, out=tmp_path_factory.mktemp("data") / "chains")
+    return prepare(chains(300, 12, noise=0.0), out=tmp_path_factory.mktemp("data") / "chains")
 
 
 def experiment_of(model: dict[str, Any], home: Path, **training: Any) -> Experiment:
