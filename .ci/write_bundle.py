@@ -1,4 +1,4 @@
-"""Write a small untrained bundle, a log and pairs to score into a folder."""
+"""Write a small untrained bundle, a log and pairs to score, and a log to train on, to a folder."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ model = Catalogue.of(experiment.model, dataset).new_model(experiment.model, inte
 ModelBundle.write(folder / "bundle", model, experiment, dataset, ("train",))
 log.head(10).filter(pl.col("timestamp") < 3).write_csv(folder / "log.csv")
 pl.DataFrame({"user_id": ["u0", "u1"], "item_id": ["hat", "socks"]}).write_csv(folder / "pairs.csv")
+
+rng = np.random.default_rng(0)
+places = (rng.integers(50, size=300)[:, None] + np.arange(8)) % 50
+seconds = pl.Series(np.sort(rng.integers(1_600_000_000, 1_700_000_000, size=places.size)))
+pl.DataFrame(
+    {
+        "customer_id": [f"C{number}" for number in np.repeat(np.arange(300), 8)],
+        "sku": [f"P{place:02}" for place in places.ravel()],
+        "bought_at": pl.from_epoch(seconds).dt.to_string("%Y-%m-%dT%H:%M:%S"),
+    }
+).write_csv(folder / "purchases.csv")

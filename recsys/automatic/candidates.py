@@ -131,6 +131,11 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
                 f"{facts.items:,} items: the softmax over all of them costs too much",
             )
         )
+    if facts.kept:
+        read = ", ".join(one.setting for one in facts.kept if one.kind)
+        faults = [f"{one.name} is left out: {one.fault}" for one in facts.kept if not one.kind]
+        reason = "; ".join(["the kept columns describe past interactions", *faults])
+        choices.append(Choice("model.interaction_features", f"[{read}]", reason))
     return choices
 
 

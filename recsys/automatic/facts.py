@@ -10,6 +10,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from recsys.automatic.kept_columns import KeptColumn, kept_columns
 from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
@@ -37,11 +38,18 @@ class LogFacts:
     """Share of a user's interactions, the first excepted, with an item that the user had before."""
     has_times: bool
     """Whether the times are more than sequence numbers."""
+    kept: tuple[KeptColumn, ...] = ()
+    """The columns of the log that are kept as interaction features."""
 
     @property
     def interactions_per_item(self) -> float:
         """Mean number of interactions of an item."""
         return self.interactions / max(self.items, 1)
+
+    @property
+    def reads_kept(self) -> bool:
+        """Whether the models read a kept column."""
+        return any(one.kind for one in self.kept)
 
     @classmethod
     def of(cls, dataset: PreparedDataset) -> LogFacts:
@@ -56,6 +64,7 @@ class LogFacts:
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
             repeat_share=_repeat_share(histories),
             has_times=pl.Series(_steps(histories)).n_unique() > SEQUENCE_NUMBER_STEPS,
+            kept=kept_columns(dataset),
         )
 
 

@@ -76,7 +76,8 @@ def run_automatically(
         journal.note(budget.spent)
         announce(what)
 
-    trials = Trials(dataset, targets.held_out, budget, progress, say, phases, plan.averages)
+    averages = plan.averages and not facts.reads_kept  # models with features have no mean
+    trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages)
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)
     with phases.timed("training"):

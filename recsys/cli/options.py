@@ -157,7 +157,9 @@ ItemMinimum = Annotated[
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(help="Extra column to keep for model.interaction_features; repeatable."),
+    typer.Option(
+        help="Extra column to keep, for models to read with past interactions; repeatable."
+    ),
 ]
 
 Memory = Annotated[

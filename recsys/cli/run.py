@@ -15,6 +15,7 @@ from recsys.cli.options import (
     Item,
     ItemMinimum,
     Json,
+    Keep,
     NoHeader,
     Set,
     Since,
@@ -68,6 +69,7 @@ def run(
         Path | None,
         typer.Option(help="Table of item features: item_id and a column per feature."),
     ] = None,
+    keep: Keep = None,
     no_header: NoHeader = False,
     encoding: Encoding = None,
     where: Where = None,
@@ -101,6 +103,7 @@ def run(
         "since": since,
         "user_minimum": user_minimum,
         "item_minimum": item_minimum,
+        "keep": keep or None,
     }
     if find_config(source) is not None or Path(source).suffix in (".yaml", ".yml"):
         given = {**words, "time_limit": time_limit, "preset": preset, "items": items, "name": name}

@@ -37,6 +37,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint
+from recsys.training.plan_length import with_enough_epochs
 from recsys.training.precision import with_precision
 from recsys.training.refit import Fitted
 from recsys.training.state import Curve, TrainingState
@@ -112,6 +113,8 @@ def _fit(
     fresh: bool,
 ) -> Run:
     start = plan_start(experiment.with_data(dataset.config), dataset, out)
+    if start.warm is None:
+        start = start._replace(experiment=with_enough_epochs(start.experiment, dataset))
     experiment = start.experiment
     dataset = start.catalogue.encoders.read(dataset)
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)

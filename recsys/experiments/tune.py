@@ -32,6 +32,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint
 from recsys.training.loop import train
+from recsys.training.plan_length import with_enough_epochs
 from recsys.training.state import MONITOR
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         if name not in known:
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
+    if "training.max_epochs" not in search.space:
+        experiment = with_enough_epochs(experiment, dataset)
     name = f"{experiment.name}-{_identity(experiment, dataset, search)[:8]}"
     with sole_use(_database(experiment).with_name(name), "runs the search"):
         return _tune(experiment, dataset, search, name)

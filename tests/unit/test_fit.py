@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -18,7 +19,7 @@ from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
+from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset, prepare
@@ -38,7 +39,8 @@ from recsys.tracking.runs import find_runs
 from recsys.tracking.store import check_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
-from recsys.training.loop import train
+from recsys.training.loop import build_batches, train
+from recsys.training.plan_length import with_enough_epochs
 from recsys.training.refit import still_rising
 from recsys.training.state import Curve, EarlyDecay
 
@@ -151,6 +153,26 @@ def test_a_training_that_is_too_short_says_so(
     assert (enough - 1) * steps < 1000 <= enough * steps
     assert "still rising: the best epoch, 2, was the last" in caplog.text
     assert "--set training.max_epochs=4" in caplog.text
+
+
+def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: PreparedDataset) -> None:
+    def planned(*changes: str) -> TrainingConfig:
+        experiment = parse_experiment({}, ["model.max_sequence_length=10", *changes])
+        return with_enough_epochs(experiment.with_data(dataset.config), dataset).training
+
+    small = "training.batch_tokens=200"
+    like = parse_experiment({}, ["model.max_sequence_length=10", small])
+    steps = len(build_batches(like, dataset.histories("valid")))
+    default = planned(small)
+    assert (default.max_epochs - 1) * steps < 2000 <= default.max_epochs * steps
+    assert default.validate_every == math.ceil(50 / steps)
+    assert default.patience == 10 * default.validate_every
+    named = planned(small, "training.max_epochs=3")
+    assert named == TrainingConfig(batch_tokens=200, max_epochs=3)
+    own = planned(small, "training.patience=7", "training.validate_every=2")
+    assert (own.max_epochs, own.patience, own.validate_every) == (default.max_epochs, 7, 2)
+    many = planned("training.batch_tokens=1")
+    assert (many.max_epochs, many.validate_every, many.patience) == (40, 1, 10)
 
 
 def test_a_training_whose_best_epoch_is_not_the_last_or_that_decayed_early_is_not_rising() -> None:
