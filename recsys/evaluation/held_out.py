@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recsys.config import EvaluationConfig, LeaveLastOut, RequestTime
 from recsys.data.holdout import Holdout
@@ -28,6 +31,8 @@ class HeldOut(NamedTuple):
     """The best items of the full catalogue after every history."""
     metrics: dict[str, float]
     """The metrics of these lists by name; see `catalogue_metrics`."""
+    alone: RankTable | None = None
+    """The ranks without what was added to the scores, with segments; None if nothing was."""
 
 
 def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> Holdout:
@@ -101,6 +106,7 @@ def evaluate_held_out(
     part: Part,
     config: EvaluationConfig,
     candidates: Candidates | None,
+    added: Callable[[Scorer], Scorer] | None = None,
 ) -> HeldOut:
     """Rank the targets and list the best items, scoring each history once.
 
@@ -112,25 +118,36 @@ def evaluate_held_out(
         config: the protocol; its cut-offs decide how long the lists are.
         candidates: the items that targets are ranked among. If None, the full catalogue, which the
             best items are always taken from.
+        added: adds to the scores of the scorer: the result is of the sum, and has the ranks without
+            it as well.
     """
     num_items = scorer.num_items
     sets = None if candidates is None else candidates.sets
     ranks = np.empty(len(holdout.targets), dtype=np.int64)
+    alone = None if added is None else ranks.copy()
     shape = len(holdout.histories), top_k_length(max(config.cutoffs, default=1), num_items)
     items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     for batch in user_batches(len(holdout.histories), num_items):
-        rows, batch_targets = holdout.slice_after(batch)
-        scored = Scored(scorer.score(batch_targets.histories))
-        items[batch], values[batch] = top_k(scored, batch_targets.histories, shape[1], config.seen)
-        ranks[rows] = rank_targets(
-            scored,
-            batch_targets.histories,
-            batch_targets.targets,
-            config.seen,
+        rows, targets = holdout.slice_after(batch)
+        rank = partial(
+            rank_targets,
+            histories=targets.histories,
+            targets=targets.targets,
+            seen=config.seen,
             candidates=None if sets is None else sets[rows],
-            rows=batch_targets.history_rows,
+            rows=targets.history_rows,
         )
-    table = rank_table(ranks, holdout, part, num_items, config.seen, candidates=candidates)
+        scored: Scorer = Scored(scorer.score(targets.histories))
+        if added is not None and alone is not None:
+            alone[rows] = rank(scored)
+            scored = Scored(added(scored).score(targets.histories))
+        items[batch], values[batch] = top_k(scored, targets.histories, shape[1], config.seen)
+        ranks[rows] = rank(scored)
+
+    def table(of: NDArray[np.int64]) -> RankTable:
+        made = rank_table(of, holdout, part, num_items, config.seen, candidates=candidates)
+        return with_segments(made, dataset, holdout)
+
     best = top_k_table(items, values, holdout, part, num_items, config.seen)
     metrics = catalogue_metrics(best, dataset, holdout.histories, config.cutoffs)
-    return HeldOut(with_segments(table, dataset, holdout), best, metrics)
+    return HeldOut(table(ranks), best, metrics, None if alone is None else table(alone))

@@ -8,10 +8,9 @@ from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment
-from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation.candidates import Candidates
+from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables.rank import RankTable
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.inference.scorer import Scorer
 from recsys.progress import stage
@@ -26,14 +25,22 @@ CALIBRATING = 500
 class FinalScorer(NamedTuple):
     """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
 
-    scorer: Scorer
+    model: Scorer
+    """The scorer of the model alone."""
     count_ensemble: CountEnsemble | None
     valid: RankTable
     """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
-    alone: dict[Part, RankTable]
-    """Ranks without the count ensemble, by part; empty if there is none."""
+    valid_alone: RankTable
+    """Ranks of the validation targets by the model of the best epoch, without it."""
     temperature: float | None
     """That of its probabilities, fitted on validation with the model of the best epoch."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """The scorer of the run."""
+        return (
+            self.model if self.count_ensemble is None else self.count_ensemble.added_to(self.model)
+        )
 
 
 def final_scorer(
@@ -41,7 +48,6 @@ def final_scorer(
     dataset: PreparedDataset,
     held_out: HeldOutParts,
     fitted: Fitted,
-    candidates: Candidates | None,
     progress: Progress | None,
 ) -> FinalScorer:
     """Return the trained model, with its count ensemble weighed on validation if it has one.
@@ -49,20 +55,14 @@ def final_scorer(
     A refit has seen the validation targets: the temperature is that of the model before it.
     """
     _, valid = fitted.curve.validated()
-    scorer, evaluation = model_scorer(fitted.model, experiment), experiment.evaluation
+    model = model_scorer(fitted.model, experiment)
     some = held_out.valid.sample(CALIBRATING, experiment.seed)
     if experiment.count_ensemble is None:
         validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-        return FinalScorer(scorer, None, valid, {}, temperature_of(validated, some))
+        return FinalScorer(model, None, valid, valid, temperature_of(validated, some))
     with stage(f"weighing counts of {experiment.name}", None, progress):
-        test = evaluate(scorer, held_out.test, "test", evaluation.seen, candidates=candidates)
         weighed = fit_count_ensemble(
             experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
         )
-    return FinalScorer(
-        weighed.count_ensemble.added_to(scorer),
-        weighed.count_ensemble,
-        weighed.ranks,
-        {"valid": valid, "test": test},
-        temperature_of(weighed.validated, some),
-    )
+    temperature = temperature_of(weighed.validated, some)
+    return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)

@@ -193,31 +193,36 @@ def evaluate_and_write(
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
     with phases.timed("evaluation"):
-        scorer, count_ensemble, valid_ranks, alone, temperature = final_scorer(
-            experiment, dataset, held_out, fitted, candidates, progress
-        )
+        final = final_scorer(experiment, dataset, held_out, fitted, progress)
+        count_ensemble, temperature = final.count_ensemble, final.temperature
         testing = f"testing {experiment.name}"
         with stage(testing, len(held_out.test.histories), progress) as line:
-            reporting = ReportingScorer(scorer, line.advance)
             test = evaluate_held_out(
-                reporting, dataset, held_out.test, "test", evaluation, candidates
+                ReportingScorer(final.model, line.advance),
+                dataset,
+                held_out.test,
+                "test",
+                evaluation,
+                candidates,
+                None if count_ensemble is None else count_ensemble.added_to,
             )
         with stage(testing, None, progress):
             lists = evaluate_model_lists(
                 fitted.model,
-                scorer,
+                final.scorer,
                 length,
                 dataset,
                 "test",
                 evaluation.seen,
                 evaluation.request_time,
             )
+    valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
     results = Results(
         evaluation.cutoffs,
         test,
         lists,
-        with_segments(valid_ranks, dataset, held_out.valid),
-        {part: with_segments(t, dataset, held_out.of(part)) for part, t in alone.items()},
+        with_segments(final.valid, dataset, held_out.valid),
+        {} if test.alone is None else {"valid": valid_alone, "test": test.alone},
     )
     with phases.timed("bootstrap"):
         _ = results.test_metrics, results.valid_metrics  # both are kept

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from recsys.baselines.count_ensemble import RepeatCounts, add_scores
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
@@ -18,7 +19,7 @@ from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Scored
+from recsys.inference.scorer import Scored, Scorer
 
 
 class CountingScorer:
@@ -53,6 +54,26 @@ def test_one_pass_equals_two_passes(
     assert found.ranks.ranks.tolist() == expected.ranks.tolist()
     assert found.ranks.protocol == expected.protocol
     assert np.array_equal(found.best.items, top_k(scorer, holdout.histories, 3, config.seen)[0])
+
+
+def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset) -> None:
+    scorer, config = CountingScorer(), EvaluationConfig(cutoffs=(1, 3), seen="allow")
+    holdout = find_holdout(tiny_dataset, "test", "unknown")
+    counts = RepeatCounts(scorer.num_items)
+
+    def added(model: Scorer) -> Scorer:
+        return add_scores(model, [(counts, 2.0)])
+
+    found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None, added)
+    assert scorer.num_scored == len(holdout.histories)
+    alone = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None)
+    both = evaluate_held_out(added(scorer), tiny_dataset, holdout, "test", config, None)
+    assert found.alone is not None
+    assert found.alone.frame.equals(alone.ranks.frame)
+    assert found.ranks.frame.equals(both.ranks.frame)
+    assert found.best.frame.equals(both.best.frame)
+    assert alone.alone is None
+    assert not found.best.frame.equals(alone.best.frame)
 
 
 def test_scores_of_other_users_are_refused() -> None:
