@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from recsys.cli.options import Bundle, Data, Index, app
+from recsys.errors import InputError
 
 KEY = "RECSYS_API_KEY"
 """The environment variable with the key that requests must bring."""
@@ -57,6 +58,12 @@ def serve_bundle(
         ),
     ] = None,
     index: Index = None,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu", help="Answer on the GPU. Each worker has a model in its memory. Default: CPU."
+        ),
+    ] = False,
     cache: Annotated[
         int,
         typer.Option(
@@ -103,6 +110,11 @@ def serve_bundle(
     from recsys.loading import bundle_folder, is_model_name, model_place
     from recsys.server.settings import Limits, NamedModel, ServerSettings, cores, threads_of
 
+    if gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("--gpu: torch finds no GPU here that it can use")
     named = None
     if is_model_name(bundle):
         find, folder = partial(model_place, bundle), partial(bundle_folder, bundle)
@@ -116,6 +128,7 @@ def serve_bundle(
         batch=batch,
         retrieve=retrieve,
         index=index,
+        gpu=gpu,
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )

@@ -56,6 +56,8 @@ class ServerSettings:
     """How many items per user target attention ranks (see `Recommender.recommend`); all if None."""
     index: Path | None = None
     """The folder of an index of the items, which finds the best; all items are scored if None."""
+    gpu: bool = False
+    """Whether the model answers on the GPU."""
     cache_bytes: int = 256 << 20
     """The memory of encoded histories that are kept for requests with the same one; 0 for none."""
     named: NamedModel | None = None

@@ -26,6 +26,10 @@ from recsys.inference import ranking
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
+from recsys.server.questions import Candidates, explanation, recommend, score, similar
+from recsys.server.requests import User
+from recsys.server.served_model import ServedModel
+from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.faithfulness import measure_faithfulness
@@ -231,6 +235,69 @@ def test_a_bundle_that_has_answered_moves(
     recommender.bundle.use_gpu()
     for one, before in zip((None, 3), expected, strict=True):
         assert_close(recommender.recommend(HISTORIES, k=2, retrieve=one), before, "recommend")
+
+
+@pytest.mark.parametrize("name", ["target attention that sums up", "dot product"])
+def test_a_server_answers_as_on_the_cpu(
+    name: str,
+    device: torch.device,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given, _ = MODELS[name]
+    tree = {"model": {"embedding_dim": 8, "max_sequence_length": 3, **given}}
+    bundle = write_bundle(
+        tmp_path / "bundle", parse_experiment(tree, [], "test"), tiny_dataset, counts=True
+    )
+    if device.type != "cuda":
+        monkeypatch.setattr(ModelBundle, "use_gpu", lambda bundle: bundle.model.to(device))
+    retrieve = None if name == "dot product" else 3
+    answers = []
+    for gpu in (False, True):
+        settings = ServerSettings(bundle, tiny_dataset.path, retrieve=retrieve, gpu=gpu)
+        model = ServedModel.load(bundle, settings)
+        assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
+        users = [
+            model.history(User(history=["gloves", "hat"])),
+            model.history(User(user_id="bob", history=["socks"])),
+        ]
+        asked = [Candidates(user, np.array([1, 2, 3], dtype=np.int32)) for user in users]
+        found: list[Any] = []
+        for _ in range(2):  # the second time of kept states
+            found += [
+                [(one.item_id, one.score) for one in user]
+                for user in recommend(model, 2, "filter", None, users)
+            ]
+            found += score(model, asked)
+        assert model.states is not None
+        assert model.states.hits
+        found.append([(one.item_id, one.similarity) for one in similar(model, "hat", 2).items])
+        if name != "dot product":
+            parts = explanation(model, users[0], "boots")
+            found.append([(one.item_id, one.contribution) for one in parts.purchases])
+        answers.append(found)
+    on_cpu, on_gpu = answers
+    for ours, theirs in zip(on_gpu, on_cpu, strict=True):
+        assert [_name(one) for one in ours] == [_name(one) for one in theirs]
+        assert_close([_number(one) for one in ours], [_number(one) for one in theirs], name)
+
+
+def _name(answer: Any) -> Any:
+    return answer[0] if isinstance(answer, tuple) else None
+
+
+def _number(answer: Any) -> float:
+    return float(answer[1] if isinstance(answer, tuple) else answer)
+
+
+def test_a_server_on_a_gpu_that_is_not_there_is_refused(
+    tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = CliRunner().invoke(app, ["serve", str(tiny_bundle.path), "--gpu"])
+    assert answer.exit_code != 0
+    assert "--gpu: torch finds no GPU here that it can use" in str(answer.exception)
 
 
 def test_commands_that_answer_many_use_the_gpu(
