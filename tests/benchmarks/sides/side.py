@@ -152,11 +152,16 @@ class Stopwatch:
         if self._seconds >= self._settings.seconds:
             raise TimeUp
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens with a target, after the warm-up."""
+        return self._tokens / self._seconds
+
     def answer(self) -> dict[str, object]:
         """Speed, memory, the losses of the first and the last tenth of the batches."""
         tenth = -(-len(self._losses) // 10)
         return {
-            "tokens_per_second": self._tokens / self._seconds,
+            "tokens_per_second": self.tokens_per_second,
             "seconds_per_batch": self._seconds / self._batches,
             "tokens_per_batch": self._tokens / self._batches,
             "batches": self._batches,
