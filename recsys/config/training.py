@@ -15,8 +15,8 @@ class TrainingConfig(Section):
 
     max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
     """Maximum number of epochs: passes over the training part, unless epochs_per_pass divides
-    them. By default more on a small log, so many as have 2,000 steps; then validate_every and
-    patience grow likewise, unless they are set."""
+    them. By default more on a small log, as many as have 2,000 steps; then validate_every and
+    patience grow with them, unless one of them is set."""
     epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs that a pass over the training part is divided into. Above 1, an epoch reads
     a random share of the histories, another one each time: a large log is validated more often. A

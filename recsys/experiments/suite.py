@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from recsys.experiments.fit import fit
 from recsys.progress import new_progress
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoint import CheckpointError
+from recsys.training.plan_length import with_enough_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,8 @@ def _steps(
 
 
 def _training(experiment: Experiment, dataset: PreparedDataset, out: Path) -> _Step:
+    with suppress(InputError):  # there is nothing to train on, as the training says too
+        experiment = with_enough_epochs(experiment, dataset)
     settings = flatten(experiment)
     return _Step(
         experiment.name,

@@ -102,8 +102,6 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         if name not in known:
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
-    if "training.max_epochs" not in search.space:
-        experiment = with_enough_epochs(experiment, dataset)
     name = f"{experiment.name}-{_identity(experiment, dataset, search)[:8]}"
     with sole_use(_database(experiment).with_name(name), "runs the search"):
         return _tune(experiment, dataset, search, name)
@@ -125,7 +123,7 @@ def _tune(experiment: Experiment, dataset: PreparedDataset, search: Search, name
         raise InputError(f"tune: none of the trials of {study.study_name} has finished")
     best = study.best_trial
     logger.info("best: trial %d, %s", best.number, best.params)
-    tuned = _with(experiment, best.params)
+    tuned = _with(experiment, dataset, best.params)
     states = [trial.state for trial in study.get_trials(deepcopy=False, states=_DONE)]
     return Tuned(
         experiment=tuned.model_copy(update={"name": f"{experiment.name}-tuned"}),
@@ -180,7 +178,7 @@ def _search(
         def attempt(trial: optuna.Trial) -> float:
             values = {name: _propose(trial, name, search) for name in search.space}
             try:
-                candidate = _with(experiment, values)
+                candidate = _with(experiment, dataset, values)
             except InputError as error:  # incompatible values
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
@@ -227,7 +225,13 @@ def _propose(trial: optuna.Trial, name: str, search: Search) -> Any:
     return trial.suggest_float(name, low, high, log=dimension.log)
 
 
-def _with(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with other values of some fields."""
+def _with(
+    experiment: Experiment, dataset: PreparedDataset, values: Mapping[str, Any]
+) -> Experiment:
+    """Return the experiment with other values of some fields, and the epochs that suit them."""
     overrides = [f"{name}={json.dumps(value)}" for name, value in values.items()]
-    return parse_experiment(experiment.model_dump(mode="json"), overrides, "tune")
+    changed = parse_experiment(experiment.model_dump(mode="json"), overrides, "tune")
+    named = experiment.training.model_fields_set | {
+        name.removeprefix("training.") for name in values
+    }
+    return with_enough_epochs(changed, dataset, named)

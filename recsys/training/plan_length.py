@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 
-from recsys.config import AveragedConfig, Experiment
+from recsys.config import AveragedConfig, Experiment, TrainingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.training.loop import build_batches
 
@@ -20,41 +21,61 @@ _STEPS_TO_VALIDATION = 50
 """Steps between its validations."""
 
 
-def with_enough_epochs(experiment: Experiment, dataset: PreparedDataset) -> Experiment:
-    """Return an experiment whose defaults in epochs suit the log, if it does not name its epochs.
+def with_enough_epochs(
+    experiment: Experiment, dataset: PreparedDataset, named: Collection[str] | None = None
+) -> Experiment:
+    """Return an experiment whose epochs suit the log, if it does not name their number.
 
-    ``training.max_epochs`` is the usual number, or more for 2,000 steps; then ``validate_every``
-    and ``patience`` grow likewise, unless they are named. The members of a mean have their own.
+    Where the usual ``training.max_epochs`` have fewer than 2,000 steps, as many as have 2,000 are
+    planned. ``validate_every`` and ``patience`` grow with them, to some 50 steps and ten times as
+    many, unless one of them is named.
+
+    Args:
+        experiment: all settings.
+        dataset: the prepared dataset.
+        named: the fields of ``training`` that are named; if None, those that were set.
 
     Raises:
         InputError: no history has two items.
     """
     training = experiment.training
-    named = training.model_fields_set
-    if "max_epochs" in named or isinstance(experiment.model, AveragedConfig):
+    named = training.model_fields_set if named is None else named
+    if "max_epochs" in named or _members_have_their_own(experiment):
         return experiment
     steps = len(build_batches(experiment, dataset.histories("valid")))
-    every = max(training.validate_every, math.ceil(_STEPS_TO_VALIDATION / steps))
-    defaults = {
-        "max_epochs": max(training.max_epochs, math.ceil(_ENOUGH_STEPS / steps)),
-        "validate_every": every,
-        "patience": training.patience * every,
-    }
-    changes = {name: value for name, value in defaults.items() if name not in named}
-    longer = training.model_copy(update=changes)
-    if longer.max_epochs > training.max_epochs:
-        logger.info(
-            "training.max_epochs: %d, validated every %d: an epoch has only %d steps",
-            *(longer.max_epochs, longer.validate_every, steps),
-        )
-    return experiment.model_copy(update={"training": longer})
+    epochs = math.ceil(_ENOUGH_STEPS / steps)
+    if epochs <= training.max_epochs:
+        return experiment
+    changes = {"max_epochs": epochs}
+    if not {"validate_every", "patience"} & set(named):
+        every = math.ceil(_STEPS_TO_VALIDATION / steps)
+        changes |= {"validate_every": every, "patience": training.patience * every}
+    shown = ", ".join(f"{name}={value}" for name, value in changes.items())
+    logger.info("an epoch has only %d steps: training.%s", steps, shown)
+    return experiment.model_copy(update={"training": training.model_copy(update=changes)})
+
+
+def _members_have_their_own(experiment: Experiment) -> bool:
+    """Return whether each member of a mean names its epochs; False without a mean."""
+    model = experiment.model
+    return isinstance(model, AveragedConfig) and all(
+        member.max_epochs is not None for member in model.members
+    )
+
+
+def longer(training: TrainingConfig, epochs: int) -> str:
+    """Return the options with which a training has so many epochs, and is validated as before."""
+    changes = {"max_epochs": epochs}
+    if training.validate_every > 1:
+        changes |= {"validate_every": training.validate_every, "patience": training.patience}
+    return " ".join(f"--set training.{name}={value}" for name, value in changes.items())
 
 
 def log_short_plan(epochs: int, steps: int) -> None:
     """Log that a plan has few steps."""
     if (total := epochs * steps) < FEW_STEPS:
         logger.info(
-            "only %d steps are planned, %d in each of %d epochs, and most models need %d: "
-            "--set training.max_epochs=%d",
+            "only %d steps are planned, %d in each of %d epochs, and most models need %d: leave "
+            "training.max_epochs out, or set it to %d",
             *(total, steps, epochs, FEW_STEPS, math.ceil(FEW_STEPS / steps)),
         )

@@ -17,7 +17,7 @@ from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
 from recsys.training.loop import build_batches, train
-from recsys.training.plan_length import log_short_plan
+from recsys.training.plan_length import log_short_plan, longer
 from recsys.training.precision import with_precision
 from recsys.training.state import Curve, TrainingState
 from recsys.training.warm_start import WarmStart
@@ -104,9 +104,8 @@ def train_and_refit(
     )
     if epochs and still_rising(curve, epochs):
         logger.info(
-            "still rising: the best epoch, %d, was the last: train longer with "
-            "--set training.max_epochs=%d",
-            *(epochs, 2 * experiment.training.max_epochs),
+            "still rising: the best epoch, %d, was the last: train longer with %s",
+            *(epochs, longer(experiment.training, 2 * experiment.training.max_epochs)),
         )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)

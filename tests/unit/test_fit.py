@@ -40,7 +40,7 @@ from recsys.tracking.store import check_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.loop import build_batches, train
-from recsys.training.plan_length import with_enough_epochs
+from recsys.training.plan_length import longer, with_enough_epochs
 from recsys.training.refit import still_rising
 from recsys.training.state import Curve, EarlyDecay
 
@@ -146,7 +146,7 @@ def test_a_training_that_is_too_short_says_so(
     training = {"max_epochs": 2, "refit": False, "batch_tokens": 200, "learning_rate": 1e-2}
     fit(parse_experiment(tree | {"training": training}), dataset, tmp_path / "out")
     (planned,) = re.findall(
-        r"only (\d+) steps are planned, (\d+) in each of 2 epochs, .*max_epochs=(\d+)", caplog.text
+        r"only (\d+) steps are planned, (\d+) in each of 2 epochs, .* set it to (\d+)", caplog.text
     )
     total, steps, enough = map(int, planned)
     assert total == 2 * steps
@@ -169,10 +169,30 @@ def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: Prepa
     assert default.patience == 10 * default.validate_every
     named = planned(small, "training.max_epochs=3")
     assert named == TrainingConfig(batch_tokens=200, max_epochs=3)
-    own = planned(small, "training.patience=7", "training.validate_every=2")
-    assert (own.max_epochs, own.patience, own.validate_every) == (default.max_epochs, 7, 2)
-    many = planned("training.batch_tokens=1")
-    assert (many.max_epochs, many.validate_every, many.patience) == (40, 1, 10)
+    for own in ("training.patience=7", "training.validate_every=2"):
+        changed = planned(small, own)
+        usual = parse_experiment({}, [small, own]).training
+        assert changed == usual.model_copy(update={"max_epochs": default.max_epochs})
+    for many in ("training.batch_tokens=10", "training.validate_every=5"):
+        changed = planned("training.batch_tokens=10", many)
+        assert changed == parse_experiment({}, ["training.batch_tokens=10", many]).training
+    assert longer(default, 9) == (
+        f"--set training.max_epochs=9 --set training.validate_every={default.validate_every} "
+        f"--set training.patience={default.patience}"
+    )
+    assert longer(named, 6) == "--set training.max_epochs=6"
+
+
+def test_the_epochs_of_the_members_of_a_mean_are_more_unless_they_are_named(
+    dataset: PreparedDataset,
+) -> None:
+    def planned(*epochs: int | None) -> int:
+        member = {"kind": "next_item", "max_sequence_length": 10}
+        members = [{"model": member, "max_epochs": one} for one in epochs]
+        experiment = parse_experiment({"model": {"kind": "averaged", "members": members}}, [])
+        return with_enough_epochs(experiment, dataset).training.max_epochs
+
+    assert planned(3, 4) == 40 < planned(3, None)
 
 
 def test_a_training_whose_best_epoch_is_not_the_last_or_that_decayed_early_is_not_rising() -> None:

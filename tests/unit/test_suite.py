@@ -21,6 +21,7 @@ from recsys.experiments import suite as suite_module
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
+from recsys.training import plan_length
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHIPPED = ("suite", "suite-global-time")
@@ -195,6 +196,25 @@ def test_a_training_ended_early_by_ctrl_c_is_not_finished(
     runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
     assert len(tags) == 1
     assert tags[0] not in runs["every"]
+
+
+def test_a_small_log_without_named_epochs_is_trained_for_more_of_them_and_once(
+    tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_length, "_ENOUGH_STEPS", 42)
+    changes: dict[str, Any] = {
+        "seeds": [0],
+        "training": {"batch_tokens": 1000},
+        "datasets": TREE["datasets"][:1],
+        "models": TREE["models"][:1],
+    }
+    suite = make_suite(tmp_path, **changes)
+    runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
+    assert len(runs["every"]) == 3
+    (run, *_) = runs["every"]
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    assert client.get_run(run).data.params["training.max_epochs"] == "42"
+    assert run_suite(suite, lambda _: dataset, tmp_path / "runs") == runs
 
 
 def test_a_run_that_refuses_its_data_is_skipped(
