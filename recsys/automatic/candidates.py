@@ -131,11 +131,6 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
                 f"{facts.items:,} items: the softmax over all of them costs too much",
             )
         )
-    if facts.kept:
-        read = ", ".join(one.setting for one in facts.kept if one.kind)
-        faults = [f"{one.name} is left out: {one.fault}" for one in facts.kept if not one.kind]
-        reason = "; ".join(["the kept columns describe past interactions", *faults])
-        choices.append(Choice("model.interaction_features", f"[{read}]", reason))
     return choices
 
 
@@ -155,6 +150,7 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     shared = [f"{choice.setting}={choice.value}" for choice in choices]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     kinds = _kinds(facts)
+    features = [one.feature.model_dump() for one in facts.kept if one.feature is not None]
     candidates = []
     for name in order[: _FIELDS[plan.preset]]:
         kind = kinds[name]
@@ -162,7 +158,7 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
             "name": plan.name,
             "seed": plan.seed,
             "data": data,
-            "model": dict(kind.model),
+            "model": {**kind.model, "interaction_features": features},
             "training": {"refit": True},
             "count_ensemble": {},
             "tracking": plan.tracking,

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from recsys.automatic.candidates import Candidate
 from recsys.automatic.ending import Ending
 from recsys.config import Experiment
+from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.inference.catalogue import Catalogue
@@ -168,16 +169,17 @@ class Contender:
         validation: Holdout,
         clock: Callable[[], float],
         progress: Progress | None = None,
+        encoders: Encoders = NO_ENCODERS,
     ) -> Contender:
         """Return a contender that has not started, with epochs of like numbers of steps.
 
         An epoch is a share of a pass over a large log; over a small log several epochs of a pass
-        each lie between two validations.
+        each lie between two validations. The encoders are those of the features that its model
+        reads, which dataset and validation have.
         """
         experiment = candidate.experiment
-        catalogue = Catalogue.of(experiment.model, dataset)
-        encoded = catalogue.encoders.read(dataset)
-        steps = max(len(build_batches(experiment, encoded.histories("valid"))), 1)
+        catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
+        steps = max(len(build_batches(experiment, dataset.histories("valid"))), 1)
         changes = {
             "epochs_per_pass": max(1, steps // STEPS_PER_EPOCH),
             "validate_every": math.ceil(STEPS_PER_EPOCH / steps),
@@ -186,7 +188,7 @@ class Contender:
         candidate = replace(
             candidate, experiment=experiment.model_copy(update={"training": training})
         )
-        return cls(candidate, encoded, catalogue, validation, clock, progress)
+        return cls(candidate, dataset, catalogue, validation, clock, progress)
 
     def forget(self) -> None:
         """Free the memory of its states: it is not trained on."""

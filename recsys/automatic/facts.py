@@ -39,7 +39,7 @@ class LogFacts:
     has_times: bool
     """Whether the times are more than sequence numbers."""
     kept: tuple[KeptColumn, ...] = ()
-    """The columns of the log that are kept as interaction features."""
+    """The kept columns of the log."""
 
     @property
     def interactions_per_item(self) -> float:
@@ -49,7 +49,7 @@ class LogFacts:
     @property
     def reads_kept(self) -> bool:
         """Whether the models read a kept column."""
-        return any(one.kind for one in self.kept)
+        return any(one.feature is not None for one in self.kept)
 
     @classmethod
     def of(cls, dataset: PreparedDataset) -> LogFacts:

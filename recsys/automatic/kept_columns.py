@@ -2,62 +2,84 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import polars as pl
 
+from recsys.config import CategoriesFeature, CategoryFeature, Feature, NumberFeature
+from recsys.data.features.columns import COLUMN_CLASSES
+from recsys.data.features.feature_column import ColumnName
+from recsys.data.log_columns import dates_in, numbers_in
+from recsys.data.missing import without_missing_words
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.report.run_page import Choice
 
 _MOST_VALUES = 1_000
-"""Text with more different values is left out: few interactions would share one."""
+"""A column of categories with more different values is left out: few interactions share one."""
 
 
 class KeptColumn(NamedTuple):
     """A column, and how the models read it."""
 
     name: str
-    kind: str | None
-    """The kind of feature; None if it is left out."""
+    feature: Feature | None
+    """None if it is left out."""
     fault: str = ""
     """Why it is left out."""
 
-    @property
-    def setting(self) -> str:
-        """The feature as a config would have it, in JSON."""
-        if self.kind == "category":
-            return json.dumps(self.name, ensure_ascii=False)
-        return json.dumps({"kind": self.kind, "column": self.name}, ensure_ascii=False)
-
 
 def kept_columns(dataset: PreparedDataset) -> tuple[KeptColumn, ...]:
-    """Look at the kept columns of the training part."""
+    """Look at the kept columns: their values in training, and whether all rows can be read."""
     if not dataset.config.keep:
         return ()
-    training = dataset.interaction_table.filter(dataset.in_training)
-    return tuple(_look_at(training[name]) for name in dataset.config.keep)
+    table = dataset.interaction_table
+    training = table.filter(dataset.in_training)
+    return tuple(_look_at(name, table, training) for name in dataset.config.keep)
 
 
-def _look_at(column: pl.Series) -> KeptColumn:
-    values = column.drop_nulls()
-    if values.is_empty():
-        return KeptColumn(column.name, None, "it has no value")
-    kind = _kind_of(column.dtype)
-    if kind is None:
-        return KeptColumn(column.name, None, f"a column of {column.dtype} is not read")
-    if kind == "categories":
-        values = values.explode().drop_nulls().cast(pl.String).str.strip_chars()
-    different = values.n_unique()
-    if different == 1 and len(values) == len(column):
-        return KeptColumn(column.name, None, "it has one value everywhere")
-    if kind != "number" and different > min(_MOST_VALUES, len(values) // 2):
-        return KeptColumn(column.name, None, f"{different:,} different values are too many")
-    return KeptColumn(column.name, kind)
+def choose_features(kept: Sequence[KeptColumn]) -> Choice:
+    """Say which kept columns are read, and how, and why the others are not."""
+    read = [
+        one.name if one.feature.kind == "category" else f"{one.name} as {one.feature.kind}"
+        for one in kept
+        if one.feature is not None
+    ]
+    reasons = ["kept columns describe past interactions"] if read else []
+    reasons += [f"{one.name} is left out: {one.fault}" for one in kept if one.feature is None]
+    return Choice("model.interaction_features", ", ".join(read) or "none", "; ".join(reasons))
 
 
-def _kind_of(dtype: pl.DataType) -> str | None:
-    if dtype.is_numeric():
-        return "number"
-    if isinstance(dtype, pl.List):
-        return "categories" if dtype.inner == pl.String else None
-    return "category" if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean) else None
+def _look_at(name: str, table: pl.DataFrame, training: pl.DataFrame) -> KeptColumn:
+    feature = _feature_of(training[name])
+    if feature is None:
+        return KeptColumn(name, None, "dates are not read as features")
+    kind = COLUMN_CLASSES[type(feature)]
+    try:
+        kind.read(feature, "interaction", table)
+        different = kind.fit(feature, "interaction", training).width.categories
+    except InputError as error:
+        fault = str(error).removeprefix(f"{ColumnName('interaction', feature)}: ")
+        return KeptColumn(name, None, fault)
+    if different > _MOST_VALUES or 2 * different > len(training):
+        rows = f"{len(training):,} training interactions"
+        return KeptColumn(name, None, f"{different:,} different values are too many for {rows}")
+    return KeptColumn(name, feature)
+
+
+def _feature_of(column: pl.Series) -> Feature | None:
+    """Return the feature that a column is read as; None for dates.
+
+    Decimals of a text file are text.
+    """
+    if column.dtype.is_nested():
+        return CategoriesFeature(kind="categories", column=column.name)
+    if column.dtype.is_numeric():
+        return NumberFeature(kind="number", column=column.name)
+    values = without_missing_words(column).drop_nulls()
+    if len(values) and not numbers_in(values).null_count():
+        return NumberFeature(kind="number", column=column.name)
+    if len(values) and not dates_in(values).null_count():
+        return None
+    return CategoryFeature(column=column.name)

@@ -11,10 +11,12 @@ from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Plan, choose_seen, choose_sizes, propose
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.journal import Journal
+from recsys.automatic.kept_columns import choose_features
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.config import dump_experiment
+from recsys.data.features.encoders import Encoders
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baseline import fit_baseline
@@ -55,8 +57,12 @@ def run_automatically(
     check_out(plan.out)
     facts = LogFacts.of(dataset)
     choices = [choose_seen(facts), *choose_sizes(facts)]
+    if facts.kept:
+        choices.append(choose_features(facts.kept))
     candidates = propose(facts, dataset.config, plan)
     protocol = candidates[0].experiment
+    encoders = Encoders.fit(protocol.model, dataset)  # all candidates read the same
+    dataset = encoders.read(dataset)
     journal = Journal(
         plan.out.with_name(f".{plan.out.name}.race"),
         {"dataset": dataset.fingerprint}
@@ -77,7 +83,7 @@ def run_automatically(
         announce(what)
 
     averages = plan.averages and not facts.reads_kept  # models with features have no mean
-    trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages)
+    trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages, encoders)
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)
     with phases.timed("training"):

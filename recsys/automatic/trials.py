@@ -22,6 +22,7 @@ from recsys.automatic.second_chances import train_on
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import Experiment, flatten
+from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
@@ -44,6 +45,7 @@ class Trials:
     """What has been tried so far."""
 
     dataset: PreparedDataset
+    """With the features that the models read."""
     held_out: HeldOutParts
     budget: Budget
     progress: Progress | None
@@ -51,6 +53,8 @@ class Trials:
     phases: Phases
     averages: bool = False
     """Whether the winner may be averaged with another kind of model."""
+    encoders: Encoders = NO_ENCODERS
+    """Those of the features that the models read."""
     baselines: list[MeasuredBaseline] = field(default_factory=list)
     """Best first."""
     contenders: list[Contender] = field(default_factory=list)
@@ -112,6 +116,7 @@ class Trials:
                     self.held_out.valid,
                     lambda: self.budget.spent,
                     self.progress,
+                    self.encoders,
                 )
                 for each in candidates
             ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, choose_sizes, propose
+from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.facts import LogFacts
+from recsys.automatic.kept_columns import choose_features
 from recsys.automatic.run import run_automatically
 from recsys.config import FeatureReaderConfig, TrackingConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
@@ -22,7 +25,7 @@ STEPS = {"view": 1, "wish": 7, "buy": 13, "give": 19}
 ITEMS = 40
 
 
-def kept(tmp_path: Path, **columns: object) -> LogFacts:
+def kept(tmp_path: Path, **columns: list[Any]) -> LogFacts:
     """The facts of a log with further columns; four users have four interactions each."""
     log = chains(4, 4).with_columns(
         pl.Series(name, values, strict=False) for name, values in columns.items()
@@ -30,47 +33,67 @@ def kept(tmp_path: Path, **columns: object) -> LogFacts:
     return LogFacts.of(prepare(log, out=tmp_path / "data", keep=list(columns)))
 
 
-def test_each_column_is_read_by_its_type(tmp_path: Path) -> None:
+def test_each_column_is_read_by_its_values(tmp_path: Path) -> None:
     facts = kept(
         tmp_path,
         event=["view", "buy"] * 8,
         gift=[True, False] * 8,
         price=[0.5 * n for n in range(16)],
+        listed=[f"{n}.50" for n in range(16)],
         rating=[1, 5] * 8,
         tags=[["a"], ["a", "b"]] * 8,
         coupon=["yes", None] * 8,
         comment=[f"text {n}" for n in range(16)],
-        currency=["EUR"] * 16,
-        nothing=[None] * 16,
-        day=[date(2026, 1, 1 + n) for n in range(16)],
+        currency=["EUR", "EUR "] * 8,
+        same=[["a", "b"]] * 16,
+        nothing=[None, " "] * 8,
+        code=["c1", "", "", ""] * 2 + ["c2", "", "", ""] * 2,
+        day=[date(2026, 1, 1 + n % 2) for n in range(16)],
+        ratio=[1.0, math.inf] * 8,
     )
-    assert {one.name: one.kind for one in facts.kept} == {
+    assert {one.name: one.feature and one.feature.kind for one in facts.kept} == {
         "event": "category",
         "gift": "category",
         "price": "number",
+        "listed": "number",
         "rating": "number",
         "tags": "categories",
         "coupon": "category",
         "comment": None,
         "currency": None,
+        "same": None,
         "nothing": None,
+        "code": "category",
         "day": None,
+        "ratio": None,
     }
-    choice = choose_sizes(facts)[-1]
+    choice = choose_features(facts.kept)
     assert choice.setting == "model.interaction_features"
-    assert "currency is left out: it has one value everywhere" in choice.reason
-    assert "comment is left out: 8 different values are too many" in choice.reason
-    assert "nothing is left out: it has no value" in choice.reason
+    assert choice.value.startswith("event, gift, price as number, ")
+    assert "currency is left out: all interactions have the same value, 'EUR'" in choice.reason
+    assert "comment is left out: no two interactions share a value" in choice.reason
+    assert "nothing is left out: no interaction has a value" in choice.reason
+    assert "day is left out: dates are not read as features" in choice.reason
+    assert "inf, which is not a number" in choice.reason
     data = prepare(chains(4, 4), out=tmp_path / "other").config
     for candidate in propose(facts, data, Plan("test", "best")):
         model = candidate.experiment.model
         assert isinstance(model, FeatureReaderConfig)
         columns = [feature.column for feature in model.interaction_features]
-        assert columns == ["event", "gift", "price", "rating", "tags", "coupon"]
+        assert columns == ["event", "gift", "price", "listed", "rating", "tags", "coupon", "code"]
+
+
+def test_text_that_few_interactions_share_is_left_out(tmp_path: Path) -> None:
+    facts = kept(tmp_path, comment=[*"aaxx", *"bcxx", *"bcxx", *"dexx"])
+    choice = choose_features(facts.kept)
+    assert choice.value == "none"
+    assert choice.reason == (
+        "comment is left out: 5 different values are too many for 8 training interactions"
+    )
 
 
 def test_a_column_of_any_name_is_read(tmp_path: Path) -> None:
-    name = "prix: 'à', {payé} \"€\" #1 ✓\N{GRINNING FACE}"
+    name = "prix: 'à', {payé} \"€\" #1 ✓\N{GRINNING FACE}\x85\x80"
     facts = kept(tmp_path, **{name: ["a", "b"] * 8})
     data = prepare(chains(4, 4), out=tmp_path / "other").config
     model = propose(facts, data, Plan("test"))[0].experiment.model
@@ -81,7 +104,7 @@ def test_a_column_of_any_name_is_read(tmp_path: Path) -> None:
 def test_nothing_is_chosen_where_nothing_is_kept(tiny_dataset: PreparedDataset) -> None:
     facts = LogFacts.of(tiny_dataset)
     assert facts.kept == ()
-    assert "model.interaction_features" not in {one.setting for one in choose_sizes(facts)}
+    assert not facts.reads_kept
 
 
 @pytest.mark.slow
