@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from recsys.automatic.contender import Contender
 from recsys.automatic.targets import Targets
-from recsys.automatic.tuned_baselines import MeasuredBaseline
+from recsys.automatic.tuned_baselines import STORE_SECONDS, MeasuredBaseline
 from recsys.experiments.final_scorer import CALIBRATING
 
 _COUNT_TRIALS = 35
 """Rankings of a validation target to weight the counts, in units of a ranking by popularity."""
-_MODEL_TESTS = 3.5
-"""Rankings of a test target to test the model: without the counts, with them, and for the lists."""
+_MODEL_TESTS = 2.5
+"""Rankings of a test target to test the model: once, with the counts, and for the lists."""
 _TEMPERATURES = 8
 """Scorings of a sample of validation histories to fit the temperature of probabilities."""
 _COMPARED = 3
@@ -23,8 +23,8 @@ _BASELINE_TESTS = 2.0
 """Rankings of a test target to test a baseline: for the table and for the lists."""
 _REFIT_COST = 1.2
 """A fit of a baseline on the validation part too, in fits on the training part."""
-_BASELINE_SECONDS, _OTHER_SECONDS = 1.0, 8.0
-"""Seconds for a baseline in the tracking store; for the bundle, the page and the audit."""
+_OTHER_SECONDS = 8.0
+"""Seconds for the bundle, the page and the audit."""
 _MARGIN = 1.2
 
 
@@ -48,7 +48,7 @@ def reserve(targets: Targets, baselines: Sequence[MeasuredBaseline], *models: Co
     others = sum(
         _REFIT_COST * one.fit_seconds
         + _BASELINE_TESTS * one.rank_seconds / valid * test
-        + _BASELINE_SECONDS
+        + STORE_SECONDS
         for one in baselines
     )
     return _MARGIN * (counts + tests + others + _OTHER_SECONDS)

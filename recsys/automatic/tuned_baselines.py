@@ -18,7 +18,11 @@ from recsys.experiments.baseline import Tuned, baselines_of
 logger = logging.getLogger(__name__)
 
 SHARE = 0.15
-"""Share of the time limit for tuning baselines."""
+"""Share of the time limit for tuning baselines, and for what each of them takes in the store."""
+STORE_SECONDS = 1.0
+"""Seconds to record the test of a baseline in the tracking store."""
+_FEWEST = 2
+"""So many baselines are recorded however short the time is."""
 _SLOW_ITEMS = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
 """The catalogues above which a baseline is not tried, because its fit alone takes minutes."""
 
@@ -83,10 +87,11 @@ def tune_baselines(
     """
     deadline = budget.spent + budget.limit * SHARE - sum(one.tuned.seconds for one in known)
     names, tuned_before = baselines_of(protocol, dataset), {one.name for one in known}
+    most, count = max(_FEWEST, int(budget.limit * SHARE / STORE_SECONDS)), len(known)
     for number, name in enumerate(names, 1):
         if name in tuned_before:
             continue
-        if budget.spent > deadline:
+        if count >= most or budget.spent > deadline:
             logger.info("baseline %s: not tried, the time of the baselines is over", name)
             continue
         if dataset.num_items > _SLOW_ITEMS.get(name, dataset.num_items):
@@ -98,6 +103,7 @@ def tune_baselines(
             dataset, valid, protocol.evaluation.seen, lambda: budget.spent > deadline
         )
         seconds = time.monotonic() - started
+        count += 1
         tuned = Tuned(best.settings, seconds)
         logger.info("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
         yield MeasuredBaseline(name, tuned, best.ndcg_at_10, best.fit_seconds, best.rank_seconds)

@@ -923,3 +923,19 @@ def test_baselines_are_tuned_within_their_time(
     assert {one.name for one in everything} == set(baselines_of(protocol, dataset))
     some = list(tune_baselines(protocol, dataset, valid, Budget(1e-9), print))
     assert [one.name for one in some] == ["popularity"] or not some
+    # Recording a test takes about a second, which a short run has for few of them.
+    protocol_of_all = len(everything)
+    seconds = [0.0, 20.0, 40.0]
+    few = [
+        len(list(tune_baselines(protocol, dataset, valid, _Patient(limit), print)))
+        for limit in seconds
+    ]
+    assert few == [2, 3, min(6, protocol_of_all)]
+
+
+class _Patient(Budget):
+    """A limit whose time does not pass."""
+
+    @property
+    def spent(self) -> float:
+        return -1e6
