@@ -64,8 +64,8 @@ def fit(
         tracking: the MLflow store; the default one if None.
         fresh: start anew, even if an interrupted call can be resumed.
         **words: ``user="customer"``, ``item``, ``time``, ``where``, ``since``, ``user_minimum``,
-            ``split`` …; see `prepare`. The models read the columns of ``keep``; histories then
-            need them too.
+            ``split`` …; see `prepare`. The models read the columns of ``keep``, and histories
+            then need those that they read.
 
     Returns:
         The recommender, with the log to look users up in; it answers in the library of the log.

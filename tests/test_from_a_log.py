@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 import recsys
 from recsys.automatic.budget import Budget
 from recsys.cli import app, main
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.shop.simulation import make_shop
 
@@ -68,6 +70,35 @@ def test_the_time_of_making_a_store_counts(
     with pytest.raises(InputError, match="stopped"):
         recsys.fit(log, time_limit=60)
     assert spent[0] >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("log_is", "prepared"),
+    [
+        ("data/events.csv", "data/events"),
+        ("data/events", "data/events-prepared"),
+        ("data/events/*.csv", "data/events-prepared"),
+        ("data/events/events.csv", "data/events-prepared"),
+    ],
+)
+def test_the_prepared_log_is_not_put_where_the_log_is(
+    here: Path, monkeypatch: pytest.MonkeyPatch, log_is: str, prepared: str
+) -> None:
+    paths = []
+
+    def stop(dataset: PreparedDataset, *_: object, **__: object) -> None:
+        paths.append(dataset.path)
+        raise InputError("stopped")
+
+    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    Path("data/events").mkdir(parents=True)
+    for path in ("data/events.csv", "data/events/events.csv"):
+        shutil.copy("purchases.csv", path)
+    if log_is == "data/events.csv":
+        shutil.rmtree("data/events")
+    with pytest.raises(InputError, match="stopped"):
+        recsys.fit(log_is, name="events")
+    assert [str(path) for path in paths] == [prepared]
 
 
 @pytest.mark.slow

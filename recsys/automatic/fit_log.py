@@ -61,7 +61,8 @@ def fit_log(
 ) -> FittedLog:
     """Make the best recommender for a log that the time allows.
 
-    The prepared dataset goes to ``data/NAME``, the results to ``runs/NAME``.
+    The prepared dataset goes to ``data/NAME``, or ``data/NAME-prepared`` if the log itself is
+    there; the results go to ``runs/NAME``.
 
     Args:
         source: see `prepare`.
@@ -86,9 +87,10 @@ def fit_log(
     check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        dataset = prepare(source, config, Path("data") / name, items, users, **words)
+        dataset = prepare(source, config, _prepared_folder(name, source), items, users, **words)
         counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
-        logger.info("%s: %s in %s", name, counts, dataset.path)
+        dropped = "".join(f", {n:,} dropped ({why})" for why, n in dataset.manifest.dropped.items())
+        logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
         automatic = run_automatically(
@@ -100,6 +102,15 @@ def fit_log(
             page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
     phases.log()
     return FittedLog(dataset, automatic, page, budget.spent)
+
+
+def _prepared_folder(name: str, source: TableSource) -> Path:
+    """Return where the prepared log goes, which is not where the log is."""
+    folder = Path("data") / name
+    if not isinstance(source, str | os.PathLike):
+        return folder
+    is_there = Path(source).resolve().is_relative_to(folder.resolve())
+    return folder.with_name(f"{name}-prepared") if is_there else folder
 
 
 class _Show:

@@ -31,7 +31,10 @@ def recommend_items(
     histories: Histories = None,
     user: Users = None,
     data: Data = None,
-    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", help="Items per user; default: 10, or all if there are fewer."),
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +111,7 @@ def recommend_items(
         recommender,
         out,
         as_json,
-        lambda large: large.by_user("recommending", recommend, k),
+        lambda large: large.by_user("recommending", recommend, k or 10),
         request={**rules, "new_items": new_items, "index": found_by},
         histories=histories,
         users=users,

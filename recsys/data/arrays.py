@@ -119,7 +119,9 @@ def build_arrays(
         "offsets": offsets,
         "cuts": cuts,
     }
-    tables = feature_tables(spans["value"], vocabulary.ids, users, items, config, log.origin)
+    tables = feature_tables(
+        spans["value"], vocabulary.ids, users, items, config, log.columns, log.origin
+    )
     kept = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
     outside = frame["item_id"].filter(pl.Series(arrays["items"] == PAD))
     return Contents(
@@ -140,16 +142,18 @@ def feature_tables(
     users: pl.DataFrame | None,
     items: pl.DataFrame | None,
     config: DataConfig,
+    columns: Columns,
     origin: str,
 ) -> dict[str, pl.DataFrame]:
     """Return the user and the item table: the ids of a dataset and their features.
+
+    A table may name its ids as the log does, by the columns that were given or guessed.
 
     Raises:
         InputError: a table of features has none of the users or items, or one of them twice.
     """
     user_ids, item_ids = user_ids.rename("user_id"), item_ids.rename("item_id")
     person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
-    columns = config.columns or Columns()
     return {
         "users": _with_features(
             user_ids, person_ids, users, columns.user_id, f"user table for {origin}"

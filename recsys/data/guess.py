@@ -29,13 +29,14 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
             "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
             "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
-            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente"
+            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente accountid"
         ),
         (
             "user customer visitor client member buyer shopper viewer reader listener subscriber "
             "consumer guest player learner household householdkey username reviewer "
             "kunde nutzer benutzer cliente usuario utilisateur utente"
         ),
+        "fullvisitorid userpseudoid",
         "sessionid session",
     ),
     "item_id": (
@@ -46,13 +47,13 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "itemnumber productnumber itemno ean gtin upc placeid poiid venueid businessid "
             "artikelid artikelnr artikelnummer produktid produktnr produktnummer productoid "
             "idproducto produitid idproduit prodottoid idprodotto produtoid idproduto articuloid "
-            "idarticulo"
+            "idarticulo animeid mangaid gmapid"
         ),
         (
             "item product movie track article song book video film game app recipe show course "
             "goods artikel produkt producto produit prodotto produto articulo"
         ),
-        "parentasin",
+        "parentasin aid",
     ),
     "timestamp": (
         (
@@ -61,7 +62,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
             "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
             "transactiondt dateadded timestampms timestampus timestampns epoch zeitstempel "
-            "zeitpunkt"
+            "zeitpunkt eventts utctimestamp timems timeus"
         ),
         (
             "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
@@ -143,6 +144,8 @@ def guess_columns(
         candidates = candidates or [name for name in by_position.get(role, ()) if name not in taken]
         if len(candidates) == 1:
             found[role] = candidates[0]
+            if role == "timestamp":
+                _refuse_time_of_day(sample, candidates[0], origin)
         else:
             doubts.append(role)
     if doubts:
@@ -155,14 +158,37 @@ def guess_columns(
 
 def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
     """Return the best columns of a role: one, several of equal standing, or none."""
-    if role in sample.columns:
+    if role in sample.columns and not _is_missing(sample[role]):
         return [role]
+    missing: list[str] = []
     for names in _NAMES[role]:
         alike = [name for name in sample.columns if _plain(name) in names.split()]
-        if fitting := [name for name in alike if _misfit(role, sample[name]) is None]:
-            filled = [name for name in fitting if not _is_missing(sample[name])]
-            return filled or fitting
-    return []
+        fitting = [name for name in alike if _misfit(role, sample[name]) is None]
+        if filled := [name for name in fitting if not _is_missing(sample[name])]:
+            return filled
+        missing = missing or fitting
+    return missing
+
+
+def _refuse_time_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
+    """Refuse days whose times are in a column of their own.
+
+    Raises:
+        InputError: the log has such a column.
+    """
+    if sample[days].dtype != pl.Date and not _all_match(sample[days], r"^\d{4}-\d\d-\d\d$"):
+        return
+    for column in sample.select(_named("timestamp", sample)):
+        if column.dtype == pl.Time or _all_match(column, r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$"):
+            raise InputError(
+                f"{origin}: {days} has days, and {column.name} has times of day: join them into "
+                f"one column, or take the days alone with --time {days} (in Python time={days!r})"
+            )
+
+
+def _all_match(values: pl.Series, pattern: str) -> bool:
+    values = without_missing_words(values).drop_nulls()
+    return values.dtype == pl.String and len(values) > 0 and values.str.contains(pattern).all()
 
 
 def _named(role: Role, sample: pl.DataFrame) -> list[str]:
@@ -234,7 +260,11 @@ def _refusal(sample: pl.DataFrame, doubts: Sequence[Role]) -> str:
     nested = [column.name for column in sample if column.dtype.is_nested()]
     if nested and "item_id" in doubts:
         text += f"; {nested[0]} is nested: a log has a row for each interaction"
-    if "timestamp" in doubts and not _named("timestamp", sample):
+    dated = [name for name in sample.columns if not sample[name].dtype.is_numeric()]
+    times = [name for name in dated if _looks_like_time(sample[name])]
+    if "timestamp" in doubts and times:
+        text += f"; {' and '.join(times)} may be times"
+    elif "timestamp" in doubts and not _named("timestamp", sample):
         text += "; if its rows are in order of time, add a column that numbers them"
     return text
 

@@ -117,6 +117,8 @@ def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest
     """Write the dataset, unless the previous one is the same."""
     _warn_of_days(found, config)
     _warn_of_short_gap(found, config)
+    if config.since is not None and not found.dropped.get("since"):
+        logger.warning("%s: since %s drops no row: none is earlier", found.origin, config.since)
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
         return

@@ -245,7 +245,7 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     if is_pandas_dataframe(frame) and (levels := frame.columns.nlevels) > 1:
         raise InputError(f"{origin}: names of columns must be text, not of {levels} levels")
     try:
-        lazy = _without_zones(nw.from_native(_narwhals_knows(frame)).lazy())
+        lazy = _without_zones(nw.from_native(_without_mixtures(_narwhals_knows(frame))).lazy())
         names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
     except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
@@ -254,6 +254,23 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     index = getattr(getattr(frame, "index", None), "names", ())
     labels = tuple(str(name) for name in index if name is not None)
     return OpenTable(lazy, tuple(names), origin, "", index=labels)
+
+
+def _without_mixtures(frame: Any) -> Any:
+    """Make text of columns of pandas that mix it with integers, as in a text file.
+
+    Arrow refuses them. Stock codes such as 71053 and 85123A are read so from a spreadsheet.
+    """
+    if not is_pandas_dataframe(frame) or not frame.columns.is_unique:
+        return frame
+    kind_of = sys.modules["pandas"].api.types.infer_dtype  # who has a frame has loaded it
+    mixed = [
+        name
+        for name, dtype in frame.dtypes.items()
+        if str(dtype) == "object" and isinstance(name, str)
+        if kind_of(frame[name], skipna=True) == "mixed-integer"
+    ]
+    return frame.assign(**{name: frame[name].map(str, na_action="ignore") for name in mixed})
 
 
 def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:

@@ -69,8 +69,9 @@ class LogSummary:
         trained = dataset.items[dataset.in_training]
         popularity = np.bincount(trained, minlength=dataset.num_items + 1)[1:]
         times = np.asarray(dataset.timestamps)
-        per_period, periods = np.histogram(times, bins=_BINS)
-        unit = _unit(int(times.min()), int(times.max()))
+        first = int(times.min())
+        per_period, edges = np.histogram(times - first, bins=_BINS)  # nanoseconds exceed floats
+        unit = _unit(first, int(times.max()))
         return cls(
             name=dataset.manifest.origin,
             rows=counts["rows_read"],
@@ -85,7 +86,7 @@ class LogSummary:
             },
             lengths=np.diff(dataset.offsets),
             counts=np.sort(popularity)[::-1].astype(np.int64),
-            periods=periods / (unit or 1),
+            periods=(first + edges) / (unit or 1),
             per_period=per_period.astype(np.int64),
             dated=unit is not None,
             repeats=_share_of_repeats(dataset),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,6 +45,13 @@ from recsys.serving.trained_scorer import model_scorer
 from recsys.serving.weights import load_weights
 
 logger = logging.getLogger(__name__)
+
+
+_NAMES_OF_ITEMS = (
+    *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
+    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
+)
+"""Names of columns that name an item, without case, blanks and marks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,8 +316,13 @@ class ModelBundle:
 
     @property
     def name_columns(self) -> list[str]:
-        """The columns of the item table that name an item for people: name, title, both or none."""
-        return [name for name in ("name", "title") if name in self.item_table.columns]
+        """The columns of the item table that name an item for people: name, title or both.
+
+        Else a column such as product_name or description, if there is one.
+        """
+        columns = {re.sub(r"[\W_]", "", name.lower()): name for name in self.item_table.columns}
+        exact = [columns[name] for name in ("name", "title") if name in columns]
+        return exact or [columns[name] for name in _NAMES_OF_ITEMS if name in columns][:1]
 
     @property
     def popularity(self) -> NDArray[np.float32]:

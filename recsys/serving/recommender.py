@@ -102,7 +102,7 @@ class Recommender:
         histories: RawHistories | UserHistories | None = None,
         *,
         users: Iterable[Any] | None = None,
-        k: int = 10,
+        k: int | None = None,
         seen: Seen | None = None,
         at: RequestTime | None = None,
         retrieve: int | None = None,
@@ -118,7 +118,8 @@ class Recommender:
         Args:
             histories: see `read_histories`.
             users: see `read_histories`.
-            k: items per user; fewer if filtering leaves fewer.
+            k: items per user, fewer if filtering leaves fewer; if None 10, or all items of a
+                smaller catalogue.
             seen: "filter" recommends no item of the history, "allow" any; as in training if None.
             at: the request time; only models with ``times=request`` need it, others ignore it.
             retrieve: how many items per user target attention ranks, the best by the dot product
@@ -145,6 +146,7 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
+        k = min(10, self.bundle.num_items) if k is None else k
         best = partial(recommend, self.bundle, queries, k, seen, index=self.index)
         answer = best(retrieve=retrieve, allowed=allowed, diversity=diverse)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import date, datetime
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def sample(user: str, item: str, time: str, /, **more: Any) -> pl.DataFrame:
     "name",
     [
         *("user_id", "customer_id", "userId", "CustomerID", "visitorid", "client", "member_id"),
-        *("uid", "USER_ID", "Customer ID", "user", "customer", "session_id"),
+        *("uid", "USER_ID", "Customer ID", "user", "customer", "session_id", "account_id"),
     ],
 )
 def test_names_of_users(name: str) -> None:
@@ -37,7 +37,7 @@ def test_names_of_users(name: str) -> None:
     "name",
     [
         *("item_id", "sku", "product_id", "movieId", "itemid", "article", "asin", "StockCode"),
-        *("track_id", "isbn", "SKU", "Product-ID"),
+        *("track_id", "isbn", "SKU", "Product-ID", "anime_id", "aid"),
     ],
 )
 def test_names_of_items(name: str) -> None:
@@ -48,7 +48,7 @@ def test_names_of_items(name: str) -> None:
     "name",
     [
         *("timestamp", "ts", "event_time", "InvoiceDate", "bought_at", "date", "datetime"),
-        *("created_at", "unix_time", "eventTime"),
+        *("created_at", "unix_time", "eventTime", "utcTimestamp", "time_ms"),
     ],
 )
 def test_names_of_times(name: str) -> None:
@@ -99,6 +99,28 @@ def test_an_empty_column_is_not_preferred() -> None:
     table = sample("uid", "sku", "date_added").with_columns(read_at=pl.lit(""))
     assert guess_columns(table).columns.timestamp == "date_added"
     assert guess_columns(table.drop("date_added")).columns.timestamp == "read_at"
+
+
+def test_an_empty_column_of_a_default_name_is_not_taken_where_another_fits() -> None:
+    table = sample("session_id", "sku", "ts").with_columns(user_id=pl.lit("NA"))
+    assert guess_columns(table).columns.user_id == "session_id"
+    assert guess_columns(table.drop("session_id")).columns.user_id == "user_id"
+
+
+@pytest.mark.parametrize("day", ["2026-01-05", date(2026, 1, 5)])
+@pytest.mark.parametrize("clock", ["10:20:30", "9:05", time(10, 20, 30)])
+def test_days_beside_times_of_day_are_refused(day: Any, clock: Any) -> None:
+    table = sample("uid", "sku", "row").with_columns(date=pl.lit(day), time=pl.lit(clock))
+    with pytest.raises(InputError, match="date has days, and time has times of day: join them"):
+        guess_columns(table)
+    days_alone = guess_columns(table, Columns(timestamp="date"))
+    assert days_alone.columns.timestamp == "date"
+
+
+def test_columns_that_may_be_times_are_named() -> None:
+    table = sample("uid", "sku", "price").with_columns(moment=pl.lit("2026-01-05T10:20:30"))
+    with pytest.raises(InputError, match="which column is the time; .*; moment may be times"):
+        guess_columns(table)
 
 
 def test_columns_without_names_are_shown_with_values() -> None:

@@ -678,3 +678,26 @@ def test_refused_in_one_line(write: Writer, words: list[str], tmp_path: Path) ->
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_text_mixed_with_integers_in_pandas_is_text(tmp_path: Path) -> None:
+    """Spreadsheets are read so: a stock code is 71053 in one row and 85123A in another."""
+    frame = LOG.to_pandas()
+    codes: list[Any] = [71053, "85123A", 71053, "85123A", 22752, 71053]
+    invoices: list[Any] = [536365, "C536379", None, 536366, 536367, 536368]
+    frame = frame.assign(sku=codes, invoice=invoices)
+    found = read(Source(frame))
+    plain = LOG.with_columns(
+        sku=pl.Series(["71053", "85123A", "71053", "85123A", "22752", "71053"])
+    )
+    assert found.fingerprint == read(Source(plain)).fingerprint
+
+
+def test_a_date_that_drops_nothing_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(LOG, out=tmp_path / "data", since=2024)
+    assert "since 2024 drops no row: none is earlier" in caplog.text
+    caplog.clear()
+    prepare(LOG, out=tmp_path / "later", since=START + 6)
+    assert "drops no row" not in caplog.text

@@ -90,6 +90,16 @@ def test_every_setting(settings: dict[str, Any], text: bool, tmp_path: Path) -> 
     both(random_log(3, text=text), tmp_path, config)
 
 
+def test_tables_may_name_ids_as_a_log_whose_columns_are_guessed(tmp_path: Path) -> None:
+    log = random_log(3, text=False).select("user_id", "item_id", "timestamp")
+    log = log.rename({"user_id": "userId", "item_id": "movieId", "timestamp": "ts"})
+    items = pl.DataFrame({"movieId": log["movieId"].unique().sort()}).with_row_index("genre")
+    users = pl.DataFrame({"userId": log["userId"].unique().sort()}).with_row_index("age")
+    found = both(log, tmp_path, DataConfig(), items=items, users=users)
+    assert found.item_table["genre"].null_count() == 0
+    assert found.user_table["age"].null_count() == 0
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "folder"])
 def test_files(kind: str, seed: int, tmp_path: Path) -> None:

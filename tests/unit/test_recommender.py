@@ -57,6 +57,29 @@ def test_the_best_of_the_model_come_first(recommender: Recommender) -> None:
     assert set(answer["user_id"]) == {"zoe"}
 
 
+def test_by_default_a_small_catalogue_is_recommended_whole(recommender: Recommender) -> None:
+    assert len(recommender.recommend({"zoe": ["hat"]}, seen="allow")) == len(ITEMS)
+    with pytest.raises(InputError, match="k=10: must be from 1 to 5"):
+        recommender.recommend({"zoe": ["hat"]}, k=10)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (["name", "title"], ["name", "title"]),
+        (["Title", "description"], ["Title"]),
+        (["price", "Product Name", "description"], ["Product Name"]),
+        (["price"], []),
+    ],
+)
+def test_names_of_items_are_found(
+    recommender: Recommender, columns: list[str], shown: list[str]
+) -> None:
+    ids = recommender.bundle.item_table.select("item_id", "count")
+    table = ids.with_columns(pl.lit("x").alias(column) for column in columns)
+    assert replace(recommender.bundle, item_table=table).name_columns == shown
+
+
 def test_seen_items_are_left_out_unless_allowed(
     recommender: Recommender, tiny_bundle: ModelBundle
 ) -> None:

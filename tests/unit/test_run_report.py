@@ -288,6 +288,15 @@ def test_dates_are_recognised_in_every_unit(tmp_path: Path, unit: int) -> None:
     assert summary.periods[[0, -1]].tolist() == [start, start + 7 * 86_400]
 
 
+def test_a_log_of_one_moment_in_nanoseconds(tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": list("aaaabbbb"), "item_id": list("wxyzwxyz")})
+    moment = 1_700_000_000_000_000_000
+    data = prepare(log.with_columns(timestamp=pl.lit(moment)), out=tmp_path / "data")
+    summary = LogSummary.of(data)
+    assert summary.per_period.sum() == 8
+    assert summary.periods == pytest.approx([1_700_000_000] * len(summary.periods))
+
+
 # --- The race ------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import DataConfig
+from recsys.config import Columns, DataConfig
 from recsys.data.arrays import Contents, feature_tables
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT
@@ -28,6 +28,7 @@ def write_parts(
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
     config: DataConfig,
+    columns: Columns,
     origin: str,
     stage: Stage,
 ) -> Contents:
@@ -76,7 +77,7 @@ def write_parts(
         np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
     catalogue = filtered.log.item_ids.filter(pl.Series(known))
     user_ids = filtered.log.user_ids.filter(pl.Series(present))
-    tables = feature_tables(user_ids, catalogue, users, items, config, origin)
+    tables = feature_tables(user_ids, catalogue, users, items, config, columns, origin)
     kept = _kept(filtered, config) if config.keep else None
     unlisted = filtered.log.item_ids.gather(np.concatenate(outside))
     return Contents(arrays, tables, kept, unlisted if len(unlisted) else None)

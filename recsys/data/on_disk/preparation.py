@@ -93,7 +93,9 @@ def prepare_on_disk(
         if config.session_gap is not None:
             log = split_sorted_sessions(log, config.session_gap, folder / "sessions", part_rows)
         filtered = filter_sorted(log, config, table.origin)
-        contents = write_parts(arrays, filtered, items, users, config, table.origin, progress)
+        contents = write_parts(
+            arrays, filtered, items, users, config, columns, table.origin, progress
+        )
     dropped = sum_counts(staged.dropped, filtered.dropped)
     return PreparedLog(table.origin, columns, fingerprint, dropped, contents, arrays)
 

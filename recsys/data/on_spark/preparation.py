@@ -116,6 +116,6 @@ def _prepare(
         progress.advance()
         progress.say("writing")
     with stage(f"writing {origin}", filtered.log.rows) as progress:
-        contents = write_parts(arrays, filtered, items, users, config, origin, progress)
+        contents = write_parts(arrays, filtered, items, users, config, columns, origin, progress)
     dropped = sum_counts(staged.dropped, filtered.dropped)
     return PreparedLog(origin, columns, fingerprint, dropped, contents, arrays)
