@@ -79,6 +79,8 @@ def test_the_time_of_making_a_store_counts(
         ("data/events", "data/events-prepared"),
         ("data/events/*.csv", "data/events-prepared"),
         ("data/events/events.csv", "data/events-prepared"),
+        ("data", "events-prepared"),
+        ("data/*/*.csv", "events-prepared"),
     ],
 )
 def test_the_prepared_log_is_not_put_where_the_log_is(
@@ -96,6 +98,8 @@ def test_the_prepared_log_is_not_put_where_the_log_is(
         shutil.copy("purchases.csv", path)
     if log_is == "data/events.csv":
         shutil.rmtree("data/events")
+    elif log_is == "data":
+        Path("data/events.csv").unlink()
     with pytest.raises(InputError, match="stopped"):
         recsys.fit(log_is, name="events")
     assert [str(path) for path in paths] == [prepared]

@@ -24,7 +24,8 @@ times."""
 class LogFacts:
     """What the training part of a log looks like.
 
-    Of the validation part only the size of the catalogue is known, of the test part nothing.
+    Of the validation part only the size of the catalogue is known, of the test part nothing. The
+    values of a kept column must be readable in all of them.
     """
 
     users: int

@@ -6,6 +6,8 @@ import logging
 import os
 import re
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Unpack
 
@@ -61,8 +63,8 @@ def fit_log(
 ) -> FittedLog:
     """Make the best recommender for a log that the time allows.
 
-    The prepared dataset goes to ``data/NAME``, or ``data/NAME-prepared`` if the log itself is
-    there; the results go to ``runs/NAME``.
+    The prepared dataset goes to ``data/NAME``, or to ``data/NAME-prepared`` or ``NAME-prepared`` if
+    the log itself is there; the results go to ``runs/NAME``.
 
     Args:
         source: see `prepare`.
@@ -89,7 +91,8 @@ def fit_log(
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset = prepare(source, config, _prepared_folder(name, source), items, users, **words)
         counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
-        dropped = "".join(f", {n:,} dropped ({why})" for why, n in dataset.manifest.dropped.items())
+        reasons = {why: n for why, n in dataset.manifest.dropped.items() if n}
+        dropped = "".join(f", {n:,} dropped ({why})" for why, n in reasons.items())
         logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
@@ -109,8 +112,11 @@ def _prepared_folder(name: str, source: TableSource) -> Path:
     folder = Path("data") / name
     if not isinstance(source, str | os.PathLike):
         return folder
-    is_there = Path(source).resolve().is_relative_to(folder.resolve())
-    return folder.with_name(f"{name}-prepared") if is_there else folder
+    fixed = takewhile(lambda part: not set("*?[") & set(part), Path(source).parts)
+    log, place = Path(*fixed).resolve(), folder.resolve()
+    if log.is_relative_to(place):
+        return folder.with_name(f"{name}-prepared")
+    return Path(f"{name}-prepared") if place.is_relative_to(log) else folder
 
 
 class _Show:
@@ -124,12 +130,16 @@ class _Show:
 
     def __init__(self, progress: Progress, name: str, budget: Budget) -> None:
         self._progress = progress
+        self._name = name
         self._budget = budget
         self._task = progress.add_task(name, total=budget.limit, status="")
 
     def __call__(self, what: str) -> None:
         """Show what is tried from now on."""
-        ends = self._progress.get_time() + max(self._budget.left, 0.0)
+        left = max(self._budget.left, 0.0)
+        if self._progress.disable:  # there is no terminal
+            logger.info("%s: %s; %s left", self._name, what, timedelta(seconds=round(left)))
+        ends = self._progress.get_time() + left
         self._progress.update(
             self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False
         )

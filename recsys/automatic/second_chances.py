@@ -31,9 +31,9 @@ def train_on(
 
     Rounds of equal time drop a kind of model that has few and long epochs. If the winner gains
     nothing more and time is left, those of them train on that were ahead of it after as many
-    epochs. Time is kept for the decay and the refit of the best one; and for its mean with one of
-    another kind where there is enough, since that is worth more than a second chance. Ctrl-C ends
-    it all, and the best one so far is marked as interrupted.
+    epochs, as long as they are. Time is kept for the decay and the refit of the best one; and for
+    its mean with one of another kind where there is enough, since that is worth more than a second
+    chance. Ctrl-C ends it all, and the best one so far is marked as interrupted.
 
     Args:
         contenders: as `race` returns them.
@@ -136,7 +136,7 @@ def _train_in_turn(
         )
         announce(f"a second chance for {other.candidate.name}")
         before = len(other.points)
-        _train(other, seconds_left, kept)
+        _train(other, seconds_left, kept, best)
         other.second_chance = len(other.points) > before
         if other.quality > best.quality:
             best = other
@@ -144,20 +144,28 @@ def _train_in_turn(
             return
 
 
-def _train(one: Contender, seconds_left: Callable[..., float], kept: float = 0.0) -> None:
+def _train(
+    one: Contender,
+    seconds_left: Callable[..., float],
+    kept: float = 0.0,
+    winner: Contender | None = None,
+) -> None:
     """Train at the constant rate while that gains and time is left for the end of the training.
 
     Args:
         one: with at least one validation.
         seconds_left: see `train_on`.
         kept: seconds for the end of another one, if that should be the better one.
+        winner: the one that it must stay ahead of after as many epochs, if any: else its second
+            chance is over.
     """
 
     def is_over(contender: Contender) -> bool:
         every = contender.experiment.training.validate_every
         coming = contender.seconds_of(every)  # until the next decision
         end = max(kept, contender.seconds_to_end(contender.epochs))
-        return seconds_left(contender) < coming + end
+        behind = winner is not None and not contender.ahead_of(winner)
+        return behind or seconds_left(contender) < coming + end
 
     hold(one, is_over)
 

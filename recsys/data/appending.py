@@ -6,6 +6,7 @@ import logging
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import narwhals as nw
 import numpy as np
@@ -92,8 +93,8 @@ def append(
         kept = select_interactions(_merged(old, log, before, added), config)
         contents = build_arrays(
             kept,
-            grow_features(old.item_table, read_features(items, config, _ITEMS), _ITEMS, str(path)),
-            grow_features(_people(old), read_features(users, config, _USERS), _USERS, str(path)),
+            grow_features(old.item_table, _features(items, config, "item_id"), _ITEMS, str(path)),
+            grow_features(_people(old), _features(users, config, "user_id"), _USERS, str(path)),
             config,
             KnownIds(old.item_table["item_id"], old.user_ids),
         )
@@ -108,6 +109,17 @@ def append(
         found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
         put_in_place(found, describe(found, old.config, (*old.manifest.appended, entry)), path)
     return PreparedDataset.open(path)
+
+
+def _features(
+    table: TableSource | None, config: DataConfig, key: Literal["item_id", "user_id"]
+) -> pl.DataFrame | None:
+    """Return a table of items or users, whose ids may be named as in the log; None if none."""
+    found = read_features(table, config, _ITEMS if key == "item_id" else _USERS)
+    name = key if config.columns is None else getattr(config.columns, key)
+    if found is None or key in found.columns or name not in found.columns:
+        return found
+    return found.rename({name: key})
 
 
 def _refuse_what_needs_old_rows(

@@ -29,14 +29,14 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
             "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
             "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
-            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente accountid"
+            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente"
         ),
         (
             "user customer visitor client member buyer shopper viewer reader listener subscriber "
             "consumer guest player learner household householdkey username reviewer "
             "kunde nutzer benutzer cliente usuario utilisateur utente"
         ),
-        "fullvisitorid userpseudoid",
+        "fullvisitorid userpseudoid accountid",
         "sessionid session",
     ),
     "item_id": (
@@ -158,14 +158,15 @@ def guess_columns(
 
 def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
     """Return the best columns of a role: one, several of equal standing, or none."""
-    if role in sample.columns and not _is_missing(sample[role]):
-        return [role]
-    missing: list[str] = []
+    default: list[str] = [role] if role in sample.columns else []
+    if default and not _is_missing(sample[role]):
+        return default
+    missing = default
     for names in _NAMES[role]:
         alike = [name for name in sample.columns if _plain(name) in names.split()]
         fitting = [name for name in alike if _misfit(role, sample[name]) is None]
         if filled := [name for name in fitting if not _is_missing(sample[name])]:
-            return filled
+            return [*default, *filled]  # empty where the sample was drawn: who knows
         missing = missing or fitting
     return missing
 
@@ -262,7 +263,7 @@ def _refusal(sample: pl.DataFrame, doubts: Sequence[Role]) -> str:
         text += f"; {nested[0]} is nested: a log has a row for each interaction"
     dated = [name for name in sample.columns if not sample[name].dtype.is_numeric()]
     times = [name for name in dated if _looks_like_time(sample[name])]
-    if "timestamp" in doubts and times:
+    if "timestamp" in doubts and times and not _candidates("timestamp", sample):
         text += f"; {' and '.join(times)} may be times"
     elif "timestamp" in doubts and not _named("timestamp", sample):
         text += "; if its rows are in order of time, add a column that numbers them"

@@ -270,7 +270,8 @@ def _without_mixtures(frame: Any) -> Any:
         if str(dtype) == "object" and isinstance(name, str)
         if kind_of(frame[name], skipna=True) == "mixed-integer"
     ]
-    return frame.assign(**{name: frame[name].map(str, na_action="ignore") for name in mixed})
+    texts = {name: frame[name].map(str, na_action="ignore") for name in mixed}
+    return frame.assign(**texts) if texts else frame
 
 
 def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:

@@ -72,7 +72,7 @@ def _remedy(dataset: PreparedDataset, part: Part) -> str:
     fewer = ", a smaller data.split.targets" if split.targets > 1 else ""
     return (
         f"{users} interactions, and a user needs {needed} of known items: prepare it with longer "
-        f"histories{fewer} or --set data.split=global_time"
+        f"histories{fewer} or --set data.split=global_time (in Python split='global_time')"
     )
 
 
@@ -87,10 +87,6 @@ class HeldOutParts(NamedTuple):
         """Return both; see `find_holdout`."""
         valid = find_holdout(dataset, "valid", request_time)
         return cls(valid, find_holdout(dataset, "test", request_time))
-
-    def of(self, part: Part) -> Holdout:
-        """Return the targets of one part."""
-        return self.valid if part == "valid" else self.test
 
 
 def _share_histories(holdout: Holdout) -> bool:

@@ -16,12 +16,13 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.files import new_folder
 from recsys.data.locks import sole_use
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
+from recsys.evaluation.tables.rank import RankTable
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.final_scorer import final_scorer
@@ -216,13 +217,16 @@ def evaluate_and_write(
                 evaluation.seen,
                 evaluation.request_time,
             )
-    valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
+    alone: dict[Part, RankTable] = {}
+    if test.alone is not None:
+        valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
+        alone = {"valid": valid_alone, "test": test.alone}
     results = Results(
         evaluation.cutoffs,
         test,
         lists,
         with_segments(final.valid, dataset, held_out.valid),
-        {} if test.alone is None else {"valid": valid_alone, "test": test.alone},
+        alone,
     )
     with phases.timed("bootstrap"):
         _ = results.test_metrics, results.valid_metrics  # both are kept

@@ -37,6 +37,9 @@ from recsys.training.state import MONITOR
 
 logger = logging.getLogger(__name__)
 
+_WHOLE = 1000
+"""The whole of a trial: its validations are reported in such parts of its epochs."""
+
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -108,6 +111,7 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
 
 
 def _tune(experiment: Experiment, dataset: PreparedDataset, search: Search, name: str) -> Tuned:
+    with_enough_epochs(experiment, dataset)  # refuses what no trial could be trained on
     study, storage = _study(experiment, name)
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users need to know
     done = len(study.get_trials(deepcopy=False, states=_DONE))
@@ -152,9 +156,7 @@ def _study(experiment: Experiment, name: str) -> tuple[optuna.Study, str]:
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        pruner=optuna.pruners.MedianPruner(
-            n_startup_trials=5, n_warmup_steps=experiment.training.max_epochs // 5
-        ),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_WHOLE // 5),
         direction="maximize",
         load_if_exists=True,
     )
@@ -183,9 +185,14 @@ def _search(
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error
 
+            epochs, reported = candidate.training.max_epochs, 0
+
             def report(epoch: int, metrics: dict[str, float]) -> None:
-                if MONITOR in metrics:
-                    trial.report(metrics[MONITOR], epoch)
+                nonlocal reported
+                share = _WHOLE * epoch // epochs  # trials may have other numbers of epochs
+                if MONITOR in metrics and share > reported:
+                    reported = share
+                    trial.report(metrics[MONITOR], share)
                     if trial.should_prune():
                         raise optuna.TrialPruned
 
@@ -194,7 +201,6 @@ def _search(
             histories = encoded.histories("valid")
             holdout = encoded.holdout("valid", experiment.evaluation.request_time)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
-            epochs = candidate.training.max_epochs
             try:
                 _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
             except InputError as error:  # diverged, or too large for the memory

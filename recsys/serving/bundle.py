@@ -52,6 +52,16 @@ _NAMES_OF_ITEMS = (
     *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
 )
 """Names of columns that name an item, without case, blanks and marks."""
+_LONGEST_NAME = 80
+"""Letters of a name, on average."""
+
+
+def _is_short_text(column: pl.Series) -> bool:
+    """Return whether a column may name items: no lists, and no texts of several sentences."""
+    if column.dtype != pl.String:
+        return False
+    letters = column.str.len_chars().drop_nulls().to_numpy()
+    return len(letters) > 0 and float(letters.mean()) <= _LONGEST_NAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,7 +332,8 @@ class ModelBundle:
         """
         columns = {re.sub(r"[\W_]", "", name.lower()): name for name in self.item_table.columns}
         exact = [columns[name] for name in ("name", "title") if name in columns]
-        return exact or [columns[name] for name in _NAMES_OF_ITEMS if name in columns][:1]
+        others = [columns[name] for name in _NAMES_OF_ITEMS if name in columns]
+        return exact or [name for name in others if _is_short_text(self.item_table[name])][:1]
 
     @property
     def popularity(self) -> NDArray[np.float32]:

@@ -56,9 +56,9 @@ def with_enough_epochs(
 
 
 def _members_have_their_own(experiment: Experiment) -> bool:
-    """Return whether each member of a mean names its epochs; False without a mean."""
+    """Return whether a member of a mean names its epochs; False without a mean."""
     model = experiment.model
-    return isinstance(model, AveragedConfig) and all(
+    return isinstance(model, AveragedConfig) and any(
         member.max_epochs is not None for member in model.members
     )
 

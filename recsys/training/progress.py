@@ -15,6 +15,8 @@ from recsys.training.state import MONITOR, Curve
 
 _REFRESH = 0.1
 """Seconds between updates of the line by steps: showing the loss waits for a GPU to compute it."""
+_QUIET = 10.0
+"""Seconds between printed epochs that are not validated: a small log has thousands of them."""
 _ENDLESS = 10_000
 """Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
 
@@ -65,7 +67,10 @@ class Pace:
 
 
 class ProgressLine(pl.Callback):
-    """Shows one line for the entire training, or prints one per epoch if there is no terminal.
+    """Shows one line for the entire training, or prints epochs if there is no terminal.
+
+    Those are printed that are validated, the last one planned, and others every ten seconds at
+    most.
 
     The time left is that of the planned steps and validations. The validation reports to `rank`.
 
@@ -82,7 +87,7 @@ class ProgressLine(pl.Callback):
         self._steps = steps
         self._validated = validated
         self._ranked = 0
-        self._shown = -math.inf
+        self._shown = self._printed = -math.inf
         self._pace = Pace()
         self._shared = progress is not None
         self._progress = progress or new_progress()
@@ -126,8 +131,13 @@ class ProgressLine(pl.Callback):
         """Show the metrics of the epoch."""
         self._ranked = 0
         self._show()
-        console = self._progress.console
-        if self._recorder is not None and not console.is_terminal:
+        console, now = self._progress.console, self._progress.get_time()
+        if self._recorder is None or console.is_terminal:
+            return
+        epochs = self._recorder.curve.epochs
+        matters = MONITOR in epochs[-1] or len(epochs) == self._recorder.last_epoch
+        if matters or now - self._printed >= _QUIET:
+            self._printed = now
             line = _describe(self._recorder.curve)
             console.print(f"{self._name}: {line}", soft_wrap=True, highlight=False)
 

@@ -435,6 +435,17 @@ def test_features_of_new_items_and_users(tmp_path: Path) -> None:
             append(OLD.with_columns(pl.col("timestamp") + 999), tmp_path / "data", table)
 
 
+def test_features_may_name_ids_as_the_log_does(tmp_path: Path) -> None:
+    rows = {"userId": ["a", "a", "b", "b"], "movieId": [1, 2, 1, 2], "ts": [1, 2, 3, 4]}
+    genres = pl.DataFrame({"movieId": [1, 2], "genre": ["x", "y"]})
+    prepare(pl.DataFrame(rows), out=tmp_path / "data", items=genres)
+    later = pl.DataFrame({"userId": ["a", "b"], "movieId": [3, 3], "ts": [5, 6]})
+    more = later.vstack(later.with_columns(pl.col("ts") + 2, movieId=pl.lit(1, dtype=pl.Int64)))
+    new = pl.DataFrame({"movieId": [3], "genre": ["z"]})
+    grown = append(more, tmp_path / "data", items=new)
+    assert grown.item_table.rows() == [(1, "x"), (2, "y"), (3, "z")]
+
+
 def test_features_of_users_are_those_of_their_new_sessions(tmp_path: Path) -> None:
     users = pl.DataFrame({"user_id": ["a", "b"], "age": [40, 50]})
     prepare(OLD, DataConfig(session_gap=12), tmp_path / "data", users=users)

@@ -581,6 +581,18 @@ def test_a_second_chance_may_be_of_no_use(after_a_race: list[Contender]) -> None
     assert other.second_chance
 
 
+@pytest.mark.parametrize(("third", "validations"), [(0.3, 10), (0.5, 3)])
+def test_a_second_chance_ends_where_the_lead_ends(
+    after_a_race: list[Contender], third: float, validations: int
+) -> None:
+    """After three epochs it has .35, more or less than the winner after as many."""
+    winner, other = after_a_race
+    winner.points = [RacePoint(n, n, ndcg) for n, ndcg in enumerate([0.1, 0.2, *[third] * 9], 1)]
+    train_on(after_a_race, lambda _: math.inf, lambda _: None)
+    assert other.second_chance
+    assert len(other.points) == validations
+
+
 def test_a_second_chance_leaves_time_for_the_end_of_the_winner(
     after_a_race: list[Contender],
 ) -> None:
@@ -924,13 +936,12 @@ def test_baselines_are_tuned_within_their_time(
     some = list(tune_baselines(protocol, dataset, valid, Budget(1e-9), print))
     assert [one.name for one in some] == ["popularity"] or not some
     # Recording a test takes about a second, which a short run has for few of them.
-    protocol_of_all = len(everything)
     seconds = [0.0, 20.0, 40.0]
     few = [
         len(list(tune_baselines(protocol, dataset, valid, _Patient(limit), print)))
         for limit in seconds
     ]
-    assert few == [2, 3, min(6, protocol_of_all)]
+    assert few == [2, 3, min(6, len(everything))]
 
 
 class _Patient(Budget):

@@ -101,9 +101,10 @@ def test_an_empty_column_is_not_preferred() -> None:
     assert guess_columns(table.drop("date_added")).columns.timestamp == "read_at"
 
 
-def test_an_empty_column_of_a_default_name_is_not_taken_where_another_fits() -> None:
+def test_an_empty_column_of_a_default_name_is_a_doubt_where_another_fits() -> None:
     table = sample("session_id", "sku", "ts").with_columns(user_id=pl.lit("NA"))
-    assert guess_columns(table).columns.user_id == "session_id"
+    with pytest.raises(InputError, match="which column is the user, user_id or session_id;"):
+        guess_columns(table)
     assert guess_columns(table.drop("session_id")).columns.user_id == "user_id"
 
 

@@ -11,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
 
+from recsys.automatic.budget import Budget
+from recsys.automatic.fit_log import _Show
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baseline import fit_baselines
@@ -182,4 +184,35 @@ def test_without_a_terminal_each_epoch_is_one_line(
     epochs = [line for line in lines if not line.startswith(f"{experiment.name} refit")]
     assert [line.partition("  ")[0] for line in epochs] == [
         f"{experiment.name}: epoch {epoch}" for epoch in (1, 2, 3)
+    ]
+
+
+def test_without_a_terminal_epochs_that_are_not_validated_are_rarely_printed(
+    tiny_dataset: PreparedDataset, experiment: Experiment
+) -> None:
+    """The first and the last one are; in between one every ten seconds."""
+    terminal = Recorded(80, terminal=False)
+    with terminal.view() as view:
+        train(
+            experiment,
+            Catalogue.of(experiment.model, tiny_dataset),
+            tiny_dataset.histories("valid"),
+            None,
+            40,
+            lambda *_: None,
+            view,
+        )
+    lines = terminal.file.getvalue().splitlines()
+    assert [line.partition("  ")[0].rpartition(" ")[2] for line in lines] == ["1", "40"]
+
+
+def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    for terminal in (Recorded(80, terminal=False), Recorded(80)):
+        with terminal.view() as view:
+            _Show(view, "mine", Budget(3600.0))("round 1 of 2")
+    assert [record.getMessage() for record in caplog.records] == [
+        "mine: round 1 of 2; 1:00:00 left"
     ]

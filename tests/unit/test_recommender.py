@@ -78,6 +78,8 @@ def test_names_of_items_are_found(
     ids = recommender.bundle.item_table.select("item_id", "count")
     table = ids.with_columns(pl.lit("x").alias(column) for column in columns)
     assert replace(recommender.bundle, item_table=table).name_columns == shown
+    long = ids.with_columns(description=pl.lit("A long text. " * 9))
+    assert replace(recommender.bundle, item_table=long).name_columns == []
 
 
 def test_seen_items_are_left_out_unless_allowed(

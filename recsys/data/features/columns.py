@@ -32,6 +32,7 @@ from recsys.data.features.feature_column import (
     single_values,
 )
 from recsys.data.features.vectors import VectorColumn
+from recsys.data.missing import MISSING_WORDS
 from recsys.errors import InputError
 
 FeatureT = TypeVar("FeatureT", bound=Feature)
@@ -111,7 +112,7 @@ class NumberColumn:
     def read(feature: NumberFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
         """See `FeatureColumn.read`: float64, refused if a cell is neither a number nor missing."""
         rows = table.select(*KEYS[entity], cell=single_values(feature, entity, table))
-        written = pl.col("cell").cast(pl.String).str.strip_chars().replace(["", "NaN"], None)
+        written = pl.col("cell").cast(pl.String).str.strip_chars().replace(MISSING_WORDS, None)
         number = written.cast(pl.Float64, strict=False)
         wrong = rows.filter(written.is_not_null(), ~number.is_finite().fill_null(value=False))
         if len(wrong):
