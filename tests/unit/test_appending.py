@@ -441,7 +441,7 @@ def test_features_may_name_ids_as_the_log_does(tmp_path: Path) -> None:
     prepare(pl.DataFrame(rows), out=tmp_path / "data", items=genres)
     later = pl.DataFrame({"userId": ["a", "b"], "movieId": [3, 3], "ts": [5, 6]})
     more = later.vstack(later.with_columns(pl.col("ts") + 2, movieId=pl.lit(1, dtype=pl.Int64)))
-    new = pl.DataFrame({"movieId": [3], "genre": ["z"]})
+    new = pl.DataFrame({"movieId": [2, 3], "genre": ["y", "z"]})
     grown = append(more, tmp_path / "data", items=new)
     assert grown.item_table.rows() == [(1, "x"), (2, "y"), (3, "z")]
 
