@@ -48,7 +48,8 @@ class RecommendRequest(User):
     model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
 
     k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
-    """The number of items; fewer if filtering leaves fewer."""
+    """The number of items; fewer if filtering leaves fewer, and by default all of a catalogue that
+    is smaller."""
     seen: Literal["filter", "allow"] | None = None
     """Whether items of the history are left out; by default as in training."""
     allow: Annotated[list[Id], Field(min_length=1)] | None = None

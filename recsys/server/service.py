@@ -88,7 +88,9 @@ class Service:
         _check_count("k", asked.k, self._limits)
         user = await self._history(model, asked)
         allowed = self._allowed(model, asked.allow, asked.deny)
-        job = recommend_job(model, user, asked.k, seen_policy(model.bundle, asked.seen), allowed)
+        named = "k" in asked.model_fields_set
+        k = asked.k if named else min(asked.k, model.bundle.num_items)
+        job = recommend_job(model, user, k, seen_policy(model.bundle, asked.seen), allowed)
         (items,) = await self.thread.ask(job)
         return Recommendations.model_construct(
             items=items, source=source_of(user), skipped=int(user.skipped[0])

@@ -94,6 +94,15 @@ def test_only_allowed_items_are_recommended(server: Running, recommender: Recomm
     assert [row["item_id"] for row in found["items"]] == ["hat"]
 
 
+def test_by_default_a_small_catalogue_is_recommended_whole(
+    server: Running, recommender: Recommender
+) -> None:
+    found = server.get("/v1/recommend", {"history": ["hat"], "seen": "allow"})["items"]
+    expected = recommender.recommend([["hat"]], seen="allow")
+    assert_same(found, rows_of(expected, "item_id", "score", "rank"))
+    assert len(found) == 5
+
+
 def test_users_are_known_by_id_and_go_on(server: Running, recommender: Recommender) -> None:
     for user in recommender.dataset.user_ids if recommender.dataset else ():
         found = server.get("/v1/recommend", {"user_id": user, "k": 5, "seen": "allow"})
