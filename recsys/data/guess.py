@@ -105,9 +105,9 @@ def guess_columns(
 ) -> GuessedColumns:
     """Find the user, item and time column of a log by name and type.
 
-    A column that is given, or has the default name of its role and values, is taken. Else a column is taken if
-    its name is a known name of the role, its type and the values of the sample fit, and no other
-    column is as good. Files without a header, with columns 1, 2, …, are user, item and time, or
+    A column that is given, or has the default name of its role and values, is taken. Else a column
+    is taken if its name is a known name of the role, its type and the values of the sample fit, and
+    no other column is as good. Files without a header, with columns 1, 2, …, are user, item and time, or
     user, item, rating and time, if only the last one looks like a time.
 
     Args:
