@@ -107,8 +107,8 @@ def guess_columns(
 
     A column that is given, or has the default name of its role and values, is taken. Else a column
     is taken if its name is a known name of the role, its type and the values of the sample fit, and
-    no other column is as good. Files without a header, with columns 1, 2, …, are user, item and time, or
-    user, item, rating and time, if only the last one looks like a time.
+    no other column is as good. Files without a header, with columns 1, 2, …, are user, item and
+    time, or user, item, rating and time, if only the last one looks like a time.
 
     Args:
         sample: the first rows of the log, with all of its columns.
