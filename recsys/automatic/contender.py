@@ -123,7 +123,15 @@ class Contender:
             hold: epochs at the constant rate, all in all.
             decay: those of the decay; by default as many as follow from ``hold``.
         """
-        return self.seconds_of(max(0, hold - self.epochs) + self.ending.epochs(hold, decay))
+        decay = self.ending.decay_epochs(hold) if decay is None else decay
+        validated = self.seconds_of(max(0, hold - self.epochs) + decay)
+        return validated + self.seconds_of_refit(decay + self.ending.refit_epochs(hold))
+
+    def seconds_of_refit(self, epochs: int) -> float:
+        """Estimate the seconds of so many epochs of the refit: more steps, and no validations."""
+        validating = self.seconds_validating / max(self.epochs, 1)
+        training = max(self.seconds_per_epoch - validating, 1e-3)
+        return epochs * training * self.ending.refit_cost * _MARGIN
 
     def seconds_of(self, epochs: float) -> float:
         """Estimate the seconds of so many epochs."""

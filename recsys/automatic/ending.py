@@ -27,7 +27,7 @@ class Ending:
     validation_is_large: bool
     """Whether the validation part must be trained on at the constant rate too."""
     refit_cost: float
-    """How long an epoch of the refit takes, in epochs of the training: it has more steps."""
+    """Steps of an epoch of the refit, in epochs of the training."""
 
     @classmethod
     def of(cls, experiment: Experiment, dataset: PreparedDataset) -> Ending:
@@ -48,13 +48,3 @@ class Ending:
     def refit_epochs(self, hold: int) -> int:
         """Return the epochs at the constant rate of a refit that starts from the best state."""
         return max(1, round(_REFIT_SHARE * hold)) if self.validation_is_large else 0
-
-    def epochs(self, hold: int, decay: int | None = None) -> float:
-        """Return how many epochs of training the decay and the refit take together.
-
-        Args:
-            hold: the epochs at the constant rate.
-            decay: those of the decay; `decay_epochs` if None.
-        """
-        decay = self.decay_epochs(hold) if decay is None else decay
-        return decay + (decay + self.refit_epochs(hold)) * self.refit_cost

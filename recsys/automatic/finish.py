@@ -49,7 +49,6 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
 def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     stopped = contender.exhausted or contender.interrupted
     contender.ended_rising = not stopped
-    per_epoch = contender.seconds_of(1)
     epochs = _affordable_decay(contender, seconds_left())
     if contender.interrupted or epochs == 0:
         return _as_it_is(contender)
@@ -59,7 +58,7 @@ def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) ->
         contender.chosen_experiment(epochs),
         Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
     )
-    needed = repeated * contender.ending.refit_cost * per_epoch
+    needed = contender.seconds_of_refit(repeated)
     if curve.interrupted or seconds_left() < _LATE * needed:
         logger.warning("no time left for the refit: the validation part is not trained on")
         return validated

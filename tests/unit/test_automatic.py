@@ -510,6 +510,18 @@ def test_the_slow_first_epoch_is_no_measure_of_the_others(
     assert one.seconds_per_epoch == pytest.approx(others)
 
 
+def test_a_refit_is_planned_without_validations(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.points = [RacePoint(n, n, 0.1) for n in range(1, 12)]
+    one.seconds, one.seconds_of_first, one.seconds_validating = 110.0, 10.0, 33.0
+    margin = one.seconds_of(1) / 10  # 10 s an epoch, of which its validation takes 3
+    assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.ending.refit_cost * margin)
+    refit = one.seconds_of_refit(4 + one.ending.refit_epochs(11))
+    assert one.seconds_to_end(11, 4) == pytest.approx(one.seconds_of(4) + refit)
+
+
 def test_the_epochs_to_a_share_of_the_best(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
