@@ -138,11 +138,11 @@ def train_second(
 
     def is_over(one: Contender) -> bool:
         left = seconds_left()
-        coming = one.seconds_of(one.experiment.training.validate_every)
-        ends = winner.seconds_to_end(winner.best_epoch) + one.seconds_to_end(one.epochs)
+        after = one.epochs + one.experiment.training.validate_every  # the next validation
+        ends = winner.seconds_to_end(winner.best_epoch) + one.seconds_to_end(after)
         is_young = one.epochs < epochs_to_train(one, winner)
         is_young &= seconds_for_mean(winner, one) <= left
-        return left < coming + ends and not is_young
+        return left < ends and not is_young
 
     second.is_partner = True
     if not second.exhausted:

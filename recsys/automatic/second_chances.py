@@ -163,9 +163,9 @@ def _train(
     def is_over(contender: Contender) -> bool:
         every = contender.experiment.training.validate_every
         coming = contender.seconds_of(every)  # until the next decision
-        end = max(kept, contender.seconds_to_end(contender.epochs))
+        needed = max(coming + kept, contender.seconds_to_end(contender.epochs + every))
         behind = winner is not None and not contender.ahead_of(winner)
-        return behind or seconds_left(contender) < coming + end
+        return behind or seconds_left(contender) < needed
 
     hold(one, is_over)
 
