@@ -381,7 +381,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Plan, "averages", True)
     monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
-    for cost in ("_BASELINE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
+    for cost in ("STORE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
         monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
     monkeypatch.setattr("recsys.automatic.tuned_baselines.SHARE", 0.0)
     monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
