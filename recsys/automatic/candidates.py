@@ -150,7 +150,7 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
     shared = [f"{choice.setting}={choice.value}" for choice in choices]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     kinds = _kinds(facts)
-    features = [one.feature.model_dump() for one in facts.kept if one.feature is not None]
+    features = [feature.model_dump() for feature in facts.features]
     candidates = []
     for name in order[: _FIELDS[plan.preset]]:
         kind = kinds[name]

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.automatic.kept_columns import KeptColumn, kept_columns
+from recsys.config import Feature
 from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
@@ -48,9 +49,9 @@ class LogFacts:
         return self.interactions / max(self.items, 1)
 
     @property
-    def reads_kept(self) -> bool:
-        """Whether the models read a kept column."""
-        return any(one.feature is not None for one in self.kept)
+    def features(self) -> list[Feature]:
+        """The kept columns that the models read."""
+        return [one.feature for one in self.kept if one.feature is not None]
 
     @classmethod
     def of(cls, dataset: PreparedDataset) -> LogFacts:

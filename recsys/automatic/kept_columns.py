@@ -78,8 +78,8 @@ def _feature_of(column: pl.Series) -> Feature | None:
     if column.dtype.is_numeric():
         return NumberFeature(kind="number", column=column.name)
     values = without_missing_words(column).drop_nulls()
-    codes = values.cast(pl.Int64, strict=False).null_count() == 0  # text has its reason, as in 007
-    if len(values) and not codes and not numbers_in(values).null_count():
+    numbers = numbers_in(values)  # integers that are text are codes, such as 007
+    if numbers.dtype == pl.Float64 and not numbers.null_count():
         return NumberFeature(kind="number", column=column.name)
     if len(values) and not dates_in(values).null_count():
         return None

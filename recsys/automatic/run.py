@@ -82,7 +82,7 @@ def run_automatically(
         journal.note(budget.spent)
         announce(what)
 
-    averages = plan.averages and not facts.reads_kept  # models with features have no mean
+    averages = plan.averages and not facts.features  # models with features have no mean
     trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages, encoders)
     with phases.timed("baselines"):
         trials.tune_baselines(protocol, journal)

@@ -89,6 +89,7 @@ def recommend_items(
         recommender = recommender.with_new_items(new_items)
     if index is not None:
         recommender = recommender.with_index(index)
+    k = recommender.bundle.usual_k if k is None else k
     rules = {
         "k": k,
         "where": where,
@@ -111,7 +112,7 @@ def recommend_items(
         recommender,
         out,
         as_json,
-        lambda large: large.by_user("recommending", recommend, k or 10),
+        lambda large: large.by_user("recommending", recommend, k),
         request={**rules, "new_items": new_items, "index": found_by},
         histories=histories,
         users=users,

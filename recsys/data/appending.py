@@ -14,7 +14,7 @@ import polars as pl
 
 from recsys.config import DataConfig
 from recsys.data.appended import AppendedLog
-from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
+from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays, named_plainly
 from recsys.data.drift import measure_drift
 from recsys.data.grown_tables import as_stored, grow_features
 from recsys.data.histories import PAD
@@ -116,10 +116,9 @@ def _features(
 ) -> pl.DataFrame | None:
     """Return a table of items or users, whose ids may be named as in the log; None if none."""
     found = read_features(table, config, _ITEMS if key == "item_id" else _USERS)
-    name = key if config.columns is None else getattr(config.columns, key)
-    if found is None or key in found.columns or name not in found.columns:
+    if found is None or config.columns is None:
         return found
-    return found.rename({name: key})
+    return named_plainly(found, key, getattr(config.columns, key))
 
 
 def _refuse_what_needs_old_rows(

@@ -164,6 +164,12 @@ def feature_tables(
     }
 
 
+def named_plainly(features: pl.DataFrame, key: str, column: str) -> pl.DataFrame:
+    """Return features whose ids are called ``key``, where a table names them as its log does."""
+    columns = features.columns
+    return features if key in columns or column not in columns else features.rename({column: key})
+
+
 def dataset_fingerprint(settings: dict[str, object], contents: Contents) -> str:
     """Return the SHA-256 of the settings and the content of a dataset."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
@@ -266,11 +272,10 @@ def _with_features(
     if features is None:
         return ids.to_frame()
     key = ids.name
+    features = named_plainly(features, key, column)
     if key not in features.columns:
-        if column not in features.columns:
-            names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
-            raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
-        features = features.rename({column: key})
+        names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
+        raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
     check_features(features.drop(key), origin)
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))

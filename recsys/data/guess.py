@@ -163,7 +163,7 @@ def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
         return default
     missing = default
     for names in _NAMES[role]:
-        alike = [name for name in sample.columns if _plain(name) in names.split()]
+        alike = [name for name in sample.columns if plain_name(name) in names.split()]
         fitting = [name for name in alike if _misfit(role, sample[name]) is None]
         if filled := [name for name in fitting if not _is_missing(sample[name])]:
             return [*default, *filled]  # empty where the sample was drawn: who knows
@@ -195,10 +195,11 @@ def _all_match(values: pl.Series, pattern: str) -> bool:
 def _named(role: Role, sample: pl.DataFrame) -> list[str]:
     """Return the columns that have a name of the role, whatever they hold."""
     known = {name for names in _NAMES[role] for name in names.split()}
-    return [name for name in sample.columns if _plain(name) in known]
+    return [name for name in sample.columns if plain_name(name) in known]
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return the name of a column without case, blanks and marks."""
     return re.sub(r"[\W_]", "", name.lower())
 
 

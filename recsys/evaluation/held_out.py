@@ -120,7 +120,7 @@ def evaluate_held_out(
     num_items = scorer.num_items
     sets = None if candidates is None else candidates.sets
     ranks = np.empty(len(holdout.targets), dtype=np.int64)
-    alone = None if added is None else ranks.copy()
+    alone = np.empty_like(ranks)
     shape = len(holdout.histories), top_k_length(max(config.cutoffs, default=1), num_items)
     items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
     for batch in user_batches(len(holdout.histories), num_items):
@@ -134,7 +134,7 @@ def evaluate_held_out(
             rows=targets.history_rows,
         )
         scored: Scorer = Scored(scorer.score(targets.histories))
-        if added is not None and alone is not None:
+        if added is not None:
             alone[rows] = rank(scored)
             scored = Scored(added(scored).score(targets.histories))
         items[batch], values[batch] = top_k(scored, targets.histories, shape[1], config.seen)
@@ -146,4 +146,4 @@ def evaluate_held_out(
 
     best = top_k_table(items, values, holdout, part, num_items, config.seen)
     metrics = catalogue_metrics(best, dataset, holdout.histories, config.cutoffs)
-    return HeldOut(table(ranks), best, metrics, None if alone is None else table(alone))
+    return HeldOut(table(ranks), best, metrics, None if added is None else table(alone))

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from recsys.serving.bundle import USUAL_K
+
 _INT64 = 1 << 63
 _INTEGER = Annotated[StrictInt, Field(ge=-_INT64, lt=_INT64)]
 _TEXT = Annotated[StrictStr, Field(max_length=1_000)]
@@ -47,7 +49,7 @@ class RecommendRequest(User):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
 
-    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
+    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = USUAL_K
     """The number of items; fewer if filtering leaves fewer, and by default all of a catalogue that
     is smaller."""
     seen: Literal["filter", "allow"] | None = None

@@ -88,8 +88,7 @@ class Service:
         _check_count("k", asked.k, self._limits)
         user = await self._history(model, asked)
         allowed = self._allowed(model, asked.allow, asked.deny)
-        named = "k" in asked.model_fields_set
-        k = asked.k if named else min(asked.k, model.bundle.num_items)
+        k = asked.k if "k" in asked.model_fields_set else model.bundle.usual_k
         job = recommend_job(model, user, k, seen_policy(model.bundle, asked.seen), allowed)
         (items,) = await self.thread.ask(job)
         return Recommendations.model_construct(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +20,7 @@ from recsys.config import Experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.vectors import ItemVectors
 from recsys.data.files import new_folder
+from recsys.data.guess import plain_name
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
@@ -47,6 +47,8 @@ from recsys.serving.weights import load_weights
 logger = logging.getLogger(__name__)
 
 
+USUAL_K = 10
+"""Items that are recommended where nobody says how many."""
 _NAMES_OF_ITEMS = (
     *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
     *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
@@ -325,12 +327,17 @@ class ModelBundle:
         return Vocabulary(self.item_table["item_id"])
 
     @property
+    def usual_k(self) -> int:
+        """The items that are recommended where nobody says how many: all of a small catalogue."""
+        return min(USUAL_K, self.num_items)
+
+    @cached_property
     def name_columns(self) -> list[str]:
         """The columns of the item table that name an item for people: name, title or both.
 
         Else a column such as product_name or description, if there is one.
         """
-        columns = {re.sub(r"[\W_]", "", name.lower()): name for name in self.item_table.columns}
+        columns = {plain_name(name): name for name in self.item_table.columns}
         exact = [columns[name] for name in ("name", "title") if name in columns]
         others = [columns[name] for name in _NAMES_OF_ITEMS if name in columns]
         return exact or [name for name in others if _is_short_text(self.item_table[name])][:1]

@@ -146,7 +146,7 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
-        k = min(10, self.bundle.num_items) if k is None else k
+        k = self.bundle.usual_k if k is None else k
         best = partial(recommend, self.bundle, queries, k, seen, index=self.index)
         answer = best(retrieve=retrieve, allowed=allowed, diversity=diverse)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer

@@ -104,7 +104,7 @@ def test_a_column_of_any_name_is_read(tmp_path: Path) -> None:
 def test_nothing_is_chosen_where_nothing_is_kept(tiny_dataset: PreparedDataset) -> None:
     facts = LogFacts.of(tiny_dataset)
     assert facts.kept == ()
-    assert not facts.reads_kept
+    assert not facts.features
 
 
 @pytest.mark.slow
