@@ -106,7 +106,7 @@ def end_training(
             averaging = _stopped(winner, second)
     if averaging is not None:
         logger.info("%s", averaging.sentence)
-    announce(f"the decay and the refit of {winner.candidate.name}")
+    announce(f"the refit of {winner.candidate.name}")
     return Ended(contenders, finish(winner, partial(left, winner)), averaging)
 
 
@@ -125,9 +125,9 @@ def train_second(
 ) -> bool:
     """Train the second model on at the constant rate, and return whether it may be averaged.
 
-    It trains while it gains, as long as time is left for the decay and the refit of both; for as
-    many epochs as a second chance needs also if its decay has to be short then. Ctrl-C ends it, and
-    marks the winner as interrupted.
+    It trains while it gains, as long as time is left for the refit of both; for as many epochs as a
+    second chance needs also if its decay has to be short then. Ctrl-C ends it, and marks the winner
+    as interrupted.
 
     Args:
         winner: at the end of its training at the constant rate.
@@ -178,14 +178,14 @@ def finish_both(
     """
     winner, second = pair
     names = winner.candidate.name, second.candidate.name
-    announce(f"the decay and the refit of {names[0]}")
+    announce(f"the refit of {names[0]}")
     kept = second.seconds_to_end(second.best_epoch)
     if winner.seconds_to_end(winner.best_epoch) + kept > seconds_left():
         kept = second.seconds_to_end(second.best_epoch, short_decay(second, second.best_epoch))
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
         return pair, first, _not_refitted(*names, names[0])
-    announce(f"the decay and the refit of {names[1]}")
+    announce(f"the refit of {names[1]}")
     other = finish(second, seconds_left)
     if not _is_refitted(other):
         return pair, first, _not_refitted(*names, names[1])

@@ -19,7 +19,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
 from recsys.report.race import RacePoint
-from recsys.training.loop import ENDLESS, build_batches, train
+from recsys.training.loop import ENDLESS, build_batches, train, training_device
 from recsys.training.state import MONITOR, Curve, TrainingState
 
 STEPS_PER_EPOCH = 50
@@ -33,7 +33,7 @@ _MORE_PATIENCE = 4
 """So many times as many for a model that is no match for the best baseline: over a large catalogue
 a model first learns what is popular, and gets worse before it learns what follows what."""
 _NO_MATCH = 0.5
-"""Below this share of the best baseline's NDCG@10. A model that is closer gains by its decay and by
+"""Below this share of the best baseline's NDCG@10. A model that is closer gains by its refit and by
 its counts."""
 _MARGIN = 1.15
 """Epochs vary: a plan counts them this much longer than measured."""
@@ -43,8 +43,9 @@ _MARGIN = 1.15
 class Contender:
     """A candidate, and how far its training has come.
 
-    The learning rate is constant until `decay`: so the training can be paused at any epoch, and the
-    state of the best epoch is what the decay starts from.
+    The learning rate is constant until the refit: so the training can be paused at any epoch, and
+    the state of the best epoch is what the refit starts from. What is validated is the average of
+    the weights after each epoch: it is as good as a decay, at no cost (see the lab log).
     """
 
     candidate: Candidate
@@ -85,7 +86,7 @@ class Contender:
     saved: Callable[[Contender], None] = lambda _: None
     """Called when its state may be saved: after every epoch of the race and of the training on."""
     goes_on: Callable[[], None] = lambda: None
-    """Called after every epoch, also of the decay and of the refit."""
+    """Called after every epoch, also of the refit."""
 
     @property
     def quality(self) -> float:
@@ -117,14 +118,14 @@ class Contender:
         return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
     def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
-        """Estimate the seconds of training up to ``hold`` epochs, and of the decay and the refit.
+        """Estimate the seconds of training up to ``hold`` epochs, and of the refit.
 
         Args:
             hold: epochs at the constant rate, all in all.
-            decay: those of the decay; by default as many as follow from ``hold``.
+            decay: those of the refit's decay; by default as many as follow from ``hold``.
         """
         decay = self.ending.decay_epochs(hold) if decay is None else decay
-        validated = self.seconds_of(max(0, hold - self.epochs) + decay)
+        validated = self.seconds_of(max(0, hold - self.epochs))
         return validated + self.seconds_of_refit(decay + self.ending.refit_epochs(hold))
 
     def seconds_of_refit(self, epochs: int) -> float:
@@ -167,7 +168,7 @@ class Contender:
     @property
     def experiment(self) -> Experiment:
         """The settings of the phase with a constant learning rate."""
-        return self._with_training({"decay_fraction": 0.0})
+        return self._with_training({"decay_fraction": 0.0, "average_weights": True})
 
     @classmethod
     def ready(
@@ -247,10 +248,7 @@ class Contender:
 
     def decaying(self, hold: int, epochs: int) -> Experiment:
         """Return the settings of a decay over so many epochs after ``hold`` others."""
-        decaying = self._with_training({"decay_fraction": epochs / (hold + epochs)})
-        every = max(1, min(decaying.training.validate_every, epochs // 3))
-        training = decaying.training.model_copy(update={"validate_every": every})
-        return decaying.model_copy(update={"training": training})
+        return self._with_training({"decay_fraction": epochs / (hold + epochs)})
 
     def before_decay(self, state: TrainingState, part: Part, epochs: int) -> TrainingState:
         """Return a state at the step of the schedule at which its decay begins.
@@ -262,11 +260,11 @@ class Contender:
         return replace(state.copy(), step=hold * steps)
 
     def best_model(self) -> tuple[Model, Curve]:
-        """Return the model of the best epoch at the constant learning rate, and its curve."""
+        """Return the model of the best epoch, averaged, and its curve."""
         curve = self.best_state.copy().curve
         histories = self.dataset.histories("valid")
         model = self.catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
-        return model, curve
+        return model.to(training_device()), curve
 
     def chosen_experiment(self, epochs: int) -> Experiment:
         """Return the settings that repeat this training from the beginning, by themselves."""

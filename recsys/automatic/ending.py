@@ -1,4 +1,4 @@
-"""How a training with a constant learning rate ends: a decay, and a refit that repeats it."""
+"""How a training with a constant learning rate ends: a refit, in which the rate decays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DECAY_SHARE, _LONG_DECAY_SHARE = 0.6, 1.0
 MovieLens-1M 16 epochs after 16 were 1.3% better on validation than ten, on Sports they did not
 matter."""
 _LARGE_VALIDATION = 0.05
-"""From this share of the interactions on, a refit that only repeats the decay loses quality: the
+"""From this share of the interactions on, a refit that only has a decay loses quality: the
 validation part is trained on at the constant rate too."""
 _REFIT_SHARE = 0.25
 """Epochs at the constant rate of a refit that starts from the best state, as a share of those

@@ -1,13 +1,12 @@
-"""The end of an automatic training: the learning rate decays, and the model is refitted."""
+"""The end of an automatic training: the refit, in which the learning rate decays."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay, epochs_to_repeat
 from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
@@ -29,61 +28,42 @@ class Finished:
 
 
 def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    """Let the rate of a contender decay, and refit it on the training and validation parts.
+    """Refit a contender on the training and validation parts.
 
-    Both start from the best state at the constant rate, and have as many epochs as the time allows.
+    The refit starts from the state of the best epoch, and has as many epochs as the time allows. If
+    there is no time for it, or it fails, the answer is the average that was validated.
 
     Args:
         contender: with at least one validation.
         seconds_left: returns how many seconds it may still take.
     """
-    try:
-        return _decay_and_refit(contender, seconds_left)
-    except KeyboardInterrupt:
-        contender.interrupted = True
-    except InputError as error:  # it diverged
-        logger.warning("%s: the best epoch before is used: %s", contender.candidate.name, error)
-    return _as_it_is(contender)
-
-
-def _decay_and_refit(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    stopped = contender.exhausted or contender.interrupted
-    contender.ended_rising = not stopped
+    contender.ended_rising = not (contender.exhausted or contender.interrupted)
+    model, curve = contender.best_model()
+    hold = contender.best_epoch
     epochs = _affordable_decay(contender, seconds_left())
-    if contender.interrupted or epochs == 0:
-        return _as_it_is(contender)
-    model, curve = decay(contender, epochs)
-    repeated = epochs_to_repeat(curve, contender.best_epoch)
-    validated = Finished(
-        contender.chosen_experiment(epochs),
-        Fitted(model, ("train",), curve, curve.interrupted, contender.catalogue),
-    )
-    needed = contender.seconds_of_refit(repeated)
-    if curve.interrupted or seconds_left() < _LATE * needed:
+    experiment = contender.chosen_experiment(epochs or contender.ending.decay_epochs(hold))
+    fitted = Fitted(model, ("train",), curve, contender.interrupted, contender.catalogue)
+    if contender.interrupted:
+        return Finished(experiment, fitted)
+    if not epochs:
         logger.warning("no time left for the refit: the validation part is not trained on")
-        return validated
+        return Finished(experiment, fitted)
     try:
-        refitted = refit(contender, epochs, repeated, seconds_left)
+        refitted = refit(contender, epochs, seconds_left)
     except KeyboardInterrupt:
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
-        return validated
+        return Finished(experiment, replace(fitted, interrupted=True))
     except InputError as error:  # it diverged
         logger.warning("the validation part is not trained on: %s", error)
-        return validated
-    fitted = Fitted(refitted, ("train", "valid"), curve, False, contender.catalogue)
-    return Finished(validated.experiment, fitted)
+        return Finished(experiment, fitted)
+    fitted = replace(fitted, model=refitted, trained_on=("train", "valid"))
+    return Finished(experiment, fitted)
 
 
 def _affordable_decay(contender: Contender, seconds: float) -> int:
-    """Return the epochs of a decay that leave time for the refit, of so many seconds."""
+    """Return the epochs of the decay of a refit of so many seconds; 0 if it has no time."""
     hold = contender.best_epoch
     wanted = contender.ending.long_decay_epochs(hold)
     fitting = (n for n in range(wanted, 0, -1) if contender.seconds_to_end(hold, n) <= seconds)
-    return next(fitting, 1 if seconds >= contender.seconds_of(1) else 0)
-
-
-def _as_it_is(contender: Contender) -> Finished:
-    """Return the best epoch of a contender, without a decay."""
-    model, curve = contender.best_model()
-    fitted = Fitted(model, ("train",), curve, contender.interrupted, contender.catalogue)
-    return Finished(contender.chosen_experiment(0), fitted)
+    least = _LATE * contender.seconds_to_end(hold, 1)
+    return next(fitting, 1 if seconds >= least else 0)

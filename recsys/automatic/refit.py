@@ -15,19 +15,16 @@ from recsys.training.state import TrainingState
 logger = logging.getLogger(__name__)
 
 
-def refit(
-    contender: Contender, epochs: int, repeated: int, seconds_left: Callable[[], float]
-) -> Model:
+def refit(contender: Contender, epochs: int, seconds_left: Callable[[], float]) -> Model:
     """Train on the training and validation parts together; return the model.
 
-    The refit starts from the state from which the rate decayed. Where the validation part is small,
-    only the decay is repeated. Else the rate stays constant for some epochs more before, as long as
-    time is left for the decay.
+    The refit starts from the state of the best epoch, and its learning rate decays. Where the
+    validation part is large, the rate stays constant for some epochs before that, as long as time
+    is left for the decay.
 
     Args:
-        contender: after its decay.
+        contender: at the end of its training at the constant rate.
         epochs: of the decay.
-        repeated: those of them that are repeated; see `epochs_to_repeat`.
         seconds_left: returns how many seconds the refit may still take.
 
     Raises:
@@ -36,12 +33,12 @@ def refit(
     histories = contender.dataset.histories("test")
     state = contender.best_state
     if contender.ending.validation_is_large:
-        state = _hold(contender, histories, repeated, seconds_left)
+        state = _hold(contender, histories, epochs, seconds_left)
     hold = len(state.curve.epochs)
 
     def is_over(epoch: int, _: dict[str, float]) -> bool:
         contender.goes_on()
-        return epoch >= hold + repeated
+        return epoch >= hold + epochs
 
     model, _ = train(
         contender.decaying(hold, epochs),

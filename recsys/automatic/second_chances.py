@@ -31,9 +31,9 @@ def train_on(
 
     Rounds of equal time drop a kind of model that has few and long epochs. If the winner gains
     nothing more and time is left, those of them train on that were ahead of it after as many
-    epochs, as long as they are. Time is kept for the decay and the refit of the best one; and for
-    its mean with one of another kind where there is enough, since that is worth more than a second
-    chance. Ctrl-C ends it all, and the best one so far is marked as interrupted.
+    epochs, as long as they are. Time is kept for the refit of the best one; and for its mean with
+    one of another kind where there is enough, since that is worth more than a second chance. Ctrl-C
+    ends it all, and the best one so far is marked as interrupted.
 
     Args:
         contenders: as `race` returns them.

@@ -1,4 +1,4 @@
-"""The split of an automatic run, where few users have as many interactions as the usual one needs."""
+"""The split of an automatic run whose users have too few interactions for the usual one."""
 
 from __future__ import annotations
 

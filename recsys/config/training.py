@@ -38,6 +38,10 @@ class TrainingConfig(Section):
     """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
+    average_weights: bool = False
+    """Whether validation ranks with, and the model gets, a running average of the weights after
+    each epoch, the last ones counting most. At a constant learning rate it does for nothing what a
+    decay does in further epochs."""
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue; the other losses compare it with
     sampled negatives, so that the cost of a step does not depend on the catalogue's size."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytorch_lightning as pl
+from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.sharded_batches import ShardedBatches
@@ -18,6 +19,7 @@ from recsys.training.divergence import DivergedError, check_finite
 from recsys.training.module import TrainingModule
 from recsys.training.precision import product_dtype
 from recsys.training.state import MONITOR, Curve, EarlyDecay, TrainingState
+from recsys.training.weight_average import averaged, with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class EpochRecorder(pl.Callback):
         start: TrainingState | None,
     ) -> None:
         self.curve = Curve() if start is None else start.curve
+        self.average: Mapping[str, Tensor] = {} if start is None else start.average
         self._module = module
         self._validate = validate
         self._config = config
@@ -177,6 +180,8 @@ class EpochRecorder(pl.Callback):
         metrics = {"train/loss": loss / targets, **self._cost(seconds)}
         epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(metrics)
+        if self._config.average_weights:
+            self.average = averaged(self.average, self._module.model.state_dict(), epoch)
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
             self._validate_epoch(epoch, metrics)
@@ -206,7 +211,11 @@ class EpochRecorder(pl.Callback):
     def _validate_epoch(
         self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
     ) -> None:
-        """Validate the current weights, and keep a copy if they are the best and may be."""
+        """Validate the weights, or their average, and keep a copy of the best that may be."""
+        with with_weights(self._module.model, self.average if self._config.average_weights else {}):
+            self._validate_weights(epoch, metrics, may_win=may_win)
+
+    def _validate_weights(self, epoch: int, metrics: dict[str, float], *, may_win: bool) -> None:
         best, table = self.curve.best, None
         if self._validate is not None:
             started = time.perf_counter()

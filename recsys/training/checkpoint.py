@@ -67,6 +67,7 @@ class CheckpointFile:
         }
         tensors = {"random": state.random}
         tensors |= _prefixed("weights", state.weights) | _prefixed("moments", state.moments)
+        tensors |= _prefixed("average", state.average)
         for name, curve in (("curve", state.curve), ("chosen", checkpoint.chosen)):
             header[name], parts = _dismantle(curve)
             tensors |= _prefixed(name, parts)
@@ -103,6 +104,7 @@ class CheckpointFile:
             header["step"],
             PartialEpoch(**header["epoch"]),
             _assemble(header["curve"], _without("curve/", tensors)),
+            _without("average/", tensors),
         )
         chosen = None
         if header["chosen"] is not None:

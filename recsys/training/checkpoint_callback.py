@@ -91,6 +91,7 @@ class CheckpointCallback(pl.Callback):
             self._step,
             PartialEpoch(self._batches, loss, int(targets), seconds),
             self._recorder.curve,
+            self._recorder.average,
         )
         if self._division is not None:
             state = whole(state, self._division)

@@ -35,7 +35,8 @@ def _changed(
 ) -> TrainingState:
     """Return the state with all that has rows of items changed, in one order in all processes."""
     curve = replace(state.curve, best_weights=change(state.curve.best_weights))
-    return replace(state, weights=change(state.weights), moments=change(state.moments), curve=curve)
+    weights, moments, average = map(change, (state.weights, state.moments, state.average))
+    return replace(state, weights=weights, moments=moments, curve=curve, average=average)
 
 
 def collected(tensors: Mapping[str, Tensor], division: Division) -> dict[str, Tensor]:

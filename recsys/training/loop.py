@@ -54,6 +54,8 @@ ENDLESS = 100_000
 
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
+_AVERAGE_COPIES = 2
+"""Where they are averaged: their average, and themselves while it is validated."""
 _COLLECTED = 4
 """Copies of all weights that the first of several processes with rows of their own collects for a
 checkpoint: themselves, two moments, and the best so far."""
@@ -130,7 +132,7 @@ def train(
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
         recorder.curve.precision = precision
         if warm is not None and start is None and validate is not None:
-            module.to(_device())
+            module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
         kernels = KernelChoice(module, experiment, product_dtype(precision))
         callbacks: list[pl.Callback] = [recorder, kernels]
@@ -147,7 +149,7 @@ def train(
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
     if division is None:
         module.model.load_state_dict(recorder.curve.best_weights)
-        return module.model.to(_device()).eval(), recorder.curve
+        return module.model.to(training_device()).eval(), recorder.curve
     curve = replace(recorder.curve, best_weights=collected(recorder.curve.best_weights, division))
     if not processes.is_first():
         return module.model, curve
@@ -175,10 +177,11 @@ def new_module(
 
     Seed torch before the call. With a division it trains the rows of this process.
     """
-    catalogue.check_memory(experiment.model, _COPIES, division, gpu_memory())
+    copies = _COPIES + _AVERAGE_COPIES * experiment.training.average_weights
+    catalogue.check_memory(experiment.model, copies, division, gpu_memory())
     if division is not None and processes.is_first():
         # On CPUs the processes of a machine hold all rows together, and the first collects others.
-        on_host = _COPIES if _device() == "cpu" else 0
+        on_host = copies if training_device() == "cpu" else 0
         catalogue.check_memory(experiment.model, _COLLECTED + on_host)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions, division)
@@ -241,7 +244,7 @@ def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) ->
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
-        accelerator=_device(),
+        accelerator=training_device(),
         devices=processes.count_here(),
         num_nodes=processes.count() // processes.count_here(),
         strategy="ddp" if processes.count() > 1 else "auto",
@@ -255,7 +258,8 @@ def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) ->
     )
 
 
-def _device() -> str:
+def training_device() -> str:
+    """Return what trainings run on: cuda, or cpu."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

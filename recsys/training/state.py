@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -91,6 +92,8 @@ class TrainingState:
     """The epoch of the next batch."""
     curve: Curve
     """The completed epochs."""
+    average: Mapping[str, Tensor] = field(default_factory=dict)
+    """The average of the weights after each of them, which no step changes; empty without one."""
 
     @property
     def ended(self) -> bool:
@@ -111,6 +114,7 @@ class TrainingState:
             self.step,
             PartialEpoch(),
             replace(curve, epochs=[dict(epoch) for epoch in curve.epochs], interrupted=False),
+            self.average,
         )
 
     @classmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,6 @@ from recsys.automatic.averaging import Averaging
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay, epochs_to_repeat
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import _affordable_decay, finish
 from recsys.automatic.journal import Journal
@@ -35,9 +35,10 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.baseline import Tuned, baselines_of
 from recsys.experiments.fit import fit
+from recsys.model.protocols import Model
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
-from recsys.training.state import MONITOR, Curve
+from recsys.training.state import Curve
 from tests.unit.conftest import chains
 
 ITEMS = 40
@@ -212,40 +213,30 @@ def test_the_best_state_stays_when_training_goes_on(
 
 
 @pytest.mark.slow
-def test_a_decay_improves_and_is_repeated_by_the_refit(
-    dataset: PreparedDataset, tracking: TrackingConfig
+def test_what_is_validated_is_the_average_and_the_refit_starts_from_the_weights(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = contenders(dataset, tracking)[0]
     one._advance(after(3))  # type: ignore[arg-type]
-    hold = one.best_epoch
-    epochs = one.ending.decay_epochs(hold)
-    _, curve = decay(one, epochs)
-    assert len(curve.epochs) == hold + epochs
-    best = max(curve.validated()[0] - hold, 1)
-    model = refit(one, epochs, best, lambda: math.inf)
-    before = one.best_model()[0].state_dict()
-    assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
+    best = one.best_state
+    model, curve = one.best_model()
+    assert curve.best == one.quality
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, best.average[name]), name
+    assert not torch.equal(best.average["items.weight"], best.weights["items.weight"])
+    given: list[Any] = []
 
+    def note(*args: object) -> tuple[Model, Curve]:
+        given.append(args)
+        return model, curve
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("luck", "decayed"), [(0.0, True), (0.02, True), (0.05, False)])
-def test_a_lucky_validation_before_the_decay_does_not_win(
-    luck: float, decayed: bool, dataset: PreparedDataset, tracking: TrackingConfig
-) -> None:
-    """The decay's best epoch counts unless the best one before it is clearly better."""
-    one = contenders(dataset, tracking)[0]
-    one._advance(after(3))  # type: ignore[arg-type]
-    hold, points = one.best_epoch, list(one.points)
-    _, curve = decay(one, 3)
-    best = max(epoch[MONITOR] for epoch in curve.epochs[hold:] if MONITOR in epoch)
-    one.points = [*points, RacePoint(1.0, hold, best * (1 + luck))]
-    model, curve = decay(one, 3)
-    assert (curve.validated()[0] > hold) == decayed
-    assert len(curve.epochs) == hold + 3
-    kept = [point.epochs for point in points if point.epochs <= hold]
-    assert all(MONITOR in curve.epochs[number - 1] for number in kept)
-    for name, weight in curve.best_weights.items():
-        assert torch.equal(model.state_dict()[name].cpu(), weight), name
+    monkeypatch.setattr("recsys.automatic.refit.train", note)
+    one.ending = replace(one.ending, validation_is_large=False)
+    refit(one, 2, lambda: math.inf)
+    ((experiment, *_, state),) = given
+    assert torch.equal(state.weights["items.weight"], best.weights["items.weight"])
+    assert not experiment.training.average_weights
+    assert experiment.training.decay_fraction == 2 / (one.best_epoch + 2)
 
 
 def test_a_decay_is_longer_where_time_is_left(
@@ -260,22 +251,6 @@ def test_a_decay_is_longer_where_time_is_left(
     assert _affordable_decay(one, usual / 2) < 6
 
 
-@pytest.mark.parametrize(
-    ("decayed", "best", "repeated"),
-    [
-        ([0.3, 0.4, 0.41, 0.4], 5, 4),  # the third was lucky
-        ([0.3, 0.4, 0.45, 0.4], 5, 3),
-        ([0.3, 0.3, 0.3, 0.3], 2, 1),  # the state before the decay was clearly better
-    ],
-)
-def test_a_refit_repeats_the_whole_decay_unless_one_epoch_was_clearly_better(
-    decayed: list[float], best: int, repeated: int
-) -> None:
-    curve = Curve([{MONITOR: ndcg} for ndcg in (0.1, 0.5, *decayed)], best_epoch=best)
-    curve.best_ranks = SimpleNamespace()  # type: ignore[assignment]
-    assert epochs_to_repeat(curve, 2) == repeated
-
-
 @pytest.mark.slow
 def test_a_refit_that_is_short_of_time_keeps_its_decay(
     dataset: PreparedDataset,
@@ -286,12 +261,11 @@ def test_a_refit_that_is_short_of_time_keeps_its_decay(
     one = contenders(dataset, tracking)[0]
     assert one.ending.validation_is_large
     one._advance(after(3))  # type: ignore[arg-type]
-    decay(one, 2)
     planned = one.ending.refit_epochs(one.best_epoch)
     assert planned > 1
     capsys.readouterr()
     with caplog.at_level("INFO"):
-        refit(one, 2, 1, lambda: 0.0)
+        refit(one, 1, lambda: 0.0)
     assert capsys.readouterr().err.count(": epoch ") == 2  # one at the constant rate, one after
     assert f"the refit has 1 epochs at the constant rate, {planned} were planned" in caplog.text
 
@@ -366,10 +340,11 @@ def test_finishing_trains_on_everything_but_the_test_targets(
     ends = time.monotonic() + 8
     finished = finish(one, lambda: ends - time.monotonic())
     assert finished.fitted.trained_on == ("train", "valid")
-    assert finished.fitted.curve.best >= one.best_model()[1].best
+    assert finished.fitted.curve.best == one.quality
     training = finished.experiment.training
-    assert training.max_epochs == len(finished.fitted.curve.epochs)
+    assert training.max_epochs > len(finished.fitted.curve.epochs)  # the decay comes after them
     assert training.refit
+    assert not training.average_weights
 
 
 def test_without_time_the_best_epoch_is_kept_as_it_is(
@@ -519,7 +494,7 @@ def test_a_refit_is_planned_without_validations(
     margin = one.seconds_of(1) / 10  # 10 s an epoch, of which its validation takes 3
     assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.ending.refit_cost * margin)
     refit = one.seconds_of_refit(4 + one.ending.refit_epochs(11))
-    assert one.seconds_to_end(11, 4) == pytest.approx(one.seconds_of(4) + refit)
+    assert one.seconds_to_end(11, 4) == pytest.approx(refit)
 
 
 def test_the_epochs_to_a_share_of_the_best(
@@ -667,7 +642,9 @@ def test_who_diverges_is_not_said_to_rise(
     monkeypatch.setattr(Contender, "advance", diverge)
     best = train_on(after_a_race, lambda _: math.inf, lambda _: None)[0]
     assert best.failure
-    monkeypatch.setattr("recsys.automatic.finish._as_it_is", lambda _: None)
+    curve = SimpleNamespace(epochs=[0], precision="float32")
+    best.best = SimpleNamespace(curve=curve)  # type: ignore[assignment]
+    monkeypatch.setattr(Contender, "best_model", lambda _: (None, None))
     finish(best, lambda: -math.inf)
     assert not best.ended_rising
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
@@ -114,7 +114,7 @@ def test_the_cheapest_is_the_answer_if_those_that_are_raced_fail(
     assert cheapest.interrupted == isinstance(error, KeyboardInterrupt)
 
 
-def test_a_refit_that_diverges_leaves_the_model_of_the_decay(
+def test_a_refit_that_diverges_leaves_the_model_that_was_validated(
     field: list[Contender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = field[0]
@@ -122,7 +122,7 @@ def test_a_refit_that_diverges_leaves_the_model_of_the_decay(
     monkeypatch.setattr("recsys.automatic.finish.refit", raises(DIVERGED))
     finished = finish(one, lambda: 1e6)
     assert finished.fitted.trained_on == ("train",)
-    assert len(finished.fitted.curve.epochs) > one.best_epoch  # the decay is there
+    assert finished.fitted.curve.best == one.quality
 
 
 def test_what_diverges_after_a_validation_is_kept_as_it_was(
@@ -221,13 +221,12 @@ def test_a_run_that_is_killed_among_its_baselines_tunes_the_others(
     assert finished.has_all_baselines
 
 
-def test_the_time_of_the_decay_and_of_the_refit_is_noted(
+def test_the_time_of_the_refit_is_noted(
     dataset: PreparedDataset,
     plan: Plan,
     field: list[Contender],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the validations of the decay are not taken for some at the constant rate."""
     monkeypatch.setattr("recsys.automatic.journal._NOTE_INTERVAL", 0.0)
     folder, one, budget = plan.out.with_name(".mine.race"), field[0], Budget(1e6)
     journal = Journal(folder, {})
@@ -235,21 +234,17 @@ def test_the_time_of_the_decay_and_of_the_refit_is_noted(
     one.saved = lambda each: journal.save(each, budget.spent)
     one.goes_on = lambda: journal.note(budget.spent)
     monkeypatch.setattr("recsys.automatic.journal._INTERVAL", 0.0)
-    one.advance(after(1))
-    first = one.latest
-    one.advance(after(3))
-    one.best = first  # the decay has epochs of the same numbers as the others after it
-    constant, before = list(one.points), budget.spent
-    decay(one, 2)
-    after_decay = Journal(folder, {}).seconds_spent()
-    assert before < after_decay < budget.spent
-    journal.write(budget.spent)
-    refit(one, 2, 2, lambda: 1e6)
-    assert after_decay < Journal(folder, {}).seconds_spent() < budget.spent
+    one.advance(after(2))
+    before = budget.spent
+    refit(one, 2, lambda: 1e6)
+    assert before < Journal(folder, {}).seconds_spent() < budget.spent
     again, restored = Journal(folder, {}), replace(one, points=[], latest=None, best=None)
     again.restore([restored])
-    assert len(one.points) > len(constant)
-    assert restored.points == constant
+    assert restored.points == one.points
+    assert restored.latest is not None
+    assert one.latest is not None
+    for name, weight in one.latest.average.items():
+        assert torch.equal(weight, restored.latest.average[name]), name
     again.note(1e6)  # also where nothing was saved since
     assert Journal(folder, {}).seconds_spent() == 1e6
 

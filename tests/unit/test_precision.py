@@ -16,7 +16,6 @@ from mlflow import MlflowClient
 
 from recsys.automatic.candidates import Plan, propose
 from recsys.automatic.contender import Contender
-from recsys.automatic.decay import decay
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.refit import refit
 from recsys.config import Experiment, TrackingConfig, parse_experiment
@@ -293,14 +292,12 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
 def test_a_contender_settles_its_precision_once(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its race, its decay and its refit; the settings that repeat them name it."""
+    """In its race and its refit; the settings that repeat them name it."""
     shares = iter([0.4])
     monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
     plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
     candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
     contender.advance(lambda one: len(one.points) >= 1)
-    _, decayed = decay(contender, 1)
-    assert decayed.precision == "bf16"
-    refit(contender, 1, 1, lambda: 0.0)
+    refit(contender, 1, lambda: 0.0)
     assert contender.chosen_experiment(1).training.precision == "bf16"
