@@ -61,7 +61,7 @@ def test_the_time_of_making_a_store_counts(
 
     spent = []
 
-    def stop(_: object, __: object, budget: Budget, **___: object) -> None:
+    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
         spent.append(budget.spent)
         raise InputError("stopped")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
 from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
+from recsys.model.protocols import Model
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
@@ -38,26 +39,34 @@ def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
         seconds_left: returns how many seconds it may still take.
     """
     contender.ended_rising = not (contender.exhausted or contender.interrupted)
+    found = None if contender.interrupted else _refitted(contender, seconds_left)
+    if found is not None:
+        model, epochs = found
+        curve = contender.best_state.copy().curve
+        fitted = Fitted(model, ("train", "valid"), curve, False, contender.catalogue)
+        return Finished(contender.chosen_experiment(epochs), fitted)
     model, curve = contender.best_model()
-    hold = contender.best_epoch
-    epochs = _affordable_decay(contender, seconds_left())
-    experiment = contender.chosen_experiment(epochs or contender.ending.decay_epochs(hold))
     fitted = Fitted(model, ("train",), curve, contender.interrupted, contender.catalogue)
-    if contender.interrupted:
-        return Finished(experiment, fitted)
+    return Finished(contender.chosen_experiment(0), fitted)
+
+
+def _refitted(contender: Contender, seconds_left: Callable[[], float]) -> tuple[Model, int] | None:
+    """Return the refitted model and the epochs of its decay; None, and say why, if there is none.
+
+    Ctrl-C is noted in the contender.
+    """
+    epochs = _affordable_decay(contender, seconds_left())
     if not epochs:
         logger.warning("no time left for the refit: the validation part is not trained on")
-        return Finished(experiment, fitted)
+        return None
     try:
-        refitted = refit(contender, epochs, seconds_left)
+        return refit(contender, epochs, seconds_left), epochs
     except KeyboardInterrupt:
+        contender.interrupted = True
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
-        return Finished(experiment, replace(fitted, interrupted=True))
     except InputError as error:  # it diverged
         logger.warning("the validation part is not trained on: %s", error)
-        return Finished(experiment, fitted)
-    fitted = replace(fitted, model=refitted, trained_on=("train", "valid"))
-    return Finished(experiment, fitted)
+    return None
 
 
 def _affordable_decay(contender: Contender, seconds: float) -> int:
@@ -65,5 +74,7 @@ def _affordable_decay(contender: Contender, seconds: float) -> int:
     hold = contender.best_epoch
     wanted = contender.ending.long_decay_epochs(hold)
     fitting = (n for n in range(wanted, 0, -1) if contender.seconds_to_end(hold, n) <= seconds)
-    least = _LATE * contender.seconds_to_end(hold, 1)
+    # Before the decay the rate may be constant for as little as an epoch.
+    shortest = 1 + contender.ending.validation_is_large
+    least = _LATE * contender.seconds_of_refit(shortest)
     return next(fitting, 1 if seconds >= least else 0)

@@ -18,11 +18,12 @@ from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.page import write_page
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.run import run_automatically
-from recsys.automatic.split_choice import choose_split
+from recsys.automatic.split_choice import choose_split, explained
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.locks import sole_use
-from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.settings import LogWords
+from recsys.data.preparation import write_dataset
+from recsys.data.prepared import PreparedDataset
+from recsys.data.settings import LogWords, refuse_clashes, with_words
 from recsys.data.source_files import source_name
 from recsys.data.sources import find_named_dataset
 from recsys.data.tables import TableSource
@@ -90,12 +91,16 @@ def fit_log(
     check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
+        settings = config or DataConfig()
+        refuse_clashes(settings, words)
+        settings = with_words(settings, words)
         out = _prepared_folder(name, source)
-        dataset = prepare(source, config, out, items, users, **words)
-        split = choose_split(dataset) if _is_split_open(config, words) else None
-        if split is not None:
-            logger.info("%s: %s (%s)", split.setting, split.value, split.reason)
-            dataset = prepare(source, config, out, items, users, **words | {"split": split.value})
+        choose = None if "split" in settings.model_fields_set else choose_split
+        write_dataset(source, settings, out, items, users, choose_split=choose)
+        dataset = PreparedDataset.open(out)
+        chosen = []
+        if (split := dataset.config.split) != settings.split:
+            chosen.append(explained(split, dataset.offsets))
         counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
         reasons = {why: n for why, n in dataset.manifest.dropped.items() if n}
         dropped = "".join(f", {n:,} dropped ({why})" for why, n in reasons.items())
@@ -103,21 +108,14 @@ def fit_log(
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
         automatic = run_automatically(
-            dataset, plan, budget, progress=view, announce=show, phases=phases
+            dataset, plan, budget, chosen, progress=view, announce=show, phases=phases
         )
-        if split is not None:
-            automatic.choices.insert(0, split)
         show("writing the page")
         shown_command = _PASSWORD.sub("//***@", command)
         with phases.timed("page"):
             page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
     phases.log()
     return FittedLog(dataset, automatic, page, budget.spent)
-
-
-def _is_split_open(config: DataConfig | None, words: LogWords) -> bool:
-    """Return whether the user did not choose a split."""
-    return words.get("split") is None and "split" not in (config or DataConfig()).model_fields_set
 
 
 def _prepared_folder(name: str, source: TableSource) -> Path:

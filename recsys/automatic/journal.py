@@ -47,9 +47,6 @@ class Journal:
     """Those of the race; empty before it."""
     _last: dict[str, float] = field(default_factory=dict, repr=False)
     """When each contender was saved last."""
-    _points: dict[str, Sequence[RacePoint]] = field(default_factory=dict, repr=False)
-    """The validations of each contender up to its state that was saved last: those of a decay come
-    later, and are no part of it."""
     _tree: dict[str, Any] = field(default_factory=dict, repr=False)
     """What was written last."""
     _written_at: float = field(default=0.0, repr=False)
@@ -102,7 +99,6 @@ class Journal:
                 continue
             epochs = latest.curve.epochs
             one.points = [point for point in points if point.epochs <= len(epochs)]
-            self._points[one.candidate.name] = list(one.points)
             validating = [epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs]
             seconds = [epoch["train/seconds"] for epoch in epochs]
             one.seconds, one.seconds_validating = sum(seconds) + sum(validating), sum(validating)
@@ -124,7 +120,7 @@ class Journal:
             return
         if contender.latest is None or contender.best is None:
             return
-        self._last[name], self._points[name] = now, list(contender.points)
+        self._last[name] = now
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file(contender, "latest").write(Checkpoint("", 0.0, contender.latest))
         self._file(contender, "best").write(Checkpoint("", 0.0, contender.best))
@@ -139,7 +135,7 @@ class Journal:
             "has_all_baselines": self.has_all_baselines,
             "contenders": {
                 one.candidate.name: {
-                    "points": [point._asdict() for point in self._points_of(one)],
+                    "points": [point._asdict() for point in one.points],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
                     "second_chance": one.second_chance,
@@ -164,9 +160,6 @@ class Journal:
         with new_file(self.folder / _FILE) as file:
             file.write_text(json.dumps(tree), encoding="utf-8")
         self._written_at = time.monotonic()
-
-    def _points_of(self, one: Contender) -> Sequence[RacePoint]:
-        return one.points if one.latest is None else self._points.get(one.candidate.name, ())
 
     def remove(self) -> None:
         """Delete the journal of a complete run."""

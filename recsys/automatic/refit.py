@@ -48,7 +48,7 @@ def refit(contender: Contender, epochs: int, seconds_left: Callable[[], float]) 
         hold + epochs,
         is_over,
         contender.progress,
-        contender.before_decay(state, "test", epochs),
+        contender.before_decay(state, epochs),
     )
     return model
 
@@ -73,14 +73,14 @@ def _hold(
         return True
 
     train(
-        contender.experiment,
+        contender.constant,
         contender.catalogue,
         histories,
         None,
         ENDLESS,
         is_over,
         contender.progress,
-        contender.before_decay(best, "test", decay),
+        contender.before_decay(best, decay),
         lambda state: saved.__setitem__(0, state),
     )
     return saved[0]

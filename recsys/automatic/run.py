@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.progress import Progress
 
@@ -22,6 +22,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import check_out
+from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def run_automatically(
     dataset: PreparedDataset,
     plan: Plan,
     budget: Budget,
+    of_data: Sequence[Choice] = (),
     *,
     progress: Progress | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -46,6 +48,7 @@ def run_automatically(
         dataset: the prepared dataset.
         plan: name, preset, seed and store.
         budget: the time limit; it is kept but for the last epoch.
+        of_data: settings of the data that were chosen for the log, with their reasons.
         progress: a progress display that is shown already; a new one for each training if None.
         announce: called with one line about what is tried next.
         phases: where the time went before; what the run takes is added.
@@ -56,7 +59,7 @@ def run_automatically(
     """
     check_out(plan.out)
     facts = LogFacts.of(dataset)
-    choices = [choose_seen(facts), *choose_sizes(facts)]
+    choices = [*of_data, choose_seen(facts), *choose_sizes(facts)]
     if facts.kept:
         choices.append(choose_features(facts.kept))
     candidates = propose(facts, dataset.config, plan)

@@ -4,47 +4,60 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from recsys.config import GlobalTime, LeaveLastOut
-from recsys.data.prepared import PreparedDataset
+from recsys.config import GlobalTime, Split
 from recsys.data.splits import cut_points
 from recsys.errors import InputError
 from recsys.report.run_page import Choice
 
 _FEW, _FEW_USERS = 100, 0.1
-"""Validation targets below which chance decides between models, and the share of the users below
-which so few are not simply due to a small log."""
+"""Targets below which chance decides between models; a small log may have a tenth of its users."""
+_NEEDED = 4
+"""Interactions of a user with two held out and a pair to learn from."""
+_CLEARLY = 2
+"""The split by date must have so many times as many targets."""
+_TRAINED_ON = 0.5
+"""And leave this share of the interactions for training."""
 
 
-def choose_split(dataset: PreparedDataset) -> Choice | None:
-    """Return the split by date if it has more validation targets than leaving the last items out.
+def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> Split | None:
+    """Return the split by date if the usual one, leaving the last items out, has too few users.
 
-    That needs three interactions of a user, and the customers of many shops have two. The split by
-    date needs one interaction before the date and one after it, and times that are no sequence
-    numbers: these have no more values than the longest history has interactions.
+    That needs four interactions of a user; the customers of many shops have two. The split by date
+    needs one before the date and one after it. Times must not be numbers that begin anew with
+    every user, or that follow each other from user to user: a date would split few of them.
 
     Args:
-        dataset: prepared with the usual split.
+        timestamps: of all interactions, ascending for each user [N].
+        offsets: where each user's interactions start [U + 1].
 
     Returns:
-        The choice; None if the usual split leaves enough targets, or no other is better.
+        None if the usual split has enough users, or the other one is not clearly better.
     """
-    if dataset.config.split != LeaveLastOut():
+    users = len(offsets) - 1
+    usual, least = _learnable(offsets), min(_FEW, _FEW_USERS * users)
+    if usual >= least or pl.Series(np.asarray(timestamps[offsets[:-1]])).n_unique() == 1:
         return None
-    users, lengths = dataset.num_users, np.diff(dataset.offsets)
-    enough = np.count_nonzero(lengths > 2)
-    if enough >= min(_FEW, _FEW_USERS * users):
-        return None
-    if pl.Series(np.asarray(dataset.timestamps)).n_unique() <= lengths.max():
-        return None
+    split = GlobalTime()
     try:
-        cuts = cut_points(GlobalTime(), dataset.timestamps, dataset.offsets)
+        first, second, last = cut_points(split, timestamps, offsets).T
     except InputError:
         return None
-    if np.count_nonzero((cuts[:, 0] > 0) & (cuts[:, 1] > cuts[:, 0])) <= enough:
-        return None
+    valid = np.count_nonzero((first > 0) & (second > first))
+    test = np.count_nonzero((second > 0) & (last > second))
+    is_better = min(valid, test) >= max(least, _CLEARLY * usual)
+    return split if is_better and first.sum() >= _TRAINED_ON * len(timestamps) else None
+
+
+def explained(split: Split, offsets: NDArray[np.int64]) -> Choice:
+    """Return the split that was chosen, with the reason."""
     reason = (
-        f"{enough:,} of {users:,} users have the three interactions that leaving the last two out "
-        "needs: the latest interactions of all users are held out"
+        f"{_learnable(offsets):,} of {len(offsets) - 1:,} users have {_NEEDED} interactions, which "
+        "leaving two of each out needs: the latest interactions of all users are held out"
     )
-    return Choice("data.split", GlobalTime().kind, reason)
+    return Choice("data.split", split.kind, reason)
+
+
+def _learnable(offsets: NDArray[np.int64]) -> int:
+    return int(np.count_nonzero(np.diff(offsets) >= _NEEDED))

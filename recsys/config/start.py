@@ -39,5 +39,6 @@ class StartConfig(Section):
                 "patience": math.ceil(training.patience * self.epochs),
                 "learning_rate": training.learning_rate * self.learning_rate,
                 "decay_fraction": 1.0,
+                "average_weights": False,
             }
         )

@@ -41,7 +41,8 @@ class TrainingConfig(Section):
     average_weights: bool = False
     """Whether validation ranks with, and the model gets, a running average of the weights after
     each epoch, the last ones counting most. At a constant learning rate it does for nothing what a
-    decay does in further epochs."""
+    decay does in further epochs; it is refused with a rate that falls (a decay_fraction above 0, or
+    another schedule)."""
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue; the other losses compare it with
     sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
@@ -66,7 +67,19 @@ class TrainingConfig(Section):
     cross_entropy, and models next_item and hstu without item features."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
-    that validation found best; the learning rate decays at the end of those."""
+    that validation found best; the learning rate decays at the end of those, if it does."""
+
+    @field_validator("average_weights")
+    @classmethod
+    def _has_a_constant_rate(cls, average_weights: bool, info: ValidationInfo) -> bool:
+        given = info.data
+        falls = given.get("decay_fraction") or given.get("schedule") == "inverse_square_root"
+        if average_weights and falls:
+            raise ValueError(
+                "must be false where the learning rate falls: set decay_fraction to 0, with "
+                "schedule hold_decay"
+            )
+        return average_weights
 
     @field_validator("label_smoothing")
     @classmethod

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
 from recsys.data.appended import AppendedLog
 from recsys.data.arrays import (
     OUTSIDE,
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
+SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
+"""Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 _SAMPLE = 1_000
 """The number of times that tell whether times are dates."""
 _SHORTEST_GAP = 60
@@ -54,6 +58,8 @@ def write_dataset(
     users: TableSource | None = None,
     memory: int | str | None = None,
     engine: Engine | None = None,
+    *,
+    choose_split: SplitChoice | None = None,
 ) -> None:
     """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`.
 
@@ -65,27 +71,45 @@ def write_dataset(
         users: user features, if there are any.
         memory: the bytes that it may take; see `memory_setting`.
         engine: what prepares it; see `choose_engine`.
+        choose_split: chooses another split than that of the settings from the sorted log, which is
+            prepared again then; if None, there is no other.
 
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
+    split = _prepare(source, config, out, items, users, memory, engine, choose_split)
+    if split is not None:
+        config = config.model_copy(update={"split": split})
+        _prepare(source, config, out, items, users, memory, engine, None)
+
+
+def _prepare(
+    source: TableSource | InteractionLog,
+    config: DataConfig,
+    out: Path,
+    items: TableSource | None,
+    users: TableSource | None,
+    memory: int | str | None,
+    engine: Engine | None,
+    choose_split: SplitChoice | None,
+) -> Split | None:
+    """Write the dataset, or return the other split that it should have; see `write_dataset`."""
     previous = Manifest.load_if_valid(out)
     limit = memory_setting(memory)
     chosen = choose_engine(source, config, engine, limit)
     user_table = read_features(users, config, "the user table")
     if chosen == "memory":
-        _write(_in_memory(source, config, items, user_table), config, out, previous)
-        return
+        found = _in_memory(source, config, items, user_table)
+        return _write(found, config, out, previous, choose_split)
     with work_folder(out) as folder:
         item_table = read_features(items, config, "the item table")
-        found: PreparedLog | None = None
+        large: PreparedLog | None = None
         if chosen == "spark":
-            found = prepare_on_spark(source, config, folder, limit, item_table, user_table)
+            large = prepare_on_spark(source, config, folder, limit, item_table, user_table)
         elif not isinstance(source, InteractionLog):
-            found = prepare_on_disk(source, config, folder, limit, item_table, user_table)
-        if found is None:
-            found = _in_memory(source, config, items, user_table)
-        _write(found, config, out, previous)
+            large = prepare_on_disk(source, config, folder, limit, item_table, user_table)
+        found = _in_memory(source, config, items, user_table) if large is None else large
+        return _write(found, config, out, previous, choose_split)
 
 
 def _in_memory(
@@ -113,15 +137,30 @@ def read_features(
     return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
-def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
-    """Write the dataset, unless the previous one is the same."""
+def _write(
+    found: PreparedLog,
+    config: DataConfig,
+    out: Path,
+    previous: Manifest | None,
+    choose_split: SplitChoice | None,
+) -> Split | None:
+    """Write the dataset, unless the previous one is the same, or another split is chosen.
+
+    Returns:
+        That split; None if the dataset is there.
+    """
+    arrays = found.contents.arrays
+    if choose_split is not None:
+        split = choose_split(arrays["timestamps"], arrays["offsets"])
+        if split is not None:
+            return split
     _warn_of_days(found, config)
     _warn_of_short_gap(found, config)
     if config.since is not None and not found.dropped.get("since"):
         logger.warning("%s: since %s drops no row: none is earlier", found.origin, config.since)
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
-        return
+        return None
     if previous is not None and previous.appended:
         logger.warning(
             "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
@@ -131,6 +170,7 @@ def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest
         # Another process may have prepared the same meanwhile.
         if not _same(Manifest.load_if_valid(out), manifest, found.contents):
             put_in_place(found, manifest, out)
+    return None
 
 
 def describe(

@@ -36,7 +36,7 @@ class EpochRecorder(pl.Callback):
 
     Args:
         module: the module whose weights are validated.
-        validate: ranks the validation targets under the current weights. If None, there is no
+        validate: ranks the validation targets under the weights of the module. If None, there is no
             validation, and the last epoch counts as the best.
         config: the training section.
         epochs: the maximum number of epochs.
@@ -143,7 +143,7 @@ class EpochRecorder(pl.Callback):
         """End the training here, and return whether there are weights to use.
 
         Without validation there are none, because only the final weights count. If no epoch has
-        been validated yet, the current weights are.
+        been validated yet, the current weights, or their average, are.
         """
         self.curve.interrupted = True
         if self._validate is None or not self.curve.epochs:
@@ -172,16 +172,16 @@ class EpochRecorder(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validate, compare with the best epoch so far, and report."""
+        epoch = len(self.curve.epochs) + 1
+        if self._config.average_weights:
+            self.average = averaged(self.average, self._module.model.state_dict(), epoch)
         seconds = self.seconds
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
         self._module.sums.zero_()
         self._seconds_before = 0.0
-        check_finite(self._module.model, loss, len(self.curve.epochs) + 1, self._config)
+        check_finite(self._module.model, loss, epoch, self._config)
         metrics = {"train/loss": loss / targets, **self._cost(seconds)}
-        epoch = len(self.curve.epochs) + 1
         self.curve.epochs.append(metrics)
-        if self._config.average_weights:
-            self.average = averaged(self.average, self._module.model.state_dict(), epoch)
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
             self._validate_epoch(epoch, metrics)
@@ -212,13 +212,15 @@ class EpochRecorder(pl.Callback):
         self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
     ) -> None:
         """Validate the weights, or their average, and keep a copy of the best that may be."""
+        started = time.perf_counter()
         with with_weights(self._module.model, self.average if self._config.average_weights else {}):
-            self._validate_weights(epoch, metrics, may_win=may_win)
+            self._validate_weights(epoch, metrics, started, may_win=may_win)
 
-    def _validate_weights(self, epoch: int, metrics: dict[str, float], *, may_win: bool) -> None:
+    def _validate_weights(
+        self, epoch: int, metrics: dict[str, float], started: float, *, may_win: bool
+    ) -> None:
         best, table = self.curve.best, None
         if self._validate is not None:
-            started = time.perf_counter()
             try:
                 table = self._validate()
             except NotANumberError as error:

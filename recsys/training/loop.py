@@ -58,7 +58,7 @@ _AVERAGE_COPIES = 2
 """Where they are averaged: their average, and themselves while it is validated."""
 _COLLECTED = 4
 """Copies of all weights that the first of several processes with rows of their own collects for a
-checkpoint: themselves, two moments, and the best so far."""
+checkpoint: themselves, two moments, and the best so far; and their average, if there is one."""
 
 
 def train(
@@ -90,7 +90,8 @@ def train(
         save: called with the state from time to time and after each epoch, in the first process.
 
     Returns:
-        The model with the weights of the best epoch (the last one without validation). Of a divided
+        The model with the weights of the best epoch (the last one without validation), or their
+        average. Of a divided
         catalogue the first process returns the whole model, on the CPU, another its rows. With
         validation, Ctrl-C ends the training early: the best epoch so far is returned, and the
         curve is marked as interrupted. The caller's random state is restored.
@@ -182,7 +183,8 @@ def new_module(
     if division is not None and processes.is_first():
         # On CPUs the processes of a machine hold all rows together, and the first collects others.
         on_host = copies if training_device() == "cpu" else 0
-        catalogue.check_memory(experiment.model, _COLLECTED + on_host)
+        collected = _COLLECTED + experiment.training.average_weights
+        catalogue.check_memory(experiment.model, collected + on_host)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions, division)
     if warm is not None and start is None:

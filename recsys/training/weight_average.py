@@ -51,8 +51,8 @@ def with_weights(model: Model, weights: Mapping[str, Tensor]) -> Iterator[None]:
         yield
         return
     own = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-    model.load_state_dict(weights)
     try:
+        model.load_state_dict(weights)
         yield
     finally:
         model.load_state_dict(own)

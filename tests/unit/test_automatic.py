@@ -1,4 +1,4 @@
-"""The automatic run: facts, the rule, the race, the decay, the refit, the journal, the answer."""
+"""The automatic run: facts, the rule, the race, the refit, the journal, the answer."""
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ def test_what_is_validated_is_the_average_and_the_refit_starts_from_the_weights(
     model, curve = one.best_model()
     assert curve.best == one.quality
     for name, weight in model.state_dict().items():
-        assert torch.equal(weight, best.average[name]), name
-    assert not torch.equal(best.average["items.weight"], best.weights["items.weight"])
+        assert torch.equal(weight, curve.best_weights[name]), name
+    assert not torch.equal(curve.best_weights["items.weight"], best.weights["items.weight"])
     given: list[Any] = []
 
     def note(*args: object) -> tuple[Model, Curve]:
@@ -282,7 +282,7 @@ def test_a_training_without_gains_is_exhausted(
 
 @pytest.mark.parametrize(
     ("validations", "best_baseline", "exhausted"),
-    [(7, 0.0, True), (7, 0.3, True), (7, 0.5, False), (25, 0.5, True), (6, 0.0, False)],
+    [(5, 0.0, True), (5, 0.3, True), (5, 0.5, False), (17, 0.5, True), (4, 0.0, False)],
 )
 def test_a_model_far_behind_the_baselines_has_more_patience(
     dataset: PreparedDataset,
@@ -342,7 +342,9 @@ def test_finishing_trains_on_everything_but_the_test_targets(
     assert finished.fitted.trained_on == ("train", "valid")
     assert finished.fitted.curve.best == one.quality
     training = finished.experiment.training
-    assert training.max_epochs > len(finished.fitted.curve.epochs)  # the decay comes after them
+    decay = training.max_epochs - one.best_epoch
+    assert one.ending.decay_epochs(one.best_epoch) <= decay <= one.best_epoch
+    assert training.decay_fraction == round(decay / training.max_epochs, 3)
     assert training.refit
     assert not training.average_weights
 
@@ -355,6 +357,21 @@ def test_without_time_the_best_epoch_is_kept_as_it_is(
     finished = finish(one, lambda: -math.inf)
     assert finished.fitted.trained_on == ("train",)
     assert finished.fitted.curve.best == one.quality
+    training = finished.experiment.training
+    assert (training.max_epochs, training.decay_fraction) == (one.best_epoch, 0)
+    assert training.average_weights
+
+
+def test_a_refit_needs_most_of_the_time_of_its_shortest_form(
+    dataset: PreparedDataset, tracking: TrackingConfig
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one.latest = one.best = SimpleNamespace(curve=SimpleNamespace(epochs=[0] * 40))  # type: ignore[assignment]
+    one.points, one.seconds = [RacePoint(0, 40, 0.1)], 40.0
+    assert one.ending.validation_is_large
+    shortest = one.seconds_of_refit(2)  # an epoch at the constant rate, and one of decay
+    assert _affordable_decay(one, 0.85 * shortest) == 1
+    assert _affordable_decay(one, 0.75 * shortest) == 0
 
 
 def raced(contenders: list[Contender]) -> list[Contender]:
@@ -568,7 +585,7 @@ def test_a_second_chance_may_be_of_no_use(after_a_race: list[Contender]) -> None
     assert other.second_chance
 
 
-@pytest.mark.parametrize(("third", "validations"), [(0.3, 10), (0.5, 3)])
+@pytest.mark.parametrize(("third", "validations"), [(0.3, 8), (0.5, 3)])
 def test_a_second_chance_ends_where_the_lead_ends(
     after_a_race: list[Contender], third: float, validations: int
 ) -> None:
@@ -669,7 +686,7 @@ def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
     assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
     other.dropped_in = 0  # timed, and then left out
     assert outcomes(winner)[1] == "not raced: the time was too short to compare it"
-    winner.interrupted = True  # late, in the decay
+    winner.interrupted = True  # late, in the refit
     assert outcomes(winner)[1] == "not raced: the time was too short to compare it"
     winner.interrupted, other.dropped_in = False, 1
     after_a_race.reverse()

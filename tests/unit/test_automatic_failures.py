@@ -259,7 +259,7 @@ class Sealed:
         self.histories = range(len(holdout.histories))
 
 
-def test_baselines_race_decay_and_refit_do_not_see_the_test_targets(
+def test_baselines_race_and_refit_do_not_see_the_test_targets(
     dataset: PreparedDataset, plan: Plan
 ) -> None:
     candidates = propose(LogFacts.of(dataset), dataset.config, plan)

@@ -168,6 +168,20 @@ def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
+def test_averaged_weights_are_resumed_too(
+    dataset: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    settings = ("training.average_weights=true", "training.decay_fraction=0")
+    full, cut = tmp_path / "full", tmp_path / "cut"
+    experiment = make_experiment(store, full, "next_item", *settings)
+    expected, steps = count_steps(lambda: fit(experiment, dataset, full))
+    experiment = make_experiment(store, cut, "next_item", *settings)
+    for part in (0.3, 0.35, 0.2):
+        killed(lambda: fit(experiment, dataset, cut), int(part * steps))
+    assert_same(fit(experiment, dataset, cut), expected)
+
+
+@pytest.mark.slow
 def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_path: Path) -> None:
     """Patience is exhausted early; the rest of the training is the decay."""
     settings = (

@@ -3,64 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 
 import recsys
 from recsys.automatic.split_choice import choose_split
-from recsys.config import GlobalTime, LeaveLastOut
-from recsys.data.prepared import prepare
+from recsys.config import GlobalTime, Split
 from recsys.errors import InputError
 
 
-def buyers(two: int, three: int = 0, *, dated: bool = True) -> pl.DataFrame:
-    """Return users with two purchases, and others with three, at any time or numbered."""
+def buyers(users: int) -> pl.DataFrame:
+    """Return users with two purchases each, at any time; the first tells the second."""
     rng = np.random.default_rng(0)
-    lengths = [2] * two + [3] * three
-    times = [np.sort(rng.integers(0, 10**7, n)) if dated else np.arange(n) for n in lengths]
-    first = rng.integers(0, 12, len(lengths))
-    items = [(first[user] + 5 * np.arange(n)) % 12 for user, n in enumerate(lengths)]
+    first = rng.integers(0, 12, users)
     return pl.DataFrame(
         {
-            "user_id": np.repeat(np.arange(len(lengths)), lengths),
-            "item_id": np.concatenate(items),
-            "timestamp": np.concatenate(times),
+            "user_id": np.repeat(np.arange(users), 2),
+            "item_id": np.stack([first, (first + 5) % 12], axis=1).ravel(),
+            "timestamp": np.sort(rng.integers(0, 10**7, (users, 2)), axis=1).ravel(),
         }
     )
 
 
-def test_users_with_two_interactions_are_split_by_date(tmp_path: Path) -> None:
-    choice = choose_split(prepare(buyers(two=300), out=tmp_path / "data"))
-    assert choice is not None
-    assert (choice.setting, choice.value) == ("data.split", "global_time")
-    assert choice.reason.startswith("0 of 300 users have the three interactions")
+def chosen(lengths: list[int], times: NDArray[np.int64] | None = None) -> Split | None:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if times is None:
+        rng = np.random.default_rng(0)
+        times = np.concatenate([np.sort(rng.integers(0, 10**7, n)) for n in lengths])
+    return choose_split(times, offsets)
 
 
 @pytest.mark.parametrize(
-    ("log", "words"),
+    "lengths",
     [
-        (buyers(two=300, three=100), {}),  # enough have three
-        (buyers(two=20, three=20), {}),  # few, but the log is small
-        (buyers(two=300, dated=False), {}),  # numbers of each user are no dates
-        (buyers(two=300), {"split": {"kind": "global_time", "test_fraction": 0.2}}),
-        (buyers(two=300), {"split": LeaveLastOut(targets=2)}),
+        [2] * 2_000,
+        [3] * 2_000,  # with two held out there is no pair to learn from
+        [2] * 2_000 + [20] * 50,
+        [2] * 2_000 + [5_000],  # a test account
+        [1] * 500 + [2] * 2_000,
     ],
 )
-def test_the_usual_split_stays(log: pl.DataFrame, words: dict[str, Any], tmp_path: Path) -> None:
-    assert choose_split(prepare(log, out=tmp_path / "data", **words)) is None
+def test_users_with_few_interactions_are_split_by_date(lengths: list[int]) -> None:
+    assert chosen(lengths) == GlobalTime()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "times"),
+    [
+        ([2] * 2_000 + [4] * 100, None),  # enough have four
+        ([2] * 30 + [4] * 10, None),  # few, but the log is small
+        ([2] * 2_000, np.tile([0, 1], 2_000)),  # the number of the interaction
+        ([2] * 2_000, np.arange(4_000)),  # the number of the row
+        ([2] * 2_000, np.repeat([5, 7], 2_000)),  # two moments
+        ([1] * 2_000, None),
+    ],
+)
+def test_the_usual_split_stays(lengths: list[int], times: NDArray[np.int64] | None) -> None:
+    assert chosen(lengths, times) is None
 
 
 def test_a_run_says_which_split_it_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model = recsys.fit(buyers(two=300), time_limit=10, preset="fast")
+    model = recsys.fit(buyers(1_500), time_limit=10, preset="fast")
     assert model.dataset is not None
     assert model.dataset.config.split == GlobalTime()
     page = model.report().read_text(encoding="utf-8")
     assert "data.split" in page
-    assert "0 of 300 users have the three interactions" in page
+    assert "0 of 1,500 users have 4 interactions" in page
 
 
 def test_a_split_that_was_asked_for_is_not_changed(
@@ -68,4 +80,4 @@ def test_a_split_that_was_asked_for_is_not_changed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="leaves no valid targets"):
-        recsys.fit(buyers(two=300), split="leave_last_out", time_limit=10, preset="fast")
+        recsys.fit(buyers(1_500), split="leave_last_out", time_limit=10, preset="fast")
