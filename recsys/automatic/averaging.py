@@ -16,7 +16,6 @@ from recsys.automatic.second_chances import (
     hold,
     partner_in_time,
     seconds_for_mean,
-    short_decay,
 )
 from recsys.config import AveragedConfig, Experiment
 from recsys.data.holdout import Holdout
@@ -126,7 +125,7 @@ def train_second(
     """Train the second model on at the constant rate, and return whether it may be averaged.
 
     It trains while it gains, as long as time is left for the refit of both; for as many epochs as a
-    second chance needs also if its decay has to be short then. Ctrl-C ends it, and marks the winner
+    second chance needs also if its refit has to be short then. Ctrl-C ends it, and marks the winner
     as interrupted.
 
     Args:
@@ -181,7 +180,9 @@ def finish_both(
     announce(f"the refit of {names[0]}")
     kept = second.seconds_to_end(second.best_epoch)
     if winner.seconds_to_end(winner.best_epoch) + kept > seconds_left():
-        kept = second.seconds_to_end(second.best_epoch, short_decay(second, second.best_epoch))
+        kept = second.seconds_to_end(
+            second.best_epoch, second.ending.fewest_epochs(second.best_epoch)
+        )
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
         return pair, first, _not_refitted(*names, names[0])

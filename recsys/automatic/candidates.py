@@ -121,7 +121,7 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
             str(tokens),
             f"about {_STEPS_PER_PASS} steps per pass over the log where possible",
         ),
-        Choice("training.learning_rate", "0.004", "with a decay at the end, in the refit"),
+        Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
     ]
     if facts.items > _FULL_SOFTMAX_ITEMS:
         choices.append(

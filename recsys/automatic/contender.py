@@ -39,14 +39,17 @@ its counts."""
 _MARGIN = 1.15
 """Epochs vary: a plan counts them this much longer than measured."""
 
+_CONSTANT: dict[str, object] = {"decay_fraction": 0.0, "average_weights": True}
+"""The learning rate is constant, and the weights of the epochs are averaged."""
+
 
 @dataclass(eq=False)
 class Contender:
     """A candidate, and how far its training has come.
 
-    The learning rate is constant until the refit: so the training can be paused at any epoch, and
-    the state of the best epoch is what the refit starts from. What is validated is the average of
-    the weights after each epoch: it is as good as a decay, at no cost (see the lab log).
+    The learning rate is constant: so the training can be paused at any epoch, and the refit can
+    start from the state of the best one. What is validated, and what the refit returns, is the
+    average of the weights after each epoch: it is as good as a decay, at no cost (see the lab log).
     """
 
     candidate: Candidate
@@ -118,22 +121,21 @@ class Contender:
             return self.seconds
         return (self.seconds - self.seconds_of_first) / (self.epochs - 1)
 
-    def seconds_to_end(self, hold: int, decay: int | None = None) -> float:
+    def seconds_to_end(self, hold: int, refit: int | None = None) -> float:
         """Estimate the seconds of training up to ``hold`` epochs, and of the refit.
 
         Args:
-            hold: epochs at the constant rate, all in all.
-            decay: those of the refit's decay; by default as many as follow from ``hold``.
+            hold: epochs before the refit, all in all.
+            refit: those of the refit; by default as many as time is kept for.
         """
-        decay = self.ending.decay_epochs(hold) if decay is None else decay
-        validated = self.seconds_of(max(0, hold - self.epochs))
-        return validated + self.seconds_of_refit(decay + self.ending.refit_epochs(hold))
+        refit = self.ending.epochs(hold) if refit is None else refit
+        return self.seconds_of(max(0, hold - self.epochs)) + self.seconds_of_refit(refit)
 
     def seconds_of_refit(self, epochs: int) -> float:
         """Estimate the seconds of so many epochs of the refit: more steps, and no validations."""
         validating = self.seconds_validating / max(self.epochs, 1)
         training = max(self.seconds_per_epoch - validating, 1e-3)
-        return epochs * training * self.ending.refit_cost * _MARGIN
+        return epochs * training * self.ending.cost * _MARGIN
 
     def seconds_of(self, epochs: float) -> float:
         """Estimate the seconds of so many epochs."""
@@ -168,13 +170,8 @@ class Contender:
 
     @property
     def experiment(self) -> Experiment:
-        """The settings of the phase with a constant learning rate."""
-        return self._with_training({"decay_fraction": 0.0, "average_weights": True})
-
-    @property
-    def constant(self) -> Experiment:
-        """The settings of a refit before its decay: what is not validated is not averaged."""
-        return self._with_training({"decay_fraction": 0.0})
+        """The settings of its training, and of its refit."""
+        return self._with_training(_CONSTANT)
 
     @classmethod
     def ready(
@@ -249,45 +246,28 @@ class Contender:
 
     @cached_property
     def ending(self) -> Ending:
-        """How the training ends after so many epochs."""
+        """How long its refit is after so many epochs."""
         return Ending.of(self.candidate.experiment, self.dataset)
 
-    def decaying(self, hold: int, epochs: int) -> Experiment:
-        """Return the settings of a decay over so many epochs after ``hold`` others."""
-        return self._with_training({"decay_fraction": epochs / (hold + epochs)})
-
-    def before_decay(self, state: TrainingState, epochs: int) -> TrainingState:
-        """Return a state at the step of the schedule at which the decay of the refit begins.
-
-        Epochs have more steps when the validation part is trained on too.
-        """
-        hold = len(state.curve.epochs)
-        steps = len(build_batches(self.decaying(hold, epochs), self.dataset.histories("test")))
-        return replace(state.copy(), step=hold * steps)
+    @property
+    def best_curve(self) -> Curve:
+        """The curve up to the best epoch, with its weights."""
+        return self.best_state.copy().curve
 
     def best_model(self) -> tuple[Model, Curve]:
         """Return the model of the best epoch, averaged, and its curve."""
-        curve = self.best_state.copy().curve
+        curve = self.best_curve
         histories = self.dataset.histories("valid")
         model = self.catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
         return model.to(training_device()), curve
 
-    def chosen_experiment(self, epochs: int) -> Experiment:
-        """Return the settings that repeat this training from the beginning, by themselves.
-
-        Args:
-            epochs: those of the decay; if 0, the answer is the average at the constant rate.
-        """
+    @property
+    def chosen_experiment(self) -> Experiment:
+        """The settings that repeat this training from the beginning, by themselves."""
         hold = self.best_epoch
-        return self._with_training(
-            {
-                "max_epochs": hold + epochs,
-                "decay_fraction": round(epochs / (hold + epochs), 3),
-                "average_weights": epochs == 0,
-                "patience": hold + epochs,
-                "refit": True,
-            }
-        ).model_copy(update={"name": self.candidate.experiment.name})
+        changes = {"max_epochs": hold, "patience": hold, "refit": True}
+        repeated = self._with_training({**_CONSTANT, **changes})
+        return repeated.model_copy(update={"name": self.candidate.experiment.name})
 
     def _with_training(self, changes: dict[str, object]) -> Experiment:
         experiment = self.candidate.experiment

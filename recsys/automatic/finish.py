@@ -1,4 +1,4 @@
-"""The end of an automatic training: the refit, in which the learning rate decays."""
+"""The end of an automatic training: the refit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from recsys.training.refit import Fitted
 logger = logging.getLogger(__name__)
 
 _LATE = 0.8
-"""A refit is begun if this share of its time is left: it is worth a little more than the limit."""
+"""A refit is begun if this share of an epoch's time is left: it is worth a little more than the
+limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +32,35 @@ class Finished:
 def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
     """Refit a contender on the training and validation parts.
 
-    The refit starts from the state of the best epoch, and has as many epochs as the time allows. If
-    there is no time for it, or it fails, the answer is the average that was validated.
+    If there is no time for the refit, or it fails, the answer is the model that was validated.
 
     Args:
         contender: with at least one validation.
         seconds_left: returns how many seconds it may still take.
     """
     contender.ended_rising = not (contender.exhausted or contender.interrupted)
-    found = None if contender.interrupted else _refitted(contender, seconds_left)
-    if found is not None:
-        model, epochs = found
-        curve = contender.best_state.copy().curve
-        fitted = Fitted(model, ("train", "valid"), curve, False, contender.catalogue)
-        return Finished(contender.chosen_experiment(epochs), fitted)
-    model, curve = contender.best_model()
-    fitted = Fitted(model, ("train",), curve, contender.interrupted, contender.catalogue)
-    return Finished(contender.chosen_experiment(0), fitted)
+    refitted = None if contender.interrupted else _refitted(contender, seconds_left)
+    model, curve = contender.best_model() if refitted is None else (refitted, contender.best_curve)
+    fitted = Fitted(
+        model,
+        ("train",) if refitted is None else ("train", "valid"),
+        curve,
+        contender.interrupted,
+        contender.catalogue,
+    )
+    return Finished(contender.chosen_experiment, fitted)
 
 
-def _refitted(contender: Contender, seconds_left: Callable[[], float]) -> tuple[Model, int] | None:
-    """Return the refitted model and the epochs of its decay; None, and say why, if there is none.
-
-    Ctrl-C is noted in the contender.
-    """
-    epochs = _affordable_decay(contender, seconds_left())
-    if not epochs:
+def _refitted(contender: Contender, seconds_left: Callable[[], float]) -> Model | None:
+    """Return the refitted model; None, and say why, if there is none. Ctrl-C is noted."""
+    if seconds_left() < _LATE * contender.seconds_of_refit(1):
         logger.warning("no time left for the refit: the validation part is not trained on")
         return None
     try:
-        return refit(contender, epochs, seconds_left), epochs
+        return refit(contender, seconds_left)
     except KeyboardInterrupt:
         contender.interrupted = True
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")
     except InputError as error:  # it diverged
         logger.warning("the validation part is not trained on: %s", error)
     return None
-
-
-def _affordable_decay(contender: Contender, seconds: float) -> int:
-    """Return the epochs of the decay of a refit of so many seconds; 0 if it has no time."""
-    hold = contender.best_epoch
-    wanted = contender.ending.long_decay_epochs(hold)
-    fitting = (n for n in range(wanted, 0, -1) if contender.seconds_to_end(hold, n) <= seconds)
-    # Before the decay the rate may be constant for as little as an epoch.
-    shortest = 1 + contender.ending.validation_is_large
-    least = _LATE * contender.seconds_of_refit(shortest)
-    return next(fitting, 1 if seconds >= least else 0)

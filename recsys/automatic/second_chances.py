@@ -15,9 +15,6 @@ logger = logging.getLogger(__name__)
 _SHARE, _NEARLY = 0.5, 0.95
 """A second chance must have time for half of the epochs after which the winner had 95% of its best
 NDCG@10: its last gains are slow, on Beauty half of its epochs."""
-_SHORT = 0.5
-"""The share of the usual decay that the second model of a mean must have time for. On Sports four
-epochs after 14 were worth as much as eight."""
 
 
 def train_on(
@@ -62,10 +59,10 @@ def train_on(
 def seconds_for_mean(winner: Contender, second: Contender) -> float:
     """Return the seconds that a mean needs at least: for the second model, and both ends.
 
-    The second trains for as many epochs as a second chance needs, and its decay may be short.
+    The second trains for as many epochs as a second chance needs, and its refit may be short.
     """
     epochs = max(second.best_epoch, epochs_to_train(second, winner))
-    end = second.seconds_to_end(epochs, short_decay(second, epochs))
+    end = second.seconds_to_end(epochs, second.ending.fewest_epochs(epochs))
     return winner.seconds_to_end(winner.best_epoch) + end
 
 
@@ -89,11 +86,6 @@ def epochs_to_train(other: Contender, winner: Contender) -> int:
         return other.epochs
     every = other.experiment.training.validate_every
     return math.ceil(needed / every) * every
-
-
-def short_decay(second: Contender, hold: int) -> int:
-    """Return the epochs of the shortest decay after so many others, for the second of a mean."""
-    return math.ceil(_SHORT * second.ending.decay_epochs(hold))
 
 
 def _best(contenders: Sequence[Contender]) -> Contender:

@@ -56,7 +56,7 @@ def affordable_epochs(experiment: Experiment, dataset: PreparedDataset, seconds:
     _, curve = train(timed, catalogue, histories, holdout, 2, lambda *_: False)
     once = curve.epochs[-1]["train/seconds"]
     validation = curve.epochs[-1]["epoch/valid_seconds"]
-    each = once * (1 + Ending.of(experiment, encoded).refit_cost)
+    each = once * (1 + Ending.of(experiment, encoded).cost)
     most = experiment.training.max_epochs
     left = seconds - evaluation
     fitting = [n for n in range(1, most + 1) if n * each + -(-n // every) * validation <= left]

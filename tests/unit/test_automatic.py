@@ -20,7 +20,7 @@ from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
-from recsys.automatic.finish import _affordable_decay, finish
+from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
 from recsys.automatic.page import _outcome, next_steps, write_page
 from recsys.automatic.race import _is_over, choose_field, race
@@ -213,7 +213,7 @@ def test_the_best_state_stays_when_training_goes_on(
 
 
 @pytest.mark.slow
-def test_what_is_validated_is_the_average_and_the_refit_starts_from_the_weights(
+def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = contenders(dataset, tracking)[0]
@@ -231,43 +231,27 @@ def test_what_is_validated_is_the_average_and_the_refit_starts_from_the_weights(
         return model, curve
 
     monkeypatch.setattr("recsys.automatic.refit.train", note)
-    one.ending = replace(one.ending, validation_is_large=False)
-    refit(one, 2, lambda: math.inf)
+    refit(one, lambda: math.inf)
     ((experiment, *_, state),) = given
     assert torch.equal(state.weights["items.weight"], best.weights["items.weight"])
-    assert not experiment.training.average_weights
-    assert experiment.training.decay_fraction == 2 / (one.best_epoch + 2)
-
-
-def test_a_decay_is_longer_where_time_is_left(
-    dataset: PreparedDataset, tracking: TrackingConfig
-) -> None:
-    one = contenders(dataset, tracking)[0]
-    one.latest = one.best = SimpleNamespace(curve=SimpleNamespace(epochs=[0] * 10))  # type: ignore[assignment]
-    one.points, one.seconds = [RacePoint(0, 10, 0.1)], 10.0
-    assert _affordable_decay(one, math.inf) == 10
-    usual = one.seconds_to_end(10)
-    assert _affordable_decay(one, usual) == one.ending.decay_epochs(10) == 6
-    assert _affordable_decay(one, usual / 2) < 6
+    assert torch.equal(state.average["items.weight"], curve.best_weights["items.weight"])
+    assert experiment.training.average_weights
+    assert experiment.training.decay_fraction == 0
 
 
 @pytest.mark.slow
-def test_a_refit_that_is_short_of_time_keeps_its_decay(
-    dataset: PreparedDataset,
-    tracking: TrackingConfig,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("time_is_left", [False, True])
+def test_a_refit_has_as_many_epochs_as_the_time_allows(
+    dataset: PreparedDataset, tracking: TrackingConfig, time_is_left: bool
 ) -> None:
     one = contenders(dataset, tracking)[0]
-    assert one.ending.validation_is_large
     one._advance(after(3))  # type: ignore[arg-type]
-    planned = one.ending.refit_epochs(one.best_epoch)
-    assert planned > 1
-    capsys.readouterr()
-    with caplog.at_level("INFO"):
-        refit(one, 1, lambda: 0.0)
-    assert capsys.readouterr().err.count(": epoch ") == 2  # one at the constant rate, one after
-    assert f"the refit has 1 epochs at the constant rate, {planned} were planned" in caplog.text
+    epochs: list[None] = []
+    one.goes_on = lambda: epochs.append(None)
+    model = refit(one, lambda: math.inf if time_is_left else 0.0)
+    assert len(epochs) == (one.ending.most_epochs(one.best_epoch) if time_is_left else 1)
+    before = one.best_model()[0].state_dict()
+    assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
 
 
 @pytest.mark.slow
@@ -342,11 +326,9 @@ def test_finishing_trains_on_everything_but_the_test_targets(
     assert finished.fitted.trained_on == ("train", "valid")
     assert finished.fitted.curve.best == one.quality
     training = finished.experiment.training
-    decay = training.max_epochs - one.best_epoch
-    assert one.ending.decay_epochs(one.best_epoch) <= decay <= one.best_epoch
-    assert training.decay_fraction == round(decay / training.max_epochs, 3)
+    assert (training.max_epochs, training.decay_fraction) == (one.best_epoch, 0)
+    assert training.average_weights
     assert training.refit
-    assert not training.average_weights
 
 
 def test_without_time_the_best_epoch_is_kept_as_it_is(
@@ -360,18 +342,6 @@ def test_without_time_the_best_epoch_is_kept_as_it_is(
     training = finished.experiment.training
     assert (training.max_epochs, training.decay_fraction) == (one.best_epoch, 0)
     assert training.average_weights
-
-
-def test_a_refit_needs_most_of_the_time_of_its_shortest_form(
-    dataset: PreparedDataset, tracking: TrackingConfig
-) -> None:
-    one = contenders(dataset, tracking)[0]
-    one.latest = one.best = SimpleNamespace(curve=SimpleNamespace(epochs=[0] * 40))  # type: ignore[assignment]
-    one.points, one.seconds = [RacePoint(0, 40, 0.1)], 40.0
-    assert one.ending.validation_is_large
-    shortest = one.seconds_of_refit(2)  # an epoch at the constant rate, and one of decay
-    assert _affordable_decay(one, 0.85 * shortest) == 1
-    assert _affordable_decay(one, 0.75 * shortest) == 0
 
 
 def raced(contenders: list[Contender]) -> list[Contender]:
@@ -509,9 +479,9 @@ def test_a_refit_is_planned_without_validations(
     one.points = [RacePoint(n, n, 0.1) for n in range(1, 12)]
     one.seconds, one.seconds_of_first, one.seconds_validating = 110.0, 10.0, 33.0
     margin = one.seconds_of(1) / 10  # 10 s an epoch, of which its validation takes 3
-    assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.ending.refit_cost * margin)
-    refit = one.seconds_of_refit(4 + one.ending.refit_epochs(11))
-    assert one.seconds_to_end(11, 4) == pytest.approx(refit)
+    assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.ending.cost * margin)
+    assert one.seconds_to_end(11) == pytest.approx(one.seconds_of_refit(one.ending.epochs(11)))
+    assert one.seconds_to_end(13, 4) == one.seconds_of(2) + one.seconds_of_refit(4)
 
 
 def test_the_epochs_to_a_share_of_the_best(
@@ -744,14 +714,6 @@ def test_a_contender_that_diverges_drops_out(
     ranked = race(field, 0.0, lambda _: None)
     assert ranked[0] is field[1]
     assert field[0].dropped_in == 1
-
-
-def test_a_large_validation_part_is_trained_on_from_the_beginning(
-    dataset: PreparedDataset, tracking: TrackingConfig, tmp_path: Path
-) -> None:
-    assert contenders(dataset, tracking)[0].ending.validation_is_large  # one purchase of eleven
-    long = prepare(chains(40, 60), out=tmp_path / "long")
-    assert not contenders(long, tracking)[0].ending.validation_is_large
 
 
 # --- The targets ---------------------------------------------------------------------------------

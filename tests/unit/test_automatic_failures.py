@@ -236,7 +236,7 @@ def test_the_time_of_the_refit_is_noted(
     monkeypatch.setattr("recsys.automatic.journal._INTERVAL", 0.0)
     one.advance(after(2))
     before = budget.spent
-    refit(one, 2, lambda: 1e6)
+    refit(one, lambda: 1e6)
     assert before < Journal(folder, {}).seconds_spent() < budget.spent
     again, restored = Journal(folder, {}), replace(one, points=[], latest=None, best=None)
     again.restore([restored])

@@ -26,7 +26,7 @@ from recsys.automatic.facts import LogFacts
 from recsys.automatic.page import write_page
 from recsys.automatic.race import partners, race
 from recsys.automatic.run import run_automatically
-from recsys.automatic.second_chances import seconds_for_mean, short_decay, train_on
+from recsys.automatic.second_chances import seconds_for_mean, train_on
 from recsys.config import (
     AveragedConfig,
     TrackingConfig,
@@ -188,14 +188,13 @@ def test_time_is_kept_for_the_ends_of_both(pair: list[Contender]) -> None:
     assert left >= ends
 
 
-def test_where_time_is_short_the_second_has_half_of_the_winners_epochs_and_a_short_decay(
+def test_where_time_is_short_the_second_has_half_of_the_winners_epochs_and_a_short_refit(
     pair: list[Contender],
 ) -> None:
     winner, other = pair
     start, needed = other.seconds, seconds_for_mean(winner, other)
     least = 5  # half of the ten epochs that 95% of the best took
-    decay = -(-other.ending.decay_epochs(least) // 2)
-    ends = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(least, decay)
+    ends = winner.seconds_to_end(winner.best_epoch) + other.seconds_to_end(least, 1)
     assert needed == pytest.approx(ends)
     assert train_second(winner, other, lambda: needed - (other.seconds - start), lambda _: None)
     assert other.epochs == least
@@ -258,7 +257,7 @@ def test_the_second_best_partner_is_taken_if_there_is_no_time_for_the_best(
 
 
 @pytest.mark.parametrize("is_short", [False, True])
-def test_the_decay_of_the_second_is_short_only_where_time_is(
+def test_the_refit_of_the_second_is_short_only_where_time_is(
     pair: list[Contender], monkeypatch: pytest.MonkeyPatch, is_short: bool
 ) -> None:
     winner, other = pair
@@ -270,7 +269,7 @@ def test_the_decay_of_the_second_is_short_only_where_time_is(
     whole = other.seconds_to_end(other.best_epoch)
     left = winner.seconds_to_end(winner.best_epoch) + whole - is_short * 0.1
     finish_both((winner, other), lambda: left, winner.validation, lambda _: None)
-    short = other.seconds_to_end(other.best_epoch, short_decay(other, other.best_epoch))
+    short = other.seconds_to_end(other.best_epoch, 2)
     assert given == [pytest.approx(left - (short if is_short else whole))]
     assert short < whole
 
@@ -314,7 +313,7 @@ def test_the_better_one_with_counts_is_compared_with_the_mean(
 ) -> None:
     """Not the one that was better at the constant rate."""
     ends: list[Any] = [
-        SimpleNamespace(experiment=one.chosen_experiment(2), fitted=SimpleNamespace(quality=ndcg))
+        SimpleNamespace(experiment=one.chosen_experiment, fitted=SimpleNamespace(quality=ndcg))
         for one, ndcg in zip(pair, (0.050, 0.055), strict=True)
     ]
     mean: Any = SimpleNamespace(quality=0.0551)
@@ -356,14 +355,14 @@ def test_a_gain_of_less_than_a_hundredth_does_not_pay() -> None:
 def test_the_settings_of_a_mean_have_the_trainings_of_both(
     pair: list[Contender], tmp_path: Path
 ) -> None:
-    chosen = [one.chosen_experiment(epochs) for one, epochs in zip(pair, (3, 5), strict=True)]
+    chosen = [one.chosen_experiment for one in pair]
     mean = averaged_experiment(chosen)
     assert isinstance(mean.model, AveragedConfig)
     for member, one in zip(mean.model.members, chosen, strict=True):
         assert member.model == one.model
         assert member.max_epochs == one.training.max_epochs
         assert member.decay_fraction == one.training.decay_fraction
-        assert member.max_epochs <= mean.training.patience
+        assert one.training.max_epochs <= mean.training.patience
     file = tmp_path / "mean.yaml"
     file.write_text(dump_experiment(mean))
     assert load_experiment(file) == mean

@@ -299,5 +299,5 @@ def test_a_contender_settles_its_precision_once(
     candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
     contender.advance(lambda one: len(one.points) >= 1)
-    refit(contender, 1, lambda: 0.0)
-    assert contender.chosen_experiment(1).training.precision == "bf16"
+    refit(contender, lambda: 0.0)
+    assert contender.chosen_experiment.training.precision == "bf16"
