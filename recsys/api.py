@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,10 @@ from recsys.experiments.start import continue_bundle
 from recsys.loading import bundle_folder
 from recsys.log_view import shown_log
 from recsys.serving.recommender import Recommender
+from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import audit_of, learning_curves, log_report
+
+logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
@@ -87,7 +91,9 @@ def fit(
             command=_as_call(log, given),
             **words,
         )
-    recommender = Recommender.load(fitted.automatic.run.bundle, fitted.dataset)
+        run = fitted.automatic.run
+        logger.info("all runs in MLflow: %s", " ".join(mlflow_link(run.tracking).split()))
+    recommender = Recommender.load(run.bundle, fitted.dataset)
     return replace(recommender, like=empty_like(log))
 
 
@@ -135,7 +141,8 @@ def train(
         experiment = load_experiment(experiment, overrides)
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)
-    return training.fit(experiment, dataset, out, fresh=fresh)
+    with shown_log():
+        return training.fit(experiment, dataset, out, fresh=fresh)
 
 
 def compare(

@@ -97,8 +97,10 @@ class _Line(ProgressColumn):
         """Return the line of a task at this moment."""
         left = task.time_remaining if "ends" not in task.fields else None
         if (ends := task.fields.get("ends")) is not None:
-            left = max(ends - task.get_time(), 0)
-        if left is not None and left < _LONGEST:
+            left = ends - task.get_time()
+        if left is not None and left <= -1:
+            time = f"{_clock(-left)} over"
+        elif left is not None and left < _LONGEST:
             time = f"{'>' if task.fields.get('at_least') else ''}{_clock(left)} left"
         else:
             time = f"{_clock(task.elapsed or 0)} so far"

@@ -147,9 +147,10 @@ class _Show:
 
     def __call__(self, what: str) -> None:
         """Show what is tried from now on."""
-        left = max(self._budget.left, 0.0)
+        left = self._budget.left
         if self._progress.disable:  # there is no terminal
-            logger.info("%s: %s; %s left", self._name, what, timedelta(seconds=round(left)))
+            time = f"{timedelta(seconds=round(abs(left)))} {'over' if left < 0 else 'left'}"
+            logger.info("%s: %s; %s", self._name, what, time)
         ends = self._progress.get_time() + left
         self._progress.update(
             self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False

@@ -97,7 +97,9 @@ def run_automatically(
     run, chosen, answer, beaten = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
     with new_file(plan.out / artifacts.SETTINGS) as file:
-        file.write_text(f"# {answer}\n{dump_experiment(chosen)}", encoding="utf-8")
+        again = f"--data {dataset.path} --set name={plan.name}-again"
+        again = f"recsys train {plan.out / artifacts.SETTINGS} {again}"
+        file.write_text(f"# {answer}\n# {again}\n{dump_experiment(chosen)}", encoding="utf-8")
     others = [one for one in trials.baselines if one.name != chosen.baseline]
     runs: list[str] = []
     try:

@@ -67,11 +67,11 @@ class Trials:
     """What came of a mean with another kind of model; None if it was not to be tried."""
 
     def say(self, what: str) -> None:
-        """Announce what is tried next, after the best so far: narrow terminals cut off the end."""
+        """Announce what is tried next, and the best so far: narrow terminals cut off its name."""
         found = [(one.ndcg_at_10, one.name) for one in self.baselines]
         found += [(one.quality, one.candidate.name) for one in self.contenders if one.points]
         quality, name = max(found, default=(0.0, ""))
-        self.announce(f"best {quality:.4f} ({name}), {what}" if found else what)
+        self.announce(f"{what}, best {quality:.4f} ({name})" if found else what)
 
     def tune_baselines(self, protocol: Experiment, journal: Journal) -> None:
         """Tune the baselines within their share of the time, or take them from the journal.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from recsys.data.on_disk.preparation import prepare_on_disk
 from recsys.data.on_spark.preparation import prepare_on_spark
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource, read_table, readable_again
 from recsys.data.time_format import are_days
 from recsys.data.time_units import unit_name, units_per_second
 from recsys.errors import InputError
@@ -77,6 +78,8 @@ def write_dataset(
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
+    if not isinstance(source, str | os.PathLike | InteractionLog):
+        source = readable_again(source)  # choosing the engine reads it too
     split = _prepare(source, config, out, items, users, memory, engine, choose_split)
     if split is not None:
         config = config.model_copy(update={"split": split})

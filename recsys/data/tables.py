@@ -245,7 +245,7 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
     if is_pandas_dataframe(frame) and (levels := frame.columns.nlevels) > 1:
         raise InputError(f"{origin}: names of columns must be text, not of {levels} levels")
     try:
-        lazy = _without_zones(nw.from_native(_without_mixtures(_narwhals_knows(frame))).lazy())
+        lazy = _without_zones(nw.from_native(_without_mixtures(readable_again(frame))).lazy())
         names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
     except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
         raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
@@ -285,8 +285,11 @@ def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
     )
 
 
-def _narwhals_knows(frame: Any) -> Any:
-    """Convert Arrow datasets, and other streams of Arrow data, to polars frames."""
+def readable_again(frame: Any) -> Any:
+    """Convert Arrow datasets, and streams of Arrow data, which can be read once, to polars frames.
+
+    Anything else is returned as it is.
+    """
     arrow = sys.modules.get("pyarrow.dataset")  # who has a dataset has loaded it
     if arrow is not None and isinstance(frame, arrow.Dataset):
         return pl.scan_pyarrow_dataset(frame)

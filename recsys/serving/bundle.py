@@ -248,7 +248,7 @@ class ModelBundle:
         if not page.is_file():
             raise InputError(
                 f"{page}: no such page: recsys.fit(log) and recsys run LOG write it beside the "
-                "bundle"
+                "bundle, in runs/NAME; a copy of the bundle has none"
             )
         return page
 

@@ -387,6 +387,15 @@ def test_read_as_the_plain_csv(write: Writer, plain: InteractionLog, tmp_path: P
     assert log.fingerprint == plain.fingerprint
 
 
+@pytest.mark.parametrize("write", READ.values(), ids=READ)
+def test_prepared_as_the_plain_csv(write: Writer, plain: InteractionLog, tmp_path: Path) -> None:
+    """Which looks at a log's size first, and may read a stream only once."""
+    given = write(tmp_path)
+    dataset = prepare(given.source, out=tmp_path / "data", **given.words)
+    assert dataset.manifest.counts["interactions"] == len(ROWS)
+    assert dataset.manifest.log_fingerprint == plain.fingerprint
+
+
 def test_the_plain_csv(plain: InteractionLog) -> None:
     rows = plain.frame.select("user_id", "item_id", "timestamp").collect("polars").to_polars()
     assert rows.rows() == sorted(ROWS, key=lambda row: (row[0], row[2]))
