@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ from recsys.report.run_page import Choice, RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves
+
+logger = logging.getLogger(__name__)
 
 _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
 
@@ -47,7 +50,10 @@ def write_page(
     rows = [model.first for model in comparison.models]
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
-    log, examples = LogSummary.of(dataset, audit(dataset, seen)), examples_of(recommender, dataset)
+    findings = audit(dataset, seen)
+    if warned := ", ".join(one.name for one in findings if one.severity == "warn"):
+        logger.info("the audit warns of %s: see the page, or recsys audit %s", warned, dataset.path)
+    log, examples = LogSummary.of(dataset, findings), examples_of(recommender, dataset)
     report = RunReport(
         name=out.name,
         log=log,

@@ -9,9 +9,9 @@ from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import STORE_SECONDS, MeasuredBaseline
 from recsys.experiments.final_scorer import CALIBRATING
 
-_COUNT_TRIALS = 35
+_COUNT_TRIALS = 45
 """Rankings of a validation target to weight the counts, in units of a ranking by popularity."""
-_MODEL_TESTS = 2.5
+_MODEL_TESTS = 3.0
 """Rankings of a test target to test the model: once, with the counts, and for the lists."""
 _TEMPERATURES = 8
 """Scorings of a sample of validation histories to fit the temperature of probabilities."""
@@ -23,7 +23,7 @@ _BASELINE_TESTS = 2.0
 """Rankings of a test target to test a baseline: for the table and for the lists."""
 _REFIT_COST = 1.2
 """A fit of a baseline on the validation part too, in fits on the training part."""
-_OTHER_SECONDS = 8.0
+_OTHER_SECONDS = 10.0
 """Seconds for the bundle, the page and the audit."""
 _MARGIN = 1.3
 
@@ -43,7 +43,9 @@ def reserve(targets: Targets, baselines: Sequence[MeasuredBaseline], *models: Co
     timed = [one.seconds_validating / len(one.points) / valid for one in models if one.points]
     per_history = sum(timed) if timed else _MODEL_COST * unit
     compared = _COMPARED if len(models) > 1 else 0
-    counts = (1 + compared) * _COUNT_TRIALS * unit * valid + compared * per_history * valid
+    weighing = targets.held_out.weighing or targets.held_out.valid
+    weighed = compared * valid + len(weighing.histories)
+    counts = weighed * (_COUNT_TRIALS * unit + per_history)
     tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
     others = sum(
         _REFIT_COST * one.fit_seconds

@@ -81,6 +81,9 @@ class HeldOutParts(NamedTuple):
 
     valid: Holdout
     test: Holdout
+    weighing: Holdout | None = None
+    """Validation targets that weights of counts are chosen on, where `valid` is a sample: more of
+    them, since the weights next to the best one are nearly as good. If None, `valid`."""
 
     @classmethod
     def find(cls, dataset: PreparedDataset, request_time: RequestTime) -> HeldOutParts:

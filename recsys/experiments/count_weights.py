@@ -16,7 +16,8 @@ from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import RankTable, rank_table
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.ranking import Seen, rank_targets
 from recsys.inference.scorer import Scored, Scorer, user_batches
 from recsys.serving.trained_scorer import model_scorer
@@ -59,7 +60,7 @@ def fit_count_ensemble(
     config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,
-    valid: Holdout,
+    held_out: HeldOutParts,
     fitted: Fitted,
 ) -> Weighed:
     """Fit the count ensemble of a trained model on the data that the model was trained on.
@@ -70,13 +71,14 @@ def fit_count_ensemble(
         config: the weights to try.
         experiment: model and protocol.
         dataset: the prepared dataset.
-        valid: the validation targets.
+        held_out: the validation targets.
         fitted: the trained model.
     """
+    valid, weighing = held_out.valid, held_out.weighing or held_out.valid
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
     histories = dataset.histories("valid")
     seen = experiment.evaluation.seen
-    choice = choose_count_ensemble(model, histories, valid, seen, config.weights)
+    choice = choose_count_ensemble(model, histories, weighing, seen, config.weights)
 
     def counted(part: Histories) -> CountEnsemble:
         counts = PCTM.fit(part, dataset.num_items, choice.settings)
@@ -85,7 +87,9 @@ def fit_count_ensemble(
     before = after = counted(histories)
     if "valid" in fitted.trained_on:
         after = counted(dataset.histories("test"))
-    return Weighed(after, before.added_to(model), choice.ranks)
+    validated = before.added_to(model)
+    ranks = choice.ranks if weighing is valid else evaluate(validated, valid, "valid", seen)
+    return Weighed(after, validated, ranks)
 
 
 def choose_count_ensemble(

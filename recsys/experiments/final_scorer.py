@@ -62,7 +62,7 @@ def final_scorer(
         return FinalScorer(model, None, valid, valid, temperature_of(validated, some))
     with stage(f"weighing counts of {experiment.name}", None, progress):
         weighed = fit_count_ensemble(
-            experiment.count_ensemble, experiment, dataset, held_out.valid, fitted
+            experiment.count_ensemble, experiment, dataset, held_out, fitted
         )
     temperature = temperature_of(weighed.validated, some)
     return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)

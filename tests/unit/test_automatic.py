@@ -30,11 +30,23 @@ from recsys.automatic.run import run_automatically
 from recsys.automatic.second_chances import train_on
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
-from recsys.config import DataConfig, EvaluationConfig, TrackingConfig, load_experiment
+from recsys.config import (
+    CountEnsembleConfig,
+    DataConfig,
+    EvaluationConfig,
+    TrackingConfig,
+    load_experiment,
+)
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.evaluation.held_out import HeldOutParts
+from recsys.evaluation.tables.rank import evaluate
 from recsys.experiments.baseline import Tuned, baselines_of
+from recsys.experiments.count_weights import choose_count_ensemble, fit_count_ensemble
 from recsys.experiments.fit import fit
+from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
 from recsys.report.race import RacePoint
 from recsys.serving.recommender import Recommender
@@ -719,15 +731,40 @@ def test_a_contender_that_diverges_drops_out(
 # --- The targets ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_weights_of_counts_are_chosen_on_more_targets_than_are_reported(
+    dataset: PreparedDataset, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contenders(dataset, tracking)[0]
+    one._advance(after(1))  # type: ignore[arg-type]
+    finished = finish(one, lambda: -math.inf)
+    valid, chosen_on = dataset.holdout("valid"), []
+
+    def note(model: Scorer, histories: Histories, holdout: Holdout, *rest: Any) -> Any:
+        chosen_on.append(len(holdout.histories))
+        return choose_count_ensemble(model, histories, holdout, *rest)
+
+    monkeypatch.setattr("recsys.experiments.count_weights.choose_count_ensemble", note)
+    held_out = HeldOutParts(valid.sample(20, 0), dataset.holdout("test"), valid.sample(50, 0))
+    config = CountEnsembleConfig()
+    weighed = fit_count_ensemble(config, finished.experiment, dataset, held_out, finished.fitted)
+    assert chosen_on == [50]
+    assert len(weighed.ranks.frame) == 20
+    expected = evaluate(weighed.validated, held_out.valid, "valid", "filter")
+    assert weighed.ranks.frame.equals(expected.frame)
+
+
 def test_targets_are_sampled_where_time_is_short(dataset: PreparedDataset) -> None:
     evaluation = EvaluationConfig()
     everything = Targets.choose(dataset, evaluation, 1e6, seed=0)
     full = dataset.holdout("test")
     assert len(everything.held_out.test.targets) == len(full.targets)
-    some = Targets.choose(dataset, evaluation, 1e6, seed=0, sizes=[50, 60])
-    again = Targets.choose(dataset, evaluation, 1.0, seed=0, sizes=[50, 60])
+    some = Targets.choose(dataset, evaluation, 1e6, seed=0, sizes=[50, 60, 70])
+    again = Targets.choose(dataset, evaluation, 1.0, seed=0, sizes=[50, 60, 70])
     assert len(some.held_out.valid.histories) == 50
     assert len(some.held_out.test.histories) == 60
+    assert some.held_out.weighing is not None
+    assert len(some.held_out.weighing.histories) == 70
     assert some.held_out.test.targets.tolist() == again.held_out.test.targets.tolist()
     known = dict(zip(full.users.tolist(), full.targets.tolist(), strict=True))
     sampled = some.held_out.test
@@ -778,7 +815,7 @@ def test_a_journal_of_other_settings_is_not_resumed(
 def test_the_time_that_is_kept_follows_what_was_measured(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
-    targets = Targets.choose(dataset, EvaluationConfig(), 1e6, seed=0, sizes=[50, 60])
+    targets = Targets.choose(dataset, EvaluationConfig(), 1e6, seed=0, sizes=[50, 60, 70])
     popularity = MeasuredBaseline("popularity", Tuned(None, 0.2), 0.1, 0.01, rank_seconds=0.5)
     slow = MeasuredBaseline("item_knn", Tuned(None, 90.0), 0.1, fit_seconds=10.0, rank_seconds=4.0)
     alone, both = reserve(targets, [popularity]), reserve(targets, [popularity, slow])

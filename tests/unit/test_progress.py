@@ -213,6 +213,19 @@ def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
     for terminal in (Recorded(80, terminal=False), Recorded(80)):
         with terminal.view() as view:
             _Show(view, "mine", Budget(3600.0))("round 1 of 2")
+            _Show(view, "mine", Budget(60.0, before=72.0))("testing")
     assert [record.getMessage() for record in caplog.records] == [
-        "mine: round 1 of 2; 1:00:00 left"
+        "mine: round 1 of 2; 1:00:00 left",
+        "mine: testing; 0:00:12 over",
     ]
+
+
+def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
+    terminal = Recorded(80)
+    with terminal.view() as view:
+        show = _Show(view, "mine", Budget(60.0, before=72.0))
+        show("testing baseline 1 of 8: sequential_rules, best 0.1234 (sequential_rules)")
+        view.refresh()
+    (line, *_) = [line for line in terminal.pictures if "testing" in line]
+    assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
+    assert len(line.rstrip()) <= 80
