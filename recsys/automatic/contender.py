@@ -49,7 +49,7 @@ class Contender:
 
     The learning rate is constant: so the training can be paused at any epoch, and the refit can
     start from the state of the best one. What is validated, and what the refit returns, is the
-    average of the weights after each epoch: it is as good as a decay, at no cost (see the lab log).
+    average of the weights after each epoch, which needs no decay to be judged (see the lab log).
     """
 
     candidate: Candidate

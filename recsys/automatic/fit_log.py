@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
 """Seconds of each preset if no limit is given."""
 _PASSWORD = re.compile(r"//[^@/\s]+@")
-"""A user and password in an address, which no page shows."""
+"""A user and password in an address, which no page or log shows."""
 _COUNTED = ("users", "items", "interactions")
 
 
@@ -111,7 +111,7 @@ def fit_log(
             dataset, plan, budget, chosen, progress=view, announce=show, phases=phases
         )
         show("writing the page")
-        shown_command = _PASSWORD.sub("//***@", command)
+        shown_command = without_password(command)
         with phases.timed("page"):
             page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
     phases.log()
@@ -155,6 +155,11 @@ class _Show:
         self._progress.update(
             self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False
         )
+
+
+def without_password(text: str) -> str:
+    """Return a text without the users and passwords in its addresses."""
+    return _PASSWORD.sub("//***@", text)
 
 
 def name_of(source: TableSource) -> str:

@@ -37,7 +37,7 @@ class Journal:
     facts: Mapping[str, Any]
     """All that decides the race: a journal of other facts is not resumed."""
     targets: Sequence[int] | None = None
-    """The numbers of histories of the validation and the test targets; None before they are
+    """The numbers of histories of the samples of targets, see `Targets`; None before they are
     chosen. A run that resumes must choose the same ones."""
     baselines: list[MeasuredBaseline] = field(default_factory=list)
     """Those that were tuned so far."""

@@ -11,6 +11,8 @@ from recsys.experiments.final_scorer import CALIBRATING
 
 _COUNT_TRIALS = 45
 """Rankings of a validation target to weight the counts, in units of a ranking by popularity."""
+_COUNT_PASSES = 2
+"""Rankings of a validation target by the model for that."""
 _MODEL_TESTS = 3.0
 """Rankings of a test target to test the model: once, with the counts, and for the lists."""
 _TEMPERATURES = 8
@@ -45,7 +47,7 @@ def reserve(targets: Targets, baselines: Sequence[MeasuredBaseline], *models: Co
     compared = _COMPARED if len(models) > 1 else 0
     weighing = targets.held_out.weighing or targets.held_out.valid
     weighed = compared * valid + len(weighing.histories)
-    counts = weighed * (_COUNT_TRIALS * unit + per_history)
+    counts = weighed * (_COUNT_TRIALS * unit + _COUNT_PASSES * per_history)
     tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
     others = sum(
         _REFIT_COST * one.fit_seconds

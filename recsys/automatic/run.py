@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 
 from rich.progress import Progress
@@ -97,8 +98,9 @@ def run_automatically(
     run, chosen, answer, beaten = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
     with new_file(plan.out / artifacts.SETTINGS) as file:
-        again = f"--data {dataset.path} --set name={plan.name}-again"
-        again = f"recsys train {plan.out / artifacts.SETTINGS} {again}"
+        settings = str(plan.out / artifacts.SETTINGS)
+        words = "train", settings, "--data", str(dataset.path), "--set", f"name={plan.name}-again"
+        again = shlex.join(["recsys", *words])
         file.write_text(f"# {answer}\n# {again}\n{dump_experiment(chosen)}", encoding="utf-8")
     others = [one for one in trials.baselines if one.name != chosen.baseline]
     runs: list[str] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from narwhals.exceptions import NarwhalsError
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
@@ -78,12 +79,22 @@ def write_dataset(
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
-    if not isinstance(source, str | os.PathLike | InteractionLog):
-        source = readable_again(source)  # choosing the engine reads it too
+    if not isinstance(source, InteractionLog):
+        source = _held(source)  # choosing the engine reads it too
+    items, users = (None if table is None else _held(table) for table in (items, users))
     split = _prepare(source, config, out, items, users, memory, engine, choose_split)
     if split is not None:
         config = config.model_copy(update={"split": split})
         _prepare(source, config, out, items, users, memory, engine, None)
+
+
+def _held(table: TableSource) -> TableSource:
+    """Return a table that can be read more than once; a bad one is refused where it is opened."""
+    try:
+        held: TableSource = table if isinstance(table, str | os.PathLike) else readable_again(table)
+    except (pl.exceptions.PolarsError, NarwhalsError):
+        return table
+    return held
 
 
 def _prepare(

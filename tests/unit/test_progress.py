@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rich.progress import Progress
 
 from recsys.automatic.budget import Budget
 from recsys.automatic.fit_log import _Show
+from recsys.automatic.trials import Trials
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baseline import fit_baselines
@@ -224,7 +226,9 @@ def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
     terminal = Recorded(80)
     with terminal.view() as view:
         show = _Show(view, "mine", Budget(60.0, before=72.0))
-        show("testing baseline 1 of 8: sequential_rules, best 0.1234 (sequential_rules)")
+        best: Any = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
+        trials: Any = SimpleNamespace(baselines=[best], contenders=[], announce=show)
+        Trials.say(trials, "testing baseline 1 of 8: sequential_rules")
         view.refresh()
     (line, *_) = [line for line in terminal.pictures if "testing" in line]
     assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
