@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import polars as pl
 import pytest
@@ -11,6 +12,16 @@ from recsys.api import _as_call
 from recsys.log_view import shown_log
 
 logger = logging.getLogger("recsys.somewhere")
+
+
+@pytest.fixture(autouse=True)
+def _no_level_is_set() -> Iterator[None]:
+    """Commands that other tests ran in this process have set one."""
+    library = logging.getLogger("recsys")
+    before = library.level
+    library.setLevel(logging.NOTSET)
+    yield
+    library.setLevel(before)
 
 
 def test_the_log_is_shown_where_no_logging_is_set_up(
