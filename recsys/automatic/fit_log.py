@@ -23,7 +23,7 @@ from recsys.config import DataConfig, parse_experiment
 from recsys.data.locks import sole_use
 from recsys.data.preparation import write_dataset
 from recsys.data.prepared import PreparedDataset
-from recsys.data.settings import LogWords, refuse_clashes, with_words
+from recsys.data.settings import LogWords, completed
 from recsys.data.source_files import source_name
 from recsys.data.sources import find_named_dataset
 from recsys.data.tables import TableSource
@@ -91,9 +91,7 @@ def fit_log(
     check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        settings = config or DataConfig()
-        refuse_clashes(settings, words)
-        settings = with_words(settings, words)
+        settings = completed(config, words)
         out = _prepared_folder(name, source)
         choose = None if "split" in settings.model_fields_set else choose_split
         write_dataset(source, settings, out, items, users, choose_split=choose)

@@ -13,7 +13,7 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import Machine
 from recsys.automatic.result import AutomaticRun
 from recsys.comparison.compare import compare
-from recsys.data.audit import audit
+from recsys.data.audit import audit, warnings_in
 from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
 from recsys.report.examples import examples_of
@@ -51,7 +51,7 @@ def write_page(
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
     findings = audit(dataset, seen)
-    if warned := ", ".join(one.name for one in findings if one.severity == "warn"):
+    if warned := ", ".join(warnings_in(findings)):
         logger.info("the audit warns of %s: see the page, or recsys audit %s", warned, dataset.path)
     log, examples = LogSummary.of(dataset, findings), examples_of(recommender, dataset)
     report = RunReport(

@@ -45,8 +45,7 @@ def reserve(targets: Targets, baselines: Sequence[MeasuredBaseline], *models: Co
     timed = [one.seconds_validating / len(one.points) / valid for one in models if one.points]
     per_history = sum(timed) if timed else _MODEL_COST * unit
     compared = _COMPARED if len(models) > 1 else 0
-    weighing = targets.held_out.weighing or targets.held_out.valid
-    weighed = compared * valid + len(weighing.histories)
+    weighed = compared * valid + len(targets.held_out.weighed_on.histories)
     counts = weighed * (_COUNT_TRIALS * unit + _COUNT_PASSES * per_history)
     tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
     others = sum(

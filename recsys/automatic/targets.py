@@ -70,8 +70,7 @@ class Targets:
             weighed = int(_WEIGHING_SHARE * limit / (unit * _COUNT_TRIALS))
             sizes = valid_size, max(test_size, _LEAST_TEST), max(weighed, valid_size)
         valid, test = found.valid.sample(sizes[0], seed), found.test.sample(sizes[1], seed)
-        most = max(sizes[2:], default=0)  # a journal of an earlier version has two sizes
-        weighing = found.valid.sample(most, seed) if most > sizes[0] else None
+        weighing = found.valid.sample(sizes[2], seed) if sizes[2] > sizes[0] else None
         for does, part, all_of_it in (
             ("models are chosen", valid, found.valid),
             ("tested", test, found.test),

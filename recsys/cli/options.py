@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
-from recsys.data.audit import audit
+from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
@@ -206,8 +206,7 @@ def _number_or_date(text: str) -> float | str:
 
 def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     """Audit a dataset, log the names of the warnings and return their number."""
-    findings = audit(dataset, experiment.evaluation.seen)
-    warned = [finding.name for finding in findings if finding.severity == "warn"]
+    warned = warnings_in(audit(dataset, experiment.evaluation.seen))
     if warned:
         names = ", ".join(warned)
         logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)

@@ -6,6 +6,7 @@ leakage in recommender system offline evaluation" (arXiv:2010.11060).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -73,6 +74,11 @@ def audit(
         _new_items(rows),
         _dropped_rows(rows),
     )
+
+
+def warnings_in(findings: Sequence[Finding]) -> list[str]:
+    """Return the names of the findings that are warnings."""
+    return [one.name for one in findings if one.severity == "warn"]
 
 
 def _finding(

@@ -24,7 +24,7 @@ from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
-from recsys.data.settings import LogWords, refuse_clashes, with_words
+from recsys.data.settings import LogWords, completed
 from recsys.data.structure import open_arrays
 from recsys.data.tables import TableSource
 from recsys.data.targets import TargetPositions, find_targets, target_policy
@@ -264,9 +264,7 @@ def prepare(
         InputError: the log, a table or the folder is invalid, or a word contradicts the config;
             nothing is written then.
     """
-    config = config or DataConfig()
-    refuse_clashes(config, words)
-    config = with_words(config, words)
+    config = completed(config, words)
     items = with_vectors(items, item_vectors, config.encoding)
     write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)

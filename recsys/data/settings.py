@@ -61,12 +61,14 @@ def with_words(config: DataConfig, words: LogWords) -> DataConfig:
     return with_changes(config, fields, "data") if fields else config
 
 
-def refuse_clashes(config: DataConfig, words: LogWords) -> None:
-    """Refuse words that say otherwise than the settings.
+def completed(config: DataConfig | None, words: LogWords) -> DataConfig:
+    """Return settings changed by words that do not say otherwise than what was given in them.
 
     Raises:
-        InputError: a field of the settings was given, and the word gives it another value.
+        InputError: a field of the settings was given, and the word gives it another value; or as
+            `with_words`.
     """
+    config = config or DataConfig()
     changed = with_words(config, words)
     for word, value in words.items():
         if value is None:
@@ -78,3 +80,4 @@ def refuse_clashes(config: DataConfig, words: LogWords) -> None:
             continue
         if (old := getattr(before, field)) != getattr(after, field):
             raise InputError(f"{word}={value!r}: config says {field}={old!r}: give one of them")
+    return changed

@@ -85,6 +85,11 @@ class HeldOutParts(NamedTuple):
     """Validation targets that weights of counts are chosen on, where `valid` is a sample: more of
     them, since the weights next to the best one are nearly as good. If None, `valid`."""
 
+    @property
+    def weighed_on(self) -> Holdout:
+        """The targets that weights of counts are chosen on."""
+        return self.valid if self.weighing is None else self.weighing
+
     @classmethod
     def find(cls, dataset: PreparedDataset, request_time: RequestTime) -> HeldOutParts:
         """Return both; see `find_holdout`."""

@@ -74,7 +74,7 @@ def fit_count_ensemble(
         held_out: the validation targets.
         fitted: the trained model.
     """
-    valid, weighing = held_out.valid, held_out.weighing or held_out.valid
+    valid, weighing = held_out.valid, held_out.weighed_on
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
     histories = dataset.histories("valid")
     seen = experiment.evaluation.seen

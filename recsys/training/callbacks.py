@@ -213,7 +213,7 @@ class EpochRecorder(pl.Callback):
     ) -> None:
         """Validate the weights, or their average, and keep a copy of the best that may be."""
         started = time.perf_counter()
-        with with_weights(self._module.model, self.average if self._config.average_weights else {}):
+        with with_weights(self._module.model, self.average):
             self._validate_weights(epoch, metrics, started, may_win=may_win)
 
     def _validate_weights(
