@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from recsys.automatic.candidates import Plan, Preset
-from recsys.automatic.fit_log import fit_log, name_of, without_password
+from recsys.automatic.fit_log import fit_log, name_of
 from recsys.comparison import compare as comparison
 from recsys.comparison.page import write_comparison_report
 from recsys.comparison.significance import Method
@@ -92,7 +92,7 @@ def fit(
             **words,
         )
         run = fitted.automatic.run
-        how = without_password(mlflow_link(run.tracking)).replace("\n", ", then ")
+        how = mlflow_link(run.tracking).replace("\n", ", then ")
         logger.info("all runs in MLflow: %s", how)
     recommender = Recommender.load(run.bundle, fitted.dataset)
     return replace(recommender, like=empty_like(log))

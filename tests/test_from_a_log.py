@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -127,13 +128,24 @@ def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_it_made(here: Path) -> None:
+def test_the_command_prints_what_it_chose_and_made(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     words = ["run", "purchases.csv", "--time-limit", "5s", "--preset", "fast", "--name", "quick"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     for text in ("The answer is", "runs/quick/bundle", "runs/quick/report.html", "mlflow ui"):
         assert text in result.stdout
     assert not Path("runs/.quick.race").exists()
+    repeats = r"evaluation\.seen: allow \([\d.]+% of the later interactions repeat an item"
+    for reason in (repeats, r"model\.embedding_dim: \d+ \(.+ interactions\)"):
+        assert any(re.match(reason, line) for line in caplog.messages)
+    assert not any("is replaced when this run ends" in line for line in caplog.messages)
+    page = Path("runs/quick/report.html")
+    assert recsys.load("runs/quick").report() == page.resolve()
+    assert "evaluation.seen" in page.read_text(encoding="utf-8")
+    CliRunner().invoke(app, [*words, "--fresh"], catch_exceptions=False)
+    assert any("runs/quick of 2" in line for line in caplog.messages)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.race import partners
+from recsys.automatic.refit_length import fewest_epochs
 from recsys.automatic.second_chances import (
     epochs_to_train,
     hold,
@@ -180,11 +181,11 @@ def finish_both(
     announce(f"the refit of {names[0]}")
     kept = second.seconds_to_end(second.best_epoch)
     if winner.seconds_to_end(winner.best_epoch) + kept > seconds_left():
-        kept = second.seconds_to_end(
-            second.best_epoch, second.ending.fewest_epochs(second.best_epoch)
-        )
+        kept = second.seconds_to_end(second.best_epoch, fewest_epochs(second.best_epoch))
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
+        if not winner.interrupted:  # alone it has the time that was kept for the other
+            first = finish(winner, seconds_left)
         return pair, first, _not_refitted(*names, names[0])
     announce(f"the refit of {names[1]}")
     other = finish(second, seconds_left)
@@ -288,7 +289,8 @@ def _stopped(winner: Contender, second: Contender) -> Averaging:
 
 
 def _not_refitted(winner: str, second: str, which: str) -> Averaging:
-    return Averaging(f"There is no mean of {winner} and {second}: {which} could not be refitted.")
+    reason = f"{which} could not be refitted in the time for both"
+    return Averaging(f"There is no mean of {winner} and {second}: {reason}.")
 
 
 def _is_refitted(finished: Finished) -> bool:

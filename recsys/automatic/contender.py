@@ -11,7 +11,7 @@ from functools import cached_property
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
-from recsys.automatic.ending import Ending
+from recsys.automatic.refit_length import planned_epochs, refit_cost
 from recsys.config import Experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.holdout import Holdout
@@ -128,14 +128,14 @@ class Contender:
             hold: epochs before the refit, all in all.
             refit: those of the refit; by default as many as time is kept for.
         """
-        refit = self.ending.epochs(hold) if refit is None else refit
+        refit = planned_epochs(hold) if refit is None else refit
         return self.seconds_of(max(0, hold - self.epochs)) + self.seconds_of_refit(refit)
 
     def seconds_of_refit(self, epochs: int) -> float:
         """Estimate the seconds of so many epochs of the refit: more steps, and no validations."""
         validating = self.seconds_validating / max(self.epochs, 1)
         training = max(self.seconds_per_epoch - validating, 1e-3)
-        return epochs * training * self.ending.cost * _MARGIN
+        return epochs * training * self.cost_of_refit * _MARGIN
 
     def seconds_of(self, epochs: float) -> float:
         """Estimate the seconds of so many epochs."""
@@ -222,7 +222,10 @@ class Contender:
         started, before = time.monotonic(), self.seconds
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
-            self.record(epoch, metrics)
+            self.goes_on()
+            if MONITOR in metrics:
+                self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
+                self.seconds_validating += metrics["epoch/valid_seconds"]
             self.seconds = before + time.monotonic() - started
             if epoch == 1:
                 self.seconds_of_first = self.seconds
@@ -245,9 +248,9 @@ class Contender:
         self.seconds = before + time.monotonic() - started
 
     @cached_property
-    def ending(self) -> Ending:
-        """How long its refit is after so many epochs."""
-        return Ending.of(self.candidate.experiment, self.dataset)
+    def cost_of_refit(self) -> float:
+        """Steps of an epoch of its refit, in epochs of its training."""
+        return refit_cost(self.candidate.experiment, self.dataset)
 
     @property
     def best_curve(self) -> Curve:
@@ -286,13 +289,6 @@ class Contender:
         training = sum(epoch["train/seconds"] for epoch in epochs)
         validation = epochs[-1].get("epoch/valid_seconds", 0.0)
         return max(1, math.ceil(validation / max(training, 1e-3) * (1 / VALIDATION_SHARE - 1)))
-
-    def record(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Keep the validation of an epoch, if it had one."""
-        self.goes_on()
-        if MONITOR in metrics:
-            self.points.append(RacePoint(self.clock(), epoch, metrics[MONITOR]))
-            self.seconds_validating += metrics["epoch/valid_seconds"]
 
     def _keep(self, state: TrainingState) -> None:
         """Keep the state of a whole epoch, whose tensors the next step changes."""

@@ -30,14 +30,13 @@ from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments.phases import Phases
 from recsys.progress import shown, stage
+from recsys.tracking.links import without_password
 from recsys.tracking.store import check_store
 
 logger = logging.getLogger(__name__)
 
 TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
 """Seconds of each preset if no limit is given."""
-_PASSWORD = re.compile(r"//[^@/\s]+@")
-"""A user and password in an address, which no page or log shows."""
 _COUNTED = ("users", "items", "interactions")
 
 
@@ -153,11 +152,6 @@ class _Show:
         self._progress.update(
             self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False
         )
-
-
-def without_password(text: str) -> str:
-    """Return a text without the users and passwords in its addresses."""
-    return _PASSWORD.sub("//***@", text)
 
 
 def name_of(source: TableSource) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,13 +13,14 @@ from pathlib import Path
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import Machine
 from recsys.automatic.result import AutomaticRun
+from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.comparison.compare import compare
 from recsys.data.audit import audit, warnings_in
 from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
 from recsys.report.examples import examples_of
 from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat
+from recsys.report.race import Heat, TunedBaseline
 from recsys.report.run_page import Choice, RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
@@ -73,6 +75,7 @@ def write_page(
             )
             for one in automatic.contenders
         ),
+        baselines=tuple(_shown(one) for one in automatic.baselines),
         curves=learning_curves(rows, run.tracking),
         examples=examples,
         next_steps=tuple(next_steps(automatic, dataset)),
@@ -111,6 +114,16 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
         "another name, and put both runs side by side with recsys compare."
     )
     return steps
+
+
+def _shown(baseline: MeasuredBaseline) -> TunedBaseline:
+    tuned = baseline.tuned
+    settings = {} if tuned.settings is None else asdict(tuned.settings)
+    words = (
+        f"{name.replace('_', ' ')} {'all' if value is None else str(value).lower()}"
+        for name, value in settings.items()
+    )
+    return TunedBaseline(baseline.name, ", ".join(words), baseline.ndcg_at_10, tuned.seconds)
 
 
 def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from recsys.automatic.contender import Contender
+from recsys.automatic.refit_length import most_epochs
 from recsys.model.protocols import Model
 from recsys.training.loop import ENDLESS, train
 
@@ -28,7 +29,7 @@ def refit(contender: Contender, seconds_left: Callable[[], float]) -> Model:
     """
     best, started = contender.best_state, time.monotonic()
     hold = len(best.curve.epochs)
-    most = contender.ending.most_epochs(hold)
+    most = most_epochs(hold)
 
     def is_over(epoch: int, _: dict[str, float]) -> bool:
         contender.goes_on()

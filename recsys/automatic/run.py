@@ -16,11 +16,10 @@ from recsys.automatic.kept_columns import choose_features
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
-from recsys.config import dump_experiment
+from recsys.config import Experiment, dump_experiment
 from recsys.data.features.encoders import Encoders
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
-from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import check_out
 from recsys.report.run_page import Choice
@@ -97,22 +96,9 @@ def run_automatically(
     phases.add("validation", validating)
     run, chosen, answer, beaten = trials.answer(protocol, plan.out)
     logger.info("%s", answer)
-    with new_file(plan.out / artifacts.SETTINGS) as file:
-        settings = str(plan.out / artifacts.SETTINGS)
-        words = "train", settings, "--data", str(dataset.path), "--set", f"name={plan.name}-again"
-        again = shlex.join(["recsys", *words])
-        file.write_text(f"# {answer}\n# {again}\n{dump_experiment(chosen)}", encoding="utf-8")
-    others = [one for one in trials.baselines if one.name != chosen.baseline]
-    runs: list[str] = []
-    try:
-        for number, other in enumerate(others, 1):
-            say(f"testing baseline {number} of {len(others)}: {other.name}")
-            test = targets.held_out.test
-            with phases.timed("baselines"):
-                run_id = fit_baseline(other.name, protocol, dataset, tuned=other.tuned, test=test)
-            runs.append(run_id)
-    except KeyboardInterrupt:
-        logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
+    _write_settings(chosen, answer, plan, dataset)
+    with phases.timed("baselines"):
+        runs = trials.test_baselines(protocol, besides=chosen.baseline)
     journal.remove()
     return AutomaticRun(
         run,
@@ -124,3 +110,12 @@ def run_automatically(
         chosen.baseline is None,
         trials.averaging,
     )
+
+
+def _write_settings(chosen: Experiment, answer: str, plan: Plan, dataset: PreparedDataset) -> None:
+    """Write the settings of the answer, and how to train with them."""
+    path = plan.out / artifacts.SETTINGS
+    words = "train", str(path), "--data", str(dataset.path), "--set", f"name={plan.name}-again"
+    again = shlex.join(["recsys", *words])
+    with new_file(path) as file:
+        file.write_text(f"# {answer}\n# {again}\n{dump_experiment(chosen)}", encoding="utf-8")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from recsys.automatic.contender import Contender
 from recsys.automatic.race import partners
+from recsys.automatic.refit_length import fewest_epochs
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def seconds_for_mean(winner: Contender, second: Contender) -> float:
     The second trains for as many epochs as a second chance needs, and its refit may be short.
     """
     epochs = max(second.best_epoch, epochs_to_train(second, winner))
-    end = second.seconds_to_end(epochs, second.ending.fewest_epochs(epochs))
+    end = second.seconds_to_end(epochs, fewest_epochs(epochs))
     return winner.seconds_to_end(winner.best_epoch) + end
 
 

@@ -26,7 +26,7 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.baseline import fit_baseline_bundle
+from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run
@@ -202,6 +202,24 @@ class Trials:
             f"and {ours}."
         )
         return run, chosen, sentence, beaten
+
+    def test_baselines(self, protocol: Experiment, besides: str | None) -> list[str]:
+        """Test all baselines but the one that is the answer, best first; return their runs' ids.
+
+        Ctrl-C leaves out the rest.
+        """
+        others = [one for one in self.baselines if one.name != besides]
+        runs: list[str] = []
+        try:
+            for number, one in enumerate(others, 1):
+                self.say(f"testing baseline {number} of {len(others)}: {one.name}")
+                test = self.held_out.test
+                runs.append(
+                    fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
+                )
+        except KeyboardInterrupt:
+            logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
+        return runs
 
     def _write_model(self, finished: Finished, out: Path) -> Run:
         experiment, dataset = finished.experiment, self.contenders[0].dataset

@@ -73,6 +73,8 @@ AMAZON_SPORTS = PCTMSettings(prior=15_000 / 18_357)
 """For Amazon Sports and Outdoors."""
 PUBLISHED = {"ml-1m": ML_1M, "amazon-beauty": AMAZON_BEAUTY, "amazon-sports": AMAZON_SPORTS}
 """The settings of the published results, by named dataset."""
+LAST_ITEM = PCTMSettings(window=1, history_length=1, recent=1, recent_mass=1.0)
+"""What followed the last item directly: a Markov chain, best where orders are strict."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

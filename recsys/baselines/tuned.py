@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.baselines.popularity import Popularity, latest_histories
 from recsys.baselines.repeat import RepeatLast
 from recsys.baselines.sequential_rules import SequentialRules
+from recsys.baselines.transitions_and_repeats import RepeatSettings, TransitionsAndRepeats
 from recsys.config import DataConfig
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
@@ -146,6 +147,15 @@ BASELINES: dict[str, Baseline[Any]] = {
         sequential_rules.PUBLISHED,
     ),
     "pctm": _with_settings(PCTM, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
+    "transitions_and_repeats": _with_settings(
+        TransitionsAndRepeats,
+        [
+            RepeatSettings(**(asdict(way) | {"popularity": 0.0, "repeats": weight}))
+            for way, weight in product(
+                (PCTMSettings(), pctm.ML_1M, pctm.LAST_ITEM), (1.0, 4.0, 16.0, 0.25)
+            )
+        ],
+    ),
     "item_knn": _with_settings(
         ItemKNN,
         [

@@ -24,6 +24,7 @@ BaselineName = Literal[
     "markov",
     "sequential_rules",
     "pctm",
+    "transitions_and_repeats",
     "item_knn",
     "ease",
     "matrix_factorisation",

@@ -16,14 +16,14 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig
+from recsys.config import Columns, DataConfig, Split
 from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.log_columns import check_features
 from recsys.data.sessions import user_of_session
-from recsys.data.splits import cut_points
+from recsys.data.splits import SplitChoice, chosen_cuts
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
@@ -45,6 +45,8 @@ class Contents:
     """By the names of their files; see `recsys.data.prepared.PreparedDataset`."""
     tables: Mapping[str, pl.DataFrame]
     """The user and the item table."""
+    split: Split
+    """What the cut points are of."""
     kept: Callable[[], Iterable[pl.DataFrame]] | None = None
     """Gives the kept columns of the interactions, in parts and in order, if there are any."""
     outside: pl.Series | None = None
@@ -83,6 +85,7 @@ def build_arrays(
     users: pl.DataFrame | None,
     config: DataConfig,
     known: KnownIds | None = None,
+    choose_split: SplitChoice | None = None,
 ) -> Contents:
     """Build the arrays and tables of a dataset.
 
@@ -95,6 +98,7 @@ def build_arrays(
         users: user_id and features, if there are any; a user's row applies to all sessions.
         config: how the log is split, and whether users were split into sessions.
         known: the ids that come first, in this order; all items of them are in the log.
+        choose_split: chooses another split than that of the config, if it is given.
 
     Raises:
         InputError: the split does not fit the log, or a table has none of its items or users.
@@ -106,7 +110,7 @@ def build_arrays(
     lengths = spans["len"].to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     timestamps = frame["timestamp"].to_numpy()
-    cuts = cut_points(config.split, timestamps, offsets)
+    split, cuts = chosen_cuts(config.split, choose_split, timestamps, offsets)
     inside = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
     catalogue = frame["item_id"].filter(pl.Series(inside)).unique().sort()
     if known is not None:
@@ -124,9 +128,8 @@ def build_arrays(
     )
     kept = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
     outside = frame["item_id"].filter(pl.Series(arrays["items"] == PAD))
-    return Contents(
-        arrays, tables, (lambda: [kept]) if log.keep else None, outside if len(outside) else None
-    )
+    parts = (lambda: [kept]) if log.keep else None
+    return Contents(arrays, tables, split, parts, outside if len(outside) else None)
 
 
 def _known_first(frame: pl.DataFrame, known: pl.Series) -> pl.DataFrame:

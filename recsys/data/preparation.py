@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from narwhals.exceptions import NarwhalsError
-from numpy.typing import NDArray
 
-from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
 from recsys.data.appended import AppendedLog
 from recsys.data.arrays import (
     OUTSIDE,
@@ -33,6 +31,7 @@ from recsys.data.on_disk.preparation import prepare_on_disk
 from recsys.data.on_spark.preparation import prepare_on_spark
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
+from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, read_table, readable_again
 from recsys.data.time_format import are_days
 from recsys.data.time_units import unit_name, units_per_second
@@ -42,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
-SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
-"""Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 _SAMPLE = 1_000
 """The number of times that tell whether times are dates."""
 _SHORTEST_GAP = 60
@@ -73,8 +70,8 @@ def write_dataset(
         users: user features, if there are any.
         memory: the bytes that it may take; see `memory_setting`.
         engine: what prepares it; see `choose_engine`.
-        choose_split: chooses another split than that of the settings from the sorted log, which is
-            prepared again then; if None, there is no other.
+        choose_split: chooses another split than that of the settings for the sorted log, if it is
+            given.
 
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
@@ -82,10 +79,24 @@ def write_dataset(
     if not isinstance(source, InteractionLog):
         source = _held(source)  # choosing the engine reads it too
     items, users = (None if table is None else _held(table) for table in (items, users))
-    split = _prepare(source, config, out, items, users, memory, engine, choose_split)
-    if split is not None:
-        config = config.model_copy(update={"split": split})
-        _prepare(source, config, out, items, users, memory, engine, None)
+    previous = Manifest.load_if_valid(out)
+    limit = memory_setting(memory)
+    chosen = choose_engine(source, config, engine, limit)
+    user_table = read_features(users, config, "the user table")
+    if chosen == "memory":
+        _write(_in_memory(source, config, items, user_table, choose_split), config, out, previous)
+        return
+    with work_folder(out) as folder:
+        item_table = read_features(items, config, "the item table")
+        large: PreparedLog | None = None
+        given = config, folder, limit, item_table, user_table, choose_split
+        if chosen == "spark":
+            large = prepare_on_spark(source, *given)
+        elif not isinstance(source, InteractionLog):
+            large = prepare_on_disk(source, *given)
+        if large is None:
+            large = _in_memory(source, config, items, user_table, choose_split)
+        _write(large, config, out, previous)
 
 
 def _held(table: TableSource) -> TableSource:
@@ -97,46 +108,18 @@ def _held(table: TableSource) -> TableSource:
     return held
 
 
-def _prepare(
-    source: TableSource | InteractionLog,
-    config: DataConfig,
-    out: Path,
-    items: TableSource | None,
-    users: TableSource | None,
-    memory: int | str | None,
-    engine: Engine | None,
-    choose_split: SplitChoice | None,
-) -> Split | None:
-    """Write the dataset, or return the other split that it should have; see `write_dataset`."""
-    previous = Manifest.load_if_valid(out)
-    limit = memory_setting(memory)
-    chosen = choose_engine(source, config, engine, limit)
-    user_table = read_features(users, config, "the user table")
-    if chosen == "memory":
-        found = _in_memory(source, config, items, user_table)
-        return _write(found, config, out, previous, choose_split)
-    with work_folder(out) as folder:
-        item_table = read_features(items, config, "the item table")
-        large: PreparedLog | None = None
-        if chosen == "spark":
-            large = prepare_on_spark(source, config, folder, limit, item_table, user_table)
-        elif not isinstance(source, InteractionLog):
-            large = prepare_on_disk(source, config, folder, limit, item_table, user_table)
-        found = _in_memory(source, config, items, user_table) if large is None else large
-        return _write(found, config, out, previous, choose_split)
-
-
 def _in_memory(
     source: TableSource | InteractionLog,
     config: DataConfig,
     items: TableSource | None,
     users: pl.DataFrame | None,
+    choose_split: SplitChoice | None,
 ) -> PreparedLog:
     log, item_table = _load(source, config)
     if items is not None:
         item_table = read_features(items, config, "the item table")
     filtered = select_interactions(log, config)
-    contents = build_arrays(filtered, item_table, users, config)
+    contents = build_arrays(filtered, item_table, users, config, choose_split=choose_split)
     return PreparedLog(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
 
 
@@ -151,30 +134,16 @@ def read_features(
     return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
-def _write(
-    found: PreparedLog,
-    config: DataConfig,
-    out: Path,
-    previous: Manifest | None,
-    choose_split: SplitChoice | None,
-) -> Split | None:
-    """Write the dataset, unless the previous one is the same, or another split is chosen.
-
-    Returns:
-        That split; None if the dataset is there.
-    """
-    arrays = found.contents.arrays
-    if choose_split is not None:
-        split = choose_split(arrays["timestamps"], arrays["offsets"])
-        if split is not None:
-            return split
+def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
+    """Write the dataset, unless the previous one is the same."""
+    config = config.model_copy(update={"split": found.contents.split})
     _warn_of_days(found, config)
     _warn_of_short_gap(found, config)
     if config.since is not None and not found.dropped.get("since"):
         logger.warning("%s: since %s drops no row: none is earlier", found.origin, config.since)
     manifest = describe(found, config)
     if _same(previous, manifest, found.contents):
-        return None
+        return
     if previous is not None and previous.appended:
         logger.warning(
             "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
@@ -184,7 +153,6 @@ def _write(
         # Another process may have prepared the same meanwhile.
         if not _same(Manifest.load_if_valid(out), manifest, found.contents):
             put_in_place(found, manifest, out)
-    return None
 
 
 def describe(

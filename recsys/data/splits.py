@@ -26,6 +26,25 @@ _BLOCK = 1 << 20
 """Interactions that are read at a time."""
 _SPANS = 1 << 16
 
+SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
+"""Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
+
+
+def chosen_cuts(
+    split: Split,
+    choose: SplitChoice | None,
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> tuple[Split, NDArray[np.int32]]:
+    """Return the split that is chosen for a log, else the given one, and its cut points [U, 3].
+
+    Raises:
+        InputError: see `cut_points`.
+    """
+    other = None if choose is None else choose(timestamps, offsets)
+    chosen = split if other is None else other
+    return chosen, cut_points(chosen, timestamps, offsets)
+
 
 def cut_points(
     split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]

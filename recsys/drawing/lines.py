@@ -45,6 +45,8 @@ class Line:
     """Is it thick, with a bold name?"""
     cross: bool = False
     """Does it end with a cross: was it given up there?"""
+    dashed: bool = False
+    """Is it a level to compare with?"""
 
 
 def draw_lines(
@@ -95,8 +97,15 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
         edge = [(across(x), down(high)) for x, high in zip(line.xs, line.highs, strict=True)]
         edge += [(across(x), down(low)) for x, low in zip(line.xs, line.lows, strict=True)][::-1]
         drawn.append(node("polygon", points=_joined(edge), class_="band", fill_opacity="0.13"))
-    thick = 3 if line.strong else 2
-    drawn.append(node("polyline", points=_joined(points), class_="line", stroke_width=thick))
+    drawn.append(
+        node(
+            "polyline",
+            points=_joined(points),
+            class_="line",
+            stroke_width=3 if line.strong else 2,
+            stroke_dasharray="6 4" if line.dashed else None,
+        )
+    )
     for number, (x, y) in enumerate(points):
         mark = []
         if line.lows and whiskers:

@@ -42,12 +42,10 @@ class Tuned:
 def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
     """Return the names of the baselines that are informative under the protocol.
 
-    If seen items are filtered, personal frequency and repeat last reduce to popularity; EASE
-    refuses large catalogues.
+    If seen items are filtered, nothing is repeated; EASE refuses large catalogues.
     """
-    excluded = (
-        {"personal_frequency", "repeat_last"} if experiment.evaluation.seen == "filter" else set()
-    )
+    repeating = {"personal_frequency", "repeat_last", "transitions_and_repeats"}
+    excluded = repeating if experiment.evaluation.seen == "filter" else set()
     if dataset.num_items > MAX_ITEMS:
         excluded.add("ease")
     return [name for name in BASELINES if name not in excluded]

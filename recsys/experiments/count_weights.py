@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
-from recsys.baselines.pctm import PCTM, PUBLISHED, PCTMSettings
+from recsys.baselines.pctm import LAST_ITEM, PCTM, PUBLISHED, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -25,10 +25,8 @@ from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
-_LAST_ITEM = PCTMSettings(window=1, history_length=1, recent=1, recent_mass=1.0)
-"""What followed the last item directly: a Markov chain, best where orders are strict."""
 GRID = tuple(
-    replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values(), _LAST_ITEM)
+    replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values(), LAST_ITEM)
 )
 """Settings to try; without popularity, which the model learns by itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from recsys.comparison.figures import FULL, draw
@@ -45,6 +45,19 @@ class Heat:
         return max((point.ndcg for point in self.points), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class TunedBaseline:
+    """A baseline that the candidates are measured against."""
+
+    name: str
+    settings: str
+    """Those that were chosen, in words; empty if it has none."""
+    ndcg: float
+    """NDCG@10 on the validation targets."""
+    seconds: float
+    """What choosing them took."""
+
+
 class RankedHeat(NamedTuple):
     """A candidate at its place, with its colour."""
 
@@ -59,10 +72,14 @@ def ranked_heats(heats: Sequence[Heat]) -> list[RankedHeat]:
     return [RankedHeat(heat, colour) for heat, colour in zip(ordered, colours, strict=True)]
 
 
-def draw_race(heats: Sequence[Heat]) -> Picture | None:
+def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> Picture | None:
     """Draw NDCG@10 on validation over seconds, one line per candidate; None without measurements.
 
     The line of a candidate that did not win ends with a cross.
+
+    Args:
+        heats: the candidates, in any order.
+        baseline: a dashed line shows what it reaches.
     """
     lines = [
         Line(
@@ -83,11 +100,18 @@ def draw_race(heats: Sequence[Heat]) -> Picture | None:
     ]
     if not lines:
         return None
-    heights = [y for line in lines for y in line.ys]
     seconds = max(line.xs[-1] for line in lines)
+    caption = (
+        "NDCG@10 on the validation targets, over time. A line that ends with a cross was followed "
+        "no further. "
+    )
+    if baseline is not None:
+        lines.append(_level(baseline, seconds))
+        caption += "The dashed line is the best baseline. "
+    heights = [y for line in lines for y in line.ys]
     minutes = seconds > 180
     if minutes:
-        lines = [_in_minutes(line) for line in lines]
+        lines = [replace(line, xs=[x / 60 for x in line.xs]) for line in lines]
     x = value_axis(
         "minutes since the start" if minutes else "seconds since the start",
         0,
@@ -98,20 +122,11 @@ def draw_race(heats: Sequence[Heat]) -> Picture | None:
     return draw(
         "race",
         "The race",
-        "NDCG@10 on the validation targets, over time. A line that ends with a cross was followed "
-        "no further. The test targets had no part in it.",
+        caption + "The test targets had no part in it.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "The race of the candidates", height=380),
     )
 
 
-def _in_minutes(line: Line) -> Line:
-    return Line(
-        label=line.label,
-        xs=[x / 60 for x in line.xs],
-        ys=line.ys,
-        hovers=line.hovers,
-        colour=line.colour,
-        strong=line.strong,
-        cross=line.cross,
-    )
+def _level(baseline: TunedBaseline, seconds: float) -> Line:
+    return Line(baseline.name, [0, seconds], [baseline.ndcg] * 2, dashed=True)

@@ -21,7 +21,7 @@ from recsys.report.answer import Answer, sentence
 from recsys.report.examples import UserExample
 from recsys.report.log_pictures import log_pictures
 from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat, draw_race, ranked_heats
+from recsys.report.race import Heat, TunedBaseline, draw_race, ranked_heats
 
 _KINDS = ("history", "popularity_decile")
 """The kinds of users and items whose figures are shown."""
@@ -55,6 +55,8 @@ class RunReport:
     choices: tuple[Choice, ...] = ()
     heats: tuple[Heat, ...] = ()
     """The race, in any order."""
+    baselines: tuple[TunedBaseline, ...] = ()
+    """What they reach on validation, best first."""
     curves: Curves = field(default_factory=dict)
     """Of the trained runs, by run id; see `recsys.tracking.runs.learning_curves`."""
     examples: tuple[UserExample, ...] = ()
@@ -98,8 +100,17 @@ def run_page(report: RunReport) -> str:
         first=_drawn(draw_intervals(comparison), draw_differences(comparison)),
         table=page_table(comparison),
         kinds=draw_segments(comparison, _KINDS),
-        race=_drawn(draw_race(report.heats)),
+        race=_drawn(draw_race(report.heats, next(iter(report.baselines), None))),
         heats=[_heat(*ranked) for ranked in ranked_heats(report.heats)],
+        baselines=[
+            {
+                "name": one.name,
+                "settings": one.settings,
+                "ndcg": decimals(one.ndcg),
+                "seconds": f"{one.seconds:,.1f}",
+            }
+            for one in report.baselines
+        ],
         choices=report.choices,
         curves=_drawn(draw_curves(comparison, report.curves)),
         log=report.log,

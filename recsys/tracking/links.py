@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
@@ -13,11 +15,16 @@ _LOCAL = "http://127.0.0.1:5000"
 _VIEW = "workflowType=machine_learning"
 """MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this."""
 
+_PASSWORD = re.compile(r"//[^@/\s]+@")
+"""A user and password in an address, which no page or log shows."""
+
 
 def mlflow_link(
     tracking: TrackingConfig, run_id: str | None = None, program: str = "mlflow"
 ) -> str:
     """Return how to open the runs of an experiment, or one run: a command, if needed, and a link.
+
+    A user and password in the address of the store are left out.
 
     Args:
         tracking: the store.
@@ -34,4 +41,14 @@ def mlflow_link(
     place = "" if experiment is None else f"/{experiment.experiment_id}/runs"
     one = f"/{run_id}" if place and run_id else ""
     link = f"{server}/#/experiments{place}{one}?{_VIEW}"
-    return link if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n{link}"
+    command = "" if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n"
+    return without_password(command + link)
+
+
+def without_password(text: str) -> str:
+    """Return a text without the users and passwords in its addresses.
+
+    >>> without_password("recsys run log.csv --uri postgresql://me:secret@host/runs")
+    'recsys run log.csv --uri postgresql://***@host/runs'
+    """
+    return _PASSWORD.sub("//***@", text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.automatic.ending import Ending
+from recsys.automatic.refit_length import refit_cost
 from recsys.comparison.significance import paired_test
 from recsys.config import Experiment, load_experiment
 from recsys.data.prepared import PreparedDataset
@@ -56,7 +56,7 @@ def affordable_epochs(experiment: Experiment, dataset: PreparedDataset, seconds:
     _, curve = train(timed, catalogue, histories, holdout, 2, lambda *_: False)
     once = curve.epochs[-1]["train/seconds"]
     validation = curve.epochs[-1]["epoch/valid_seconds"]
-    each = once * (1 + Ending.of(experiment, encoded).cost)
+    each = once * (1 + refit_cost(experiment, encoded))
     most = experiment.training.max_epochs
     left = seconds - evaluation
     fitting = [n for n in range(1, most + 1) if n * each + -(-n // every) * validation <= left]

@@ -16,6 +16,7 @@ WANTED = {"ml-1m": (0.17, 0.19, 0.20), "amazon-beauty": (0.06, 0.07)}
 """NDCG@10 on the validation targets."""
 FASTER: dict[str, Any] = {"learning_rate": 4e-3}
 """That of our configs; the peers' default is 1e-3."""
+TWICE: dict[str, Any] = {"learning_rate": 2e-3}
 BF16: dict[str, Any] = {"precision": "bf16-mixed"}
 SMALL = {"embedding_dim": 192, "num_heads": 4, "max_sequence_length": 50, "dropout": 0.3}
 """What RePlay's `SasRec.from_params` is if nothing is said."""
@@ -28,8 +29,13 @@ PEERS = [
         {"embedding_dim": 256, "num_heads": 4, "max_sequence_length": 100, "dropout": 0.2},
     ),
     Side("rectools faster", "rectools", FASTER),
+    Side("rectools bf16", "rectools", BF16),
+    Side("rectools twice bf16", "rectools", TWICE | BF16),
+    Side("rectools faster bf16", "rectools", FASTER | BF16),
     Side("replay", "replay"),
     Side("replay faster", "replay", FASTER),
+    Side("replay bf16", "replay", BF16),
+    Side("replay twice bf16", "replay", TWICE | BF16),
     Side("replay faster bf16", "replay", FASTER | BF16),
     Side("replay defaults", "replay", SMALL),
     Side("replay defaults bf16", "replay", SMALL | BF16),

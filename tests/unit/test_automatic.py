@@ -25,6 +25,7 @@ from recsys.automatic.journal import Journal
 from recsys.automatic.page import _outcome, next_steps, write_page
 from recsys.automatic.race import _is_over, choose_field, race
 from recsys.automatic.refit import refit
+from recsys.automatic.refit_length import most_epochs, planned_epochs
 from recsys.automatic.reserve import reserve
 from recsys.automatic.run import run_automatically
 from recsys.automatic.second_chances import train_on
@@ -261,7 +262,7 @@ def test_a_refit_has_as_many_epochs_as_the_time_allows(
     epochs: list[None] = []
     one.goes_on = lambda: epochs.append(None)
     model = refit(one, lambda: math.inf if time_is_left else 0.0)
-    assert len(epochs) == (one.ending.most_epochs(one.best_epoch) if time_is_left else 1)
+    assert len(epochs) == (most_epochs(one.best_epoch) if time_is_left else 1)
     before = one.best_model()[0].state_dict()
     assert any(not torch.equal(before[name], w) for name, w in model.state_dict().items())
 
@@ -491,8 +492,8 @@ def test_a_refit_is_planned_without_validations(
     one.points = [RacePoint(n, n, 0.1) for n in range(1, 12)]
     one.seconds, one.seconds_of_first, one.seconds_validating = 110.0, 10.0, 33.0
     margin = one.seconds_of(1) / 10  # 10 s an epoch, of which its validation takes 3
-    assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.ending.cost * margin)
-    assert one.seconds_to_end(11) == pytest.approx(one.seconds_of_refit(one.ending.epochs(11)))
+    assert one.seconds_of_refit(2) == pytest.approx(2 * 7 * one.cost_of_refit * margin)
+    assert one.seconds_to_end(11) == pytest.approx(one.seconds_of_refit(planned_epochs(11)))
     assert one.seconds_to_end(13, 4) == one.seconds_of(2) + one.seconds_of_refit(4)
 
 

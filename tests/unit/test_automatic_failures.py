@@ -172,7 +172,7 @@ def test_ctrl_c_while_baselines_are_tested_leaves_out_the_others(
         return fitted(name, *words, **more)
 
     monkeypatch.setattr("recsys.automatic.trials.choose_field", raises(DIVERGED))
-    monkeypatch.setattr("recsys.automatic.run.fit_baseline", one_of_them)
+    monkeypatch.setattr("recsys.automatic.trials.fit_baseline", one_of_them)
     run = run_automatically(dataset, plan, Budget(1e6))
     assert len(run.baselines) > 3
     assert len(run.other_runs) == 1

@@ -21,6 +21,7 @@ from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.baselines.popularity import Popularity
 from recsys.baselines.repeat import RepeatLast
 from recsys.baselines.sequential_rules import SequentialRules, SequentialRulesSettings
+from recsys.baselines.transitions_and_repeats import RepeatSettings, TransitionsAndRepeats
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference import scorer as scorer_module
@@ -39,7 +40,9 @@ FITS: list[Callable[[Histories, int], Scorer]] = [
 ]
 """The models that need a training log."""
 each_fitted_model = pytest.mark.parametrize("fit", FITS)
-each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit, RepeatLast.fit])
+each_model = pytest.mark.parametrize(
+    "fit", [*FITS, PersonalFrequency.fit, RepeatLast.fit, TransitionsAndRepeats.fit]
+)
 logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
 
 
@@ -104,6 +107,15 @@ def test_pctm_weights_of_short_histories_sum_to_one() -> None:
     model = PCTM.fit(Histories.from_lists([[1, 2]]), 2, PCTMSettings(recent=7, recent_mass=0.3))
     scores = model.score(Histories.from_lists([[1], [1, 1, 1]]))
     np.testing.assert_allclose(scores[:, 2].numpy(), np.log(2), rtol=1e-6)
+
+
+def test_transitions_and_repeats_by_hand() -> None:
+    train, history = Histories.from_lists([[1, 2, 3], [1, 3]]), Histories.from_lists([[1, 2, 2]])
+    settings = RepeatSettings(repeats=0.5)
+    scores = TransitionsAndRepeats.fit(train, 3, settings).score(history)
+    followed = PCTM.fit(train, 3, PCTMSettings()).score(history)[:, 1:].numpy()
+    own = 0.5 * np.log([2, 3, 1])
+    np.testing.assert_allclose(scores[:, 1:].numpy(), followed + own, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from recsys.experiments.fit import fit
 from recsys.report.answer import Answer, sentence
 from recsys.report.examples import examples_of
 from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat, RacePoint, draw_race, ranked_heats
+from recsys.report.race import Heat, RacePoint, TunedBaseline, draw_race, ranked_heats
 from recsys.report.run_page import Choice, RunReport, run_page, write_run_report
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -82,6 +82,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
             Heat("target attention", EVIL, points, "won", won=True),
             Heat("HSTU", "without times", (), "too large for the memory"),
         ),
+        baselines=(
+            TunedBaseline("pctm", "window 10, recent decay 0.7", 0.021, 1.2),
+            TunedBaseline("popularity", "", 0.008, 0.1),
+        ),
         curves=learning_curves([model.first for model in comparison.models], experiment.tracking),
         examples=examples_of(Recommender.load(run.bundle), data, users=5),
         next_steps=(f"Try {EVIL}.",),
@@ -118,10 +122,22 @@ def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
     assert "too large for the memory" in words
     # The winner of the race stands first.
     assert words.index("target attention chosen") < words.index("dropped after 2 epochs")
+    assert "pctm window 10, recent decay 0.7 .0210 1.2" in words
     assert "future_training" in words
     assert "<script" not in page
     assert "<b>C0" not in page
     assert EVIL in words
+
+
+def test_pictures_come_before_the_table_and_say_their_values(report: RunReport) -> None:
+    page = run_page(report)
+    table = page.index("Every number")
+    assert page.index("<svg") < table < page.index("What was tried") < page.index("5 users")
+    for row in report.comparison.rows:
+        mean = f"{row.metrics['ndcg_at_10']:.4f}".replace("0.", ".", 1)
+        assert any(mean in each for each in re.findall(r"<title>([^<]*)</title>", page[:table]))
+    for point in report.heats[0].points:
+        assert f"<title>dot product: {point.ndcg:.4f}".replace("0.", ".", 1) in page
 
 
 def test_the_page_is_one_file_that_loads_nothing(report: RunReport, tmp_path: Path) -> None:
@@ -316,6 +332,14 @@ def test_the_race_ends_where_a_candidate_was_dropped() -> None:
     assert good < slow < won
     assert sum("l8 8" in path.get("d", "") for path in picture.wide.iter("path")) == 2
     assert draw_race([Heat("none", "", (), "failed")]) is None
+    with_level = draw_race(heats, TunedBaseline("markov", "", 0.3, 1.0))
+    assert with_level is not None
+    dashed = [each for each in with_level.wide.iter("polyline") if each.get("stroke-dasharray")]
+    level = next(each for each in dashed if each.get("class") == "line")
+    left, right = (point.split(",") for point in level.get("points", "").split(" "))
+    assert left[1] == right[1]
+    assert float(left[0]) < float(right[0])
+    assert "The dashed line is the best baseline." in with_level.caption
 
 
 # --- Users ---------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 import recsys
 from recsys.automatic.split_choice import choose_split
-from recsys.config import GlobalTime, Split
+from recsys.config import DataConfig, GlobalTime, Split
+from recsys.data.preparation import write_dataset
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
 
@@ -73,6 +75,24 @@ def test_a_run_says_which_split_it_chose(tmp_path: Path, monkeypatch: pytest.Mon
     page = model.report().read_text(encoding="utf-8")
     assert "data.split" in page
     assert "0 of 1,500 users have 4 interactions" in page
+
+
+@pytest.mark.parametrize("memory", [None, 1])
+def test_a_log_is_read_once_in_memory_or_part_by_part(
+    memory: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "purchases.csv"
+    buyers(1_500).rename({"user_id": "customer", "item_id": "sku", "timestamp": "ts"}).write_csv(
+        log
+    )
+    out = tmp_path / "purchases"
+    with caplog.at_level("INFO"):
+        write_dataset(str(log), DataConfig(), out, memory=memory, choose_split=choose_split)
+    assert PreparedDataset.open(out).config.split == GlobalTime()
+    assert len([line for line in caplog.messages if "customer" in line]) == 1
+    by_hand = tmp_path / "by-hand"
+    write_dataset(str(log), DataConfig(split=GlobalTime()), by_hand)
+    assert PreparedDataset.open(by_hand).fingerprint == PreparedDataset.open(out).fingerprint
 
 
 def test_a_split_that_was_asked_for_is_not_changed(

@@ -97,7 +97,7 @@ def test_every_baseline_is_tuned_and_logged(
     }
     if name in expected:
         assert chosen == {f"baseline.{key}" for key in expected[name]}
-    elif name not in ("pctm", "sequential_rules"):
+    elif name not in ("pctm", "sequential_rules", "transitions_and_repeats"):
         assert not chosen
     assert run.info.run_name == f"tiny-{name}"
     assert {"test/ndcg_at_3", "tune_seconds", "fit_seconds"} <= set(run.data.metrics)
@@ -109,7 +109,7 @@ def test_uninformative_baselines_are_excluded(
     assert baselines_of(experiment, tiny_dataset) == list(BASELINES)
     evaluation = experiment.evaluation.model_copy(update={"seen": "filter"})
     filtering = experiment.model_copy(update={"evaluation": evaluation})
-    excluded = {"repeat_last", "personal_frequency"}
+    excluded = {"repeat_last", "personal_frequency", "transitions_and_repeats"}
     assert set(BASELINES) - set(baselines_of(filtering, tiny_dataset)) == excluded
     monkeypatch.setattr(baseline_module, "MAX_ITEMS", 3)
     assert "ease" not in baselines_of(experiment, tiny_dataset)

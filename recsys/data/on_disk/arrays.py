@@ -15,7 +15,7 @@ from recsys.data.arrays import Contents, feature_tables
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT
 from recsys.data.on_disk.filters import FilteredLog
-from recsys.data.splits import cut_points
+from recsys.data.splits import SplitChoice, chosen_cuts
 from recsys.data.user_blocks import user_blocks
 from recsys.progress import Stage
 
@@ -31,6 +31,7 @@ def write_parts(
     columns: Columns,
     origin: str,
     stage: Stage,
+    choose_split: SplitChoice | None = None,
 ) -> Contents:
     """Write the arrays of a dataset into a folder; see `recsys.data.arrays.build_arrays`.
 
@@ -52,7 +53,7 @@ def write_parts(
         times[span] = part["timestamp"].to_numpy()
         at += len(part)
         stage.advance(len(part))
-    cuts = cut_points(config.split, times, offsets)
+    split, cuts = chosen_cuts(config.split, choose_split, times, offsets)
     known = np.zeros(len(filtered.items), dtype=np.bool_)
     for low, high in user_blocks(offsets, _BLOCK):
         lasts = offsets[low:high] + cuts[low:high, 1]
@@ -80,7 +81,7 @@ def write_parts(
     tables = feature_tables(user_ids, catalogue, users, items, config, columns, origin)
     kept = _kept(filtered, config) if config.keep else None
     unlisted = filtered.log.item_ids.gather(np.concatenate(outside))
-    return Contents(arrays, tables, kept, unlisted if len(unlisted) else None)
+    return Contents(arrays, tables, split, kept, unlisted if len(unlisted) else None)
 
 
 def _kept(filtered: FilteredLog, config: DataConfig) -> Callable[[], Iterator[pl.DataFrame]]:

@@ -18,6 +18,7 @@ from recsys.data.reading import columns_of, sum_counts
 from recsys.data.row_rules import rule_columns
 from recsys.data.source_files import find_files
 from recsys.data.sources import find_named_dataset
+from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
 from recsys.progress import stage
@@ -56,6 +57,7 @@ def prepare_on_disk(
     memory: int,
     items: pl.DataFrame | None = None,
     users: pl.DataFrame | None = None,
+    choose_split: SplitChoice | None = None,
 ) -> PreparedLog | None:
     """Prepare a log within a bound of memory, to the bytes that it would have without one.
 
@@ -69,6 +71,7 @@ def prepare_on_disk(
         memory: bytes.
         items: item_id and features, if there are any.
         users: user_id and features, if there are any.
+        choose_split: see `recsys.data.arrays.build_arrays`.
 
     Returns:
         None if ``where`` compares a row with others, such as an average: that needs all rows.
@@ -93,9 +96,8 @@ def prepare_on_disk(
         if config.session_gap is not None:
             log = split_sorted_sessions(log, config.session_gap, folder / "sessions", part_rows)
         filtered = filter_sorted(log, config, table.origin)
-        contents = write_parts(
-            arrays, filtered, items, users, config, columns, table.origin, progress
-        )
+        given = filtered, items, users, config, columns, table.origin
+        contents = write_parts(arrays, *given, progress, choose_split)
     dropped = sum_counts(staged.dropped, filtered.dropped)
     return PreparedLog(table.origin, columns, fingerprint, dropped, contents, arrays)
 

@@ -24,6 +24,7 @@ from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
 from recsys.data.reading import choose_columns, sum_counts
+from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
 from recsys.errors import InputError
@@ -45,6 +46,7 @@ def prepare_on_spark(
     memory: int,
     items: pl.DataFrame | None = None,
     users: pl.DataFrame | None = None,
+    choose_split: SplitChoice | None = None,
 ) -> PreparedLog:
     """Prepare a log in Spark, to the bytes that it would have in memory.
 
@@ -60,6 +62,7 @@ def prepare_on_spark(
         memory: bytes.
         items: item_id and features, if there are any.
         users: user_id and features, if there are any.
+        choose_split: see `recsys.data.arrays.build_arrays`.
 
     Raises:
         InputError: the log or a table is invalid, a setting is none for Spark, or Spark failed.
@@ -83,7 +86,7 @@ def prepare_on_spark(
             )
         with nullcontext() if frame else spark_session() as session:
             log = open_source(source, table, session)
-            return _prepare(log, config, folder.resolve(), memory, items, users)
+            return _prepare(log, config, folder.resolve(), memory, items, users, choose_split)
 
 
 def _prepare(
@@ -93,6 +96,7 @@ def _prepare(
     memory: int,
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
+    choose_split: SplitChoice | None,
 ) -> PreparedLog:
     origin = source.origin
     columns = choose_columns(source.first_rows, config, origin, source.table.hint)
@@ -116,6 +120,7 @@ def _prepare(
         progress.advance()
         progress.say("writing")
     with stage(f"writing {origin}", filtered.log.rows) as progress:
-        contents = write_parts(arrays, filtered, items, users, config, columns, origin, progress)
+        given = filtered, items, users, config, columns, origin
+        contents = write_parts(arrays, *given, progress, choose_split)
     dropped = sum_counts(staged.dropped, filtered.dropped)
     return PreparedLog(origin, columns, fingerprint, dropped, contents, arrays)
