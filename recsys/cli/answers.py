@@ -43,7 +43,7 @@ Probabilities = Annotated[
     bool,
     typer.Option(
         "--probabilities",
-        help="Add the calibrated probability of each item: `recsys calibrate` comes first.",
+        help="Add the calibrated probability of each item.",
     ),
 ]
 Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
