@@ -149,6 +149,17 @@ def test_the_command_prints_what_it_chose_and_made(
     assert any("runs/quick of 2" in line for line in caplog.messages)
 
 
+def test_nothing_is_replaced_where_the_results_cannot_be(here: Path, log: pl.DataFrame) -> None:
+    recsys.prepare(log.head(30), out="data/mine", user="customer", item="sku", time="bought_at")
+    before = PreparedDataset.open("data/mine").fingerprint
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match=r"notes\.txt does not belong to a run"):
+        recsys.fit(log, name="mine")
+    assert PreparedDataset.open("data/mine").fingerprint == before
+    assert not Path("mlflow.db").exists()
+
+
 @pytest.mark.slow
 def test_the_command_speaks_json(here: Path) -> None:
     words = ["run", "purchases.csv", "--time-limit", "4s", "--preset", "fast", "--json"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from recsys.automatic.facts import LogFacts
+from recsys.automatic.facts import LONGEST, LogFacts
 from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.report.run_page import Choice
 
@@ -19,7 +19,9 @@ Preset = Literal["fast", "balanced", "best"]
 
 REPEATS = 0.05
 """From this share of repeated items on, seen items are recommended."""
-_LENGTHS = (10, 20, 30, 50, 75, 100, 150, 200)
+_LENGTHS = (10, 20, 30, 50, 75, 100, 150, LONGEST)
+_MOST = 0.5
+"""If the newest items of the histories are fewer than this share, the older ones are trained on."""
 _MANY_INTERACTIONS, _FEW_INTERACTIONS = 400_000, 30_000
 _SPARSE, _DENSE = 40, 100
 """Interactions per item below which embeddings overfit soon, and above which they hardly do."""
@@ -123,6 +125,15 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
         ),
         Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
     ]
+    if facts.newest_share < _MOST:
+        choices.append(
+            Choice(
+                "training.windows",
+                "all",
+                f"the newest {LONGEST} interactions of each user are {facts.newest_share:.0%} of "
+                "all: the older ones are trained on, too",
+            )
+        )
     if facts.items > _FULL_SOFTMAX_ITEMS:
         choices.append(
             Choice(

@@ -16,6 +16,8 @@ from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
 
+LONGEST = 200
+"""The most items of a history that models of automatic runs read."""
 SEQUENCE_NUMBER_STEPS = 3
 """Times whose differences within a user take at most this many values are sequence numbers, not
 times."""
@@ -40,6 +42,8 @@ class LogFacts:
     """Share of a user's interactions, the first excepted, with an item that the user had before."""
     has_times: bool
     """Whether the times are more than sequence numbers."""
+    newest_share: float = 1.0
+    """Share of the interactions that are among the newest `LONGEST` of their user."""
     kept: tuple[KeptColumn, ...] = ()
     """The kept columns of the log."""
 
@@ -66,6 +70,7 @@ class LogFacts:
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
             repeat_share=_repeat_share(histories),
             has_times=pl.Series(_steps(histories)).n_unique() > SEQUENCE_NUMBER_STEPS,
+            newest_share=float(np.minimum(lengths, LONGEST).sum() / max(lengths.sum(), 1)),
             kept=kept_columns(dataset),
         )
 

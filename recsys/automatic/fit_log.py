@@ -29,6 +29,7 @@ from recsys.data.sources import find_named_dataset
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments.phases import Phases
+from recsys.experiments.results import check_out
 from recsys.progress import shown, stage
 from recsys.tracking.links import without_password
 from recsys.tracking.store import check_store
@@ -87,7 +88,7 @@ def fit_log(
     budget, name = Budget(limit), plan.name  # the time passes while a store is made, too
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there before a store is made
-    check_store(plan.tracking)  # a store that is not there should not be found out in an hour
+    check_out(plan.out)  # before a dataset of that name is replaced
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         settings = completed(config, words)
@@ -102,6 +103,7 @@ def fit_log(
         reasons = {why: n for why, n in dataset.manifest.dropped.items() if n}
         dropped = "".join(f", {n:,} dropped ({why})" for why, n in reasons.items())
         logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
+        check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
         automatic = run_automatically(

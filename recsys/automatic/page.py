@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from recsys.automatic.facts import Machine
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.comparison.compare import compare
-from recsys.data.audit import audit, warnings_in
+from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
 from recsys.report.examples import examples_of
@@ -25,8 +24,6 @@ from recsys.report.run_page import Choice, RunReport, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves
-
-logger = logging.getLogger(__name__)
 
 _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
 
@@ -53,8 +50,6 @@ def write_page(
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
     findings = audit(dataset, seen)
-    if warned := ", ".join(warnings_in(findings)):
-        logger.info("the audit warns of %s: see the page, or recsys audit %s", warned, dataset.path)
     log, examples = LogSummary.of(dataset, findings), examples_of(recommender, dataset)
     report = RunReport(
         name=out.name,

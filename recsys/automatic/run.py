@@ -17,11 +17,11 @@ from recsys.automatic.result import AutomaticRun
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, dump_experiment
+from recsys.data.audit import audit
 from recsys.data.features.encoders import Encoders
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.phases import Phases
-from recsys.experiments.results import check_out
 from recsys.report.run_page import Choice
 from recsys.tracking import artifacts
 
@@ -54,10 +54,8 @@ def run_automatically(
         phases: where the time went before; what the run takes is added.
 
     Raises:
-        InputError: nothing is held out to choose or to test on, there is nothing to train on, or
-            ``out`` or the store cannot be used.
+        InputError: nothing is held out to choose or to test on, or there is nothing to train on.
     """
-    check_out(plan.out)
     facts = LogFacts.of(dataset)
     choices = [*of_data, choose_seen(facts), *choose_sizes(facts)]
     if facts.kept:
@@ -79,6 +77,9 @@ def run_automatically(
     logger.info("machine: %s", Machine.here())
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
+    for finding in audit(dataset, protocol.evaluation.seen):  # a fault is worth knowing before
+        if finding.severity == "warn":
+            logger.info("audit: %s: %s %s", finding.name, f"{finding.count:,}", finding.sentence)
     phases = Phases() if phases is None else phases
 
     def say(what: str) -> None:

@@ -11,8 +11,9 @@ from recsys.data.splits import cut_points
 from recsys.errors import InputError
 from recsys.report.run_page import Choice
 
-_FEW, _FEW_USERS = 100, 0.1
-"""Targets below which chance decides between models; a small log may have a tenth of its users."""
+_FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
+"""Targets below which chance decides between models; a small log may have a tenth of its users, and
+a large one must have this share of them: those with the most interactions are unlike the others."""
 _NEEDED = 4
 """Interactions of a user with two held out and a pair to learn from."""
 _CLEARLY = 2
@@ -36,7 +37,8 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
         None if the usual split has enough users, or the other one is not clearly better.
     """
     users = len(offsets) - 1
-    usual, least = _learnable(offsets), min(_FEW, _FEW_USERS * users)
+    usual = _learnable(offsets)
+    least = max(min(_FEW, _FEW_USERS * users), _LEAST_SHARE * users)
     if usual >= least or pl.Series(np.asarray(timestamps[offsets[:-1]])).n_unique() == 1:
         return None
     split = GlobalTime()

@@ -28,6 +28,8 @@ NOTABLE = 0.01
 FEW_TIMES = 10
 """Fewer distinct times than this are a warning, however short the log is."""
 
+_DOMINANT_TIMES, _DOMINANT_SHARE = 10, 0.05
+"""A user is suspicious with so many times the interactions of the next one, and this share."""
 _TRAIN, _TEST = 0, 2
 _SAMPLED_TARGETS, _SAMPLED_TRAINING = 100_000, 1_000_000
 
@@ -67,6 +69,7 @@ def audit(
         _duplicates_across_cuts(rows),
         _ties_at_cut(rows),
         _few_times(rows),
+        _dominant_user(rows),
         _repeat_targets(rows, seen),
         _outside_catalogue(rows),
         _without_history(rows),
@@ -166,6 +169,8 @@ def _ties_at_cut(rows: AuditedRows) -> Finding:
         "test targets have the same time as the last interaction of their history: which of the "
         f"two is the target depends only on the order ({rows.dataset.manifest.ordered_by})"
     )
+    if isinstance(rows.dataset.config.split, LeaveLastOut):
+        sentence += "; data.split=leave_last_basket_out holds out all of the last time"
     return _finding("ties_at_cut", int(ties.sum()), len(ties), sentence, NOTABLE)
 
 
@@ -180,6 +185,22 @@ def _few_times(rows: AuditedRows) -> Finding:
     share = times / sum(rows.sizes)
     few = times < FEW_TIMES or share < NOTABLE
     return Finding("few_times", "warn" if few else "info", times, share, sentence)
+
+
+def _dominant_user(rows: AuditedRows) -> Finding:
+    """Count the interactions of a user with far more than any other, who may be a placeholder."""
+    lengths = np.diff(rows.dataset.offsets)
+    next_most, most = np.sort(np.append(lengths, [0, 0]))[-2:]
+    if most < _DOMINANT_TIMES * next_most or most == len(rows.dataset.items):
+        sentence = f"interactions are of a user with {_DOMINANT_TIMES} times those of any other"
+        return _finding("dominant_user", 0, sum(rows.sizes), sentence)
+    user = rows.dataset.user_ids[int(np.argmax(lengths))]
+    column = rows.dataset.manifest.columns.user_id
+    sentence = (
+        f"interactions are of user {user!r}, and the next one has {next_most:,}: if that is a word "
+        f"for unknown users, leave it out with --where, as in {column} != {user!r}"
+    )
+    return _finding("dominant_user", int(most), sum(rows.sizes), sentence, _DOMINANT_SHARE)
 
 
 def _repeat_targets(rows: AuditedRows, seen: Literal["filter", "allow"]) -> Finding:

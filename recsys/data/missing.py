@@ -6,9 +6,9 @@ import polars as pl
 
 MISSING_WORDS = (
     *("", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>"),
-    *("None", "NaN", "nan", "-nan", "NaT", r"\N"),
+    *("None", "NaN", "nan", "-nan", "NaT", r"\N", "undefined", "(not set)"),
 )
-"""The words that stand for a missing id or time, as pandas and databases write them."""
+"""The words that stand for a missing id or time, as pandas, databases and trackers write them."""
 
 
 def without_missing_words(values: pl.Series) -> pl.Series:

@@ -248,7 +248,9 @@ def _warn_of_empty_parts(log: PreparedLog, config: DataConfig, counts: dict[str,
     if not empty:
         return
     remedy = "hold out other interactions with data.split"
-    if isinstance(config.split, LeaveLastOut | LeaveLastBasketOut):
+    if counts["interactions"] <= counts["users"]:
+        remedy = "nothing can be learnt from users with one interaction each"
+    elif isinstance(config.split, LeaveLastOut | LeaveLastBasketOut):
         remedy = "hold out the latest interactions of all users: --set data.split=global_time"
     logger.warning(
         "%s: the split %s leaves %s targets: %s users have %s interactions; is %r the column of "

@@ -12,9 +12,10 @@ import polars as pl
 from recsys.config import Columns, DataConfig
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
+from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
+from recsys.data.where import holds_nowhere
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +54,11 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     columns = columns_of(table, config)
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
-    kinds = [] if config.where or config.drop else kind_columns(table.names)
+    kinds = [] if config.where or config.drop else hinted_columns(table.names)
     rows = table.read([*roles, *config.keep, *ruled, *kinds])
     rows = rows.with_row_index(ROW, offset=1)
     blank = rows.select(pl.all_horizontal(pl.exclude(ROW).is_null())).to_series()
-    for hint in filter(None, (purchases_hint(rows[name]) for name in kinds)):
+    for hint in filter(None, (row_hint(rows[name]) for name in kinds)):
         logger.info("%s: %s", table.origin, hint)
     rows = rows.filter(~blank)
     kept, dropped = keep_interactions(rows, config, columns, table.origin)

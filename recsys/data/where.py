@@ -1,4 +1,4 @@
-"""The condition that chooses the rows of a log, in SQL, and a hint at logs that need one."""
+"""The condition that chooses the rows of a log, in SQL."""
 
 from __future__ import annotations
 
@@ -13,20 +13,7 @@ from recsys.data.log_columns import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.missing import without_missing_words
 from recsys.errors import InputError, did_you_mean
 
-_KIND_COLUMNS = {
-    *("event", "eventtype", "eventname", "action", "actiontype", "interaction", "interactiontype"),
-    *("behavior", "behaviour", "behaviortype", "behaviourtype", "activity", "activitytype", "type"),
-}
-_PURCHASES = {
-    *("purchase", "purchased", "buy", "bought", "transaction", "order", "ordered", "sale", "sold"),
-    *("checkout", "payment"),
-}
-_VIEWS = {
-    *("view", "viewed", "click", "clicked", "pv", "pageview", "impression", "detail", "browse"),
-    *("productview", "itemview", "seen", "cart", "addtocart"),
-}
 _BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"
-_FEW_KINDS = 20
 _LOOKED_AT = 1_000
 _LITERAL = re.compile(
     r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
@@ -116,38 +103,6 @@ def holds_nowhere(
         f"{_named(where)}: holds for none of the {rows or len(table):,} rows of {origin} "
         f"({_kinds(table, used)})"
     )
-
-
-def kind_columns(names: Sequence[str]) -> list[str]:
-    """Return the columns whose names say that they hold kinds of events.
-
-    >>> kind_columns(["user_id", "Event_Type", "price"])
-    ['Event_Type']
-    """
-    return [name for name in names if _plain(name) in _KIND_COLUMNS]
-
-
-def purchases_hint(values: pl.Series) -> str | None:
-    """Return a line on the kinds of events in a column, if purchases are among other kinds.
-
-    >>> print(purchases_hint(pl.Series("event", ["view", "buy", "view"])))
-    column 'event' has view (2), buy (1); to keep purchases alone: --where "event == 'buy'"
-    """
-    if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
-        return None
-    counts = values.cast(pl.String).drop_nulls().value_counts(sort=True).rows()
-    bought = [value for value, _ in counts if _plain(value) in _PURCHASES]
-    if (
-        len(counts) > _FEW_KINDS
-        or len(bought) != 1
-        or not any(_plain(value) in _VIEWS for value, _ in counts)
-    ):
-        return None
-    kinds = ", ".join(f"{value} ({count:,})" for value, count in counts)
-    column = values.name if re.fullmatch(r"[A-Za-z_]\w*", values.name) else f'"{values.name}"'
-    condition = f"{column} == '{bought[0]}'"
-    option = f"'{condition}'" if '"' in column else f'"{condition}"'
-    return f"column {values.name!r} has {kinds}; to keep purchases alone: --where {option}"
 
 
 def _undated(where: str, names: Sequence[str]) -> pl.Expr | None:
@@ -278,10 +233,6 @@ def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
 
 def _named(where: str) -> str:
     return f"data.where {where!r}"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\W_]", "", text.lower())
 
 
 def _first_line(error: BaseException) -> str:

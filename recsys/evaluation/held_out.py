@@ -66,6 +66,9 @@ def _remedy(dataset: PreparedDataset, part: Part) -> str:
     lengths, split = np.diff(dataset.offsets), dataset.config.split
     counts = [f"{(lengths == n).sum():,} have {n}" for n in (1, 2)]
     users = f"of {len(lengths):,} users, {', '.join(counts)}, {(lengths > 2).sum():,} have more"
+    if not len(lengths) or lengths.max() < 2:
+        column = dataset.manifest.columns.user_id
+        return f"{users}, and the next item follows from earlier ones: is {column!r} the user?"
     if not isinstance(split, LeaveLastOut):
         return f"{users} interactions: prepare it with more interactions or another data.split"
     needed = split.targets * (2 if part == "valid" else 1) + 1

@@ -167,9 +167,9 @@ def check_out(out: Path) -> None:
                 "%s of %s is replaced when this run ends; give the run another name to keep it",
                 *(out, f"{written:%Y-%m-%d %H:%M}"),
             )
+    place = next(folder for folder in out.absolute().parents if folder.exists())
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=place):
             pass
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error

@@ -155,7 +155,19 @@ def test_ties_at_the_cut(tmp_path: Path) -> None:
     ties = findings["ties_at_cut"]
     assert (ties.severity, ties.count, ties.share) == ("warn", 4, 0.4)
     assert "ties broken by the order of the rows" in ties.sentence
+    assert "data.split=leave_last_basket_out" in ties.sentence
     assert audited(log, tmp_path)["ties_at_cut"].count == 0
+
+
+def test_a_user_with_most_rows_may_be_a_placeholder(tmp_path: Path) -> None:
+    guests = [(-1, item % 7, 200 + item) for item in range(60)]
+    findings = audited(with_rows(*guests), tmp_path, split=LeaveLastOut())
+    guest = findings["dominant_user"]
+    assert (guest.severity, guest.count, guest.share) == ("warn", 60, 0.5)
+    assert "user -1, and the next one has 6" in guest.sentence
+    assert "user_id != -1" in guest.sentence
+    few = audited(with_rows(*guests[:30]), tmp_path, split=LeaveLastOut())["dominant_user"]
+    assert few.count == 0
 
 
 @pytest.mark.parametrize(("users", "coarse"), [(10, 10), (2000, 100)])

@@ -104,6 +104,17 @@ def test_sequence_numbers_are_not_taken_for_times(tmp_path: Path) -> None:
     assert LogFacts.of(prepare(chains(20, 8), out=tmp_path / "times")).has_times
 
 
+def test_older_interactions_of_long_histories_are_trained_on(tmp_path: Path) -> None:
+    """Else a fourth of the log would be."""
+    facts = LogFacts.of(prepare(chains(5, 802), out=tmp_path / "long"))
+    assert facts.newest_share == 0.25
+    windows = next(one for one in choose_sizes(facts) if one.setting == "training.windows")
+    assert windows.value == "all"
+    assert "25% of all" in windows.reason
+    short = LogFacts.of(prepare(chains(5, 302), out=tmp_path / "short"))
+    assert "training.windows" not in settings_of(short)
+
+
 def test_held_out_purchases_change_no_choice(dataset: PreparedDataset, tmp_path: Path) -> None:
     """The same log with other validation and test targets has the same facts and settings."""
     log = chains(150, 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from recsys.cli import main
 from recsys.config import Columns, DataConfig, DropRows, GlobalTime
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.where import keep_where, purchases_hint
+from recsys.data.row_hints import row_hint
+from recsys.data.where import keep_where
 from recsys.errors import InputError
 
 EVENTS = pl.DataFrame(
@@ -264,7 +266,7 @@ def test_a_split_without_targets_is_warned_of(
     (line,) = warnings(caplog)
     assert "leave_last_out leaves no validation and no test targets: 30 users have 30" in line
     assert "is 'order_id' the column of the user?" in line
-    assert "--set data.split=global_time" in line
+    assert "If it is, nothing can be learnt from users with one interaction each" in line
     caplog.clear()
     prepare(table.with_columns(order_id=1), out=tmp_path / "one", user="order_id")
     assert not warnings(caplog)
@@ -289,7 +291,42 @@ def test_purchases_among_views_are_hinted_at(
     "kinds", [["view", "cart"], ["purchase", "purchase"], ["buy", "purchase", "view"], [1, 2]]
 )
 def test_no_hint_where_there_is_nothing_to_choose(kinds: list[Any]) -> None:
-    assert purchases_hint(pl.Series("event", kinds)) is None
+    assert row_hint(pl.Series("event", kinds)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "condition"),
+    [
+        ("Quantity", ["3", "-1", "NULL"], '--where "Quantity > 0"'),
+        ("qty", [3, 0, 1], '--where "qty > 0"'),
+        ("is_click", [0, 1, 1], '--where "is_click = 1"'),
+        ("label", ["0", "1", "1"], '--where "label = 1"'),
+        ("Order Quantity", [-1, 2, 1], "--where '\"Order Quantity\" > 0'"),
+        ("clicked", [False, True, None], '--where "clicked = true"'),
+        ("status", ["Complete", "Returned", "Cancelled"], "not in ('Returned', 'Cancelled')"),
+        ("event_type", ["cart", "remove_from_cart", "cart"], "not in ('remove_from_cart')"),
+    ],
+)
+def test_rows_that_are_no_interactions_are_hinted_at(
+    name: str, values: list[Any], condition: str
+) -> None:
+    hint = row_hint(pl.Series(name, values))
+    assert hint is not None
+    assert condition in hint
+    table = pl.DataFrame({name: values})
+    where = re.findall("--where (['\"])(.*)\\1$", hint)[0][1]
+    kept, dropped = keep_where(table, where, "the log")
+    assert 0 < len(kept) < 3
+    assert len(kept) + dropped == 3
+    assert row_hint(kept[name]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("Quantity", [1, 2]), ("Quantity", ["a", "-1"]), ("label", [0, 1, 2]), ("price", [-1, 2])],
+)
+def test_other_numbers_are_no_hint(name: str, values: list[Any]) -> None:
+    assert row_hint(pl.Series(name, values)) is None
 
 
 class Terminal:

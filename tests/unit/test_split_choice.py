@@ -46,6 +46,7 @@ def chosen(lengths: list[int], times: NDArray[np.int64] | None = None) -> Split 
         [2] * 2_000 + [20] * 50,
         [2] * 2_000 + [5_000],  # a test account
         [1] * 500 + [2] * 2_000,
+        [2] * 20_000 + [4] * 110,  # more than a hundred, but few of them
     ],
 )
 def test_users_with_few_interactions_are_split_by_date(lengths: list[int]) -> None:

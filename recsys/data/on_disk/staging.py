@@ -21,9 +21,10 @@ from recsys.data.log_columns import (
 )
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
+from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable
-from recsys.data.where import holds_nowhere, kind_columns, purchases_hint
+from recsys.data.where import holds_nowhere
 from recsys.errors import InputError
 from recsys.progress import Stage
 
@@ -80,7 +81,7 @@ def stage_log(
         if len(same := [role for role in names if names[role] == name]) > 1:
             raise InputError(f"{table.origin}: column {name!r} cannot be both {' and '.join(same)}")
     ruled = rule_columns(config, table.names, table.origin)
-    kinds = [] if config.where or config.drop else kind_columns(table.names)
+    kinds = [] if config.where or config.drop else hinted_columns(table.names)
     wanted = [*names.values(), *config.keep, *ruled, *kinds]
     tested = _facts_of_condition(table, config, wanted, part_rows)
     read, blanks, dropped = 0, 0, dict[str, int]()
@@ -98,7 +99,7 @@ def stage_log(
         _stage_part(staged, kept, config, folder)
         stage.advance(len(part))
     for name, found in counts.items():
-        if len(found) and (hint := purchases_hint(_expanded(found, name))):
+        if len(found) and (hint := row_hint(_expanded(found, name))):
             logger.info("%s: %s", table.origin, hint)
     if not staged.rows:
         if config.where is not None and dropped["where"] and first is not None:
