@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import combinations, groupby
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -52,7 +54,7 @@ class Run:
         """Return the rows, as the files have them."""
         sources = [_readable(part.source) for part in self.parts]
         if self.kind == "JSON lines":
-            return pl.scan_ndjson(sources, schema=dict(self.schema))  # type: ignore[arg-type]
+            return pl.scan_ndjson(_escaped(sources), schema=dict(self.schema))
         hive = None if self.folders is None else dict(self.folders)
         return pl.scan_parquet(
             sources,  # type: ignore[arg-type]
@@ -179,11 +181,12 @@ def _open(file: SourceFile, name: str) -> Part:
     try:
         source = file.path if file.compression is None else file.content()
         if file.kind == "Parquet":
-            return Part(source, name, pl.read_parquet_schema(_readable(source)))
+            found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
+            return Part(source, name, dict(found.collect_schema()))
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not size:
             return Part(source, name, {})
-        lazy = pl.scan_ndjson(_readable(source), infer_schema_length=None)
+        lazy = pl.scan_ndjson(_escaped([_readable(source)]), infer_schema_length=None)
         return Part(source, name, dict(lazy.collect_schema()))
     except UNREADABLE as error:
         if twice := _SAME_NAMES.match(str(error)):
@@ -201,6 +204,11 @@ def _folders(parts: Sequence[Part]) -> dict[str, pl.DataType]:
 
 def _readable(source: Path | bytes) -> Path | BytesIO:
     return BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _escaped(sources: Sequence[Path | BytesIO]) -> Any:
+    """Return paths of JSON files so that polars takes no character of them for a pattern."""
+    return [glob.escape(str(each)) if isinstance(each, Path) else each for each in sources]
 
 
 def first_line(error: BaseException) -> str:

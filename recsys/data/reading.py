@@ -118,6 +118,10 @@ def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> 
         found = GuessedColumns(given, {})
     else:
         sample = first_rows(SAMPLE_ROWS)
-        found = guess_columns(sample, given, table.origin, table.hint, config.time_format)
+        left = [
+            f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
+        ]
+        hint = table.hint + "".join(left[:1])
+        found = guess_columns(sample, given, table.origin, hint, config.time_format)
     table.refuse_lacking(name for name in found.columns.model_dump().values() if name is not None)
     return found

@@ -47,6 +47,10 @@ def test_a_needed_column_is_named(values: list[Any], tmp_path: Path) -> None:
         message = str(caught.value)
         assert message.startswith("the frame: column 'extra': has values of no common type (")
         assert "with .astype(str)" in message
+    with pytest.raises(
+        InputError, match="the item;.*; column 'item_id' cannot be read: has values"
+    ):
+        prepare(frame[["user_id", "timestamp"]].assign(item_id=frame["extra"]))
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])

@@ -185,6 +185,12 @@ def test_text_with_a_new_column(engine: Engine, tmp_path: Path) -> None:
     assert prepared(tmp_path / "log", tmp_path / "data", engine).fingerprint == plain.fingerprint
 
 
+def test_a_path_is_no_pattern(tmp_path: Path) -> None:
+    row = {"user_id": 1, "item_id": 2, "timestamp": 3}
+    assert len(read_table(write_lines(tmp_path / "a [1]*", [row], [row, row]))) == 3
+    assert len(read_table(write(tmp_path / "b [1]*", rows(), rows(x=[1, 2, 3])))) == 6
+
+
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     log = write(tmp_path / "log", rows(), rows(3))
     (log / "1.parquet").write_bytes(b"PAR1")
