@@ -6,7 +6,6 @@ import logging
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
 
 import narwhals as nw
 import numpy as np
@@ -14,8 +13,9 @@ import polars as pl
 
 from recsys.config import DataConfig
 from recsys.data.appended import AppendedLog
-from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays, named_plainly
+from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
 from recsys.data.drift import measure_drift
+from recsys.data.feature_tables import named_plainly, with_ids_of_log
 from recsys.data.grown_tables import as_stored, grow_features
 from recsys.data.histories import PAD
 from recsys.data.locks import sole_use
@@ -91,12 +91,13 @@ def append(
         before, added = _rows_of(old), _rows_of_log(log, old)
         _refuse_unordered_ties(before, added, config, log.origin)
         kept = select_interactions(_merged(old, log, before, added), config)
+        old_items, people = old.item_table["item_id"], _people(old)
         contents = build_arrays(
             kept,
-            grow_features(old.item_table, _features(items, config, "item_id"), _ITEMS, str(path)),
-            grow_features(_people(old), _features(users, config, "user_id"), _USERS, str(path)),
+            grow_features(old.item_table, _features(items, config, old_items), _ITEMS, str(path)),
+            grow_features(people, _features(users, config, people["user_id"]), _USERS, str(path)),
             config,
-            KnownIds(old.item_table["item_id"], old.user_ids),
+            KnownIds(old_items, old.user_ids),
         )
         entry = AppendedLog(
             source=log.origin,
@@ -112,13 +113,22 @@ def append(
 
 
 def _features(
-    table: TableSource | None, config: DataConfig, key: Literal["item_id", "user_id"]
+    table: TableSource | None, config: DataConfig, known: pl.Series
 ) -> pl.DataFrame | None:
-    """Return a table of items or users, whose ids may be named as in the log; None if none."""
+    """Return a table of items or users, whose ids may be named and written as in the log.
+
+    Args:
+        table: the table; None if there is none.
+        config: the settings of the dataset.
+        known: the ids that the dataset has, named item_id or user_id.
+    """
+    key = known.name
     found = read_features(table, config, _ITEMS if key == "item_id" else _USERS)
-    if found is None or config.columns is None:
+    if found is not None and config.columns is not None:
+        found = named_plainly(found, key, getattr(config.columns, key))
+    if found is None or key not in found.columns:
         return found
-    return named_plainly(found, key, getattr(config.columns, key))
+    return with_ids_of_log(found, key, known.dtype)
 
 
 def _refuse_what_needs_old_rows(

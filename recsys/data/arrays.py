@@ -17,15 +17,13 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, Split
+from recsys.data.feature_tables import feature_tables
 from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
-from recsys.data.log_columns import check_features
-from recsys.data.sessions import user_of_session
 from recsys.data.splits import SplitChoice, chosen_cuts
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
 
 INTERACTIONS = "interactions"
 """The name of the table of kept columns."""
@@ -139,40 +137,6 @@ def _known_first(frame: pl.DataFrame, known: pl.Series) -> pl.DataFrame:
     return placed.sort("place", nulls_last=True, maintain_order=True).drop("place")
 
 
-def feature_tables(
-    user_ids: pl.Series,
-    item_ids: pl.Series,
-    users: pl.DataFrame | None,
-    items: pl.DataFrame | None,
-    config: DataConfig,
-    columns: Columns,
-    origin: str,
-) -> dict[str, pl.DataFrame]:
-    """Return the user and the item table: the ids of a dataset and their features.
-
-    A table may name its ids as the log does, by the columns that were given or guessed.
-
-    Raises:
-        InputError: a table of features has none of the users or items, or one of them twice.
-    """
-    user_ids, item_ids = user_ids.rename("user_id"), item_ids.rename("item_id")
-    person_ids = user_ids if config.session_gap is None else user_of_session(user_ids)
-    return {
-        "users": _with_features(
-            user_ids, person_ids, users, columns.user_id, f"user table for {origin}"
-        ),
-        "items": _with_features(
-            item_ids, item_ids, items, columns.item_id, f"item table for {origin}"
-        ),
-    }
-
-
-def named_plainly(features: pl.DataFrame, key: str, column: str) -> pl.DataFrame:
-    """Return features whose ids are called ``key``, where a table names them as its log does."""
-    columns = features.columns
-    return features if key in columns or column not in columns else features.rename({column: key})
-
-
 def dataset_fingerprint(settings: dict[str, object], contents: Contents) -> str:
     """Return the SHA-256 of the settings and the content of a dataset."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
@@ -254,39 +218,3 @@ def count_rows(dropped: Mapping[str, int], contents: Contents) -> dict[str, int]
         "test": ends[2] - ends[1],
         "outside_catalogue": int(np.count_nonzero(arrays["items"] == PAD)),
     }
-
-
-def _with_features(
-    ids: pl.Series,
-    feature_ids: pl.Series,
-    features: pl.DataFrame | None,
-    column: str,
-    origin: str,
-) -> pl.DataFrame:
-    """Join features to ids; null if an id has none.
-
-    Args:
-        ids: unique ids of items or users, named as the id column of the features.
-        feature_ids: the id whose features each of them has; sessions of a user share one.
-        features: the id column and the features.
-        column: the name that the id column has in the log; the features may name it so, too.
-        origin: the name of the features in messages.
-    """
-    if features is None:
-        return ids.to_frame()
-    key = ids.name
-    features = named_plainly(features, key, column)
-    if key not in features.columns:
-        names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
-        raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
-    check_features(features.drop(key), origin)
-    known = Vocabulary(feature_ids.unique().sort())
-    rows = pl.Series("__row", known.encode(features[key]))
-    found = features.drop(key).with_columns(rows).filter(rows != PAD)
-    if found.is_empty():
-        raise InputError(f"{origin}: none of its {key}s is in the log")
-    if found["__row"].is_duplicated().any():
-        twice = features[key].filter((rows != PAD) & rows.is_duplicated())[0]
-        raise InputError(f"{origin}: {key} {twice!r} has more than one row")
-    table = pl.DataFrame({key: ids, "__row": known.encode(feature_ids)})
-    return table.join(found, on="__row", how="left", maintain_order="left").drop("__row")

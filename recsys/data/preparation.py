@@ -23,6 +23,7 @@ from recsys.data.arrays import (
 )
 from recsys.data.engines import Engine, choose_engine
 from recsys.data.files import new_folder, work_folder
+from recsys.data.frames import readable_again
 from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog, order_in_words
 from recsys.data.manifest import Manifest
@@ -32,7 +33,7 @@ from recsys.data.on_spark.preparation import prepare_on_spark
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.splits import SplitChoice
-from recsys.data.tables import TableSource, read_table, readable_again
+from recsys.data.tables import TableSource, read_table
 from recsys.data.time_format import are_days
 from recsys.data.time_units import unit_name, units_per_second
 from recsys.errors import InputError

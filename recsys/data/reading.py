@@ -36,7 +36,7 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
     """
     config = config or DataConfig()
     table = open_table(source, header=config.header, encoding=config.encoding)
-    return _columns_of(partial(table.read, ()), config, table.origin, table.hint)
+    return _columns_of(partial(table.read, ()), config, table)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -54,7 +54,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     columns = columns_of(table, config)
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
-    kinds = [] if config.where or config.drop else hinted_columns(table.names)
+    kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
     rows = table.read([*roles, *config.keep, *ruled, *kinds])
     rows = rows.with_row_index(ROW, offset=1)
     blank = rows.select(pl.all_horizontal(pl.exclude(ROW).is_null())).to_series()
@@ -89,10 +89,10 @@ def columns_of(table: OpenTable, config: DataConfig) -> Columns:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    return choose_columns(partial(table.read, ()), config, table.origin, table.hint)
+    return choose_columns(partial(table.read, ()), config, table)
 
 
-def choose_columns(first_rows: FirstRows, config: DataConfig, origin: str, hint: str) -> Columns:
+def choose_columns(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> Columns:
     """Return the columns of a log, guessed from its first rows unless all are given.
 
     Guessed columns are logged.
@@ -100,22 +100,29 @@ def choose_columns(first_rows: FirstRows, config: DataConfig, origin: str, hint:
     Args:
         first_rows: reads the log.
         config: the columns that are known, and the form of times that are text.
-        origin: the name of the log in messages.
-        hint: what a message on a missing column adds.
+        table: the log, for the names of its columns.
 
     Raises:
         InputError: a column is missing or in doubt.
     """
-    found = _columns_of(first_rows, config, origin, hint)
+    found = _columns_of(first_rows, config, table)
     if found.guessed:
-        logger.info("%s: guessed the columns: %s", origin, found)
+        logger.info("%s: guessed the columns: %s", table.origin, found)
     return found.columns
 
 
-def _columns_of(
-    first_rows: FirstRows, config: DataConfig, origin: str, hint: str
-) -> GuessedColumns:
+def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> GuessedColumns:
     given = config.columns
-    if given is not None and {"user_id", "item_id", "timestamp"} <= given.model_fields_set:
-        return GuessedColumns(given, {})
-    return guess_columns(first_rows(SAMPLE_ROWS), given, origin, hint, config.time_format)
+    named = {} if given is None else given.model_dump(exclude_unset=True)
+    table.present([name for name in named.values() if name is not None])
+    if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
+        found = GuessedColumns(given, {})
+    else:
+        sample = first_rows(SAMPLE_ROWS)
+        left = [
+            f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
+        ]
+        hint = table.hint + "".join(left[:1])
+        found = guess_columns(sample, given, table.origin, hint, config.time_format)
+    table.refuse_lacking(name for name in found.columns.model_dump().values() if name is not None)
+    return found

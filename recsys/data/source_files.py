@@ -22,6 +22,12 @@ _KINDS = {
     ".ndjson": "JSON lines",
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_TABLES = {
+    "a Delta": ("_delta_log", "DeltaTable(path).to_pyarrow_table()"),
+    "a Hudi": (".hoodie", "spark.read.format('hudi').load(path)"),
+    "an Iceberg": ("metadata/*.metadata.json", "catalog.load_table(name).scan().to_arrow()"),
+}
+"""What marks the folder of a table, and what reads it."""
 _DATASET_MANIFEST = "manifest.json"
 _BLOCK = 1 << 24
 
@@ -79,6 +85,7 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
     if not is_pattern(source):
         raise InputError(f"{source}: no such file or folder")
     matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
+    _refuse_tables({match if match.is_dir() else match.parent for match in matched})
     found = [part for match in matched for part in _matched(match)]
     if not found:
         raise InputError(f"{source}: no file matches the pattern")
@@ -110,7 +117,9 @@ def _matched(path: Path) -> tuple[SourceFile, ...]:
 def _parts(folder: Path) -> tuple[SourceFile, ...]:
     if (folder / _DATASET_MANIFEST).is_file():
         raise InputError(f"{folder}: has a {_DATASET_MANIFEST}: a prepared dataset is not a log")
-    below = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    every = sorted(folder.rglob("*"))
+    _refuse_tables({folder, *(path for path in every if path.is_dir())})
+    below = (path for path in every if path.is_file())
     visible = [
         path
         for path in below
@@ -120,6 +129,24 @@ def _parts(folder: Path) -> tuple[SourceFile, ...]:
     if not known:
         raise InputError(f"{folder}: the folder has no files to read ({', '.join(_KINDS)})")
     return _of_one_kind(known, str(folder))
+
+
+def _refuse_tables(folders: set[Path]) -> None:
+    """Refuse tables whose files are not their rows: a log beside them says which still count.
+
+    Folders above count, too: day=2024-01-05 may be a part of such a table.
+
+    Raises:
+        InputError: one of the folders is, or is in, a table of Delta Lake, Hudi or Iceberg.
+    """
+    for folder in sorted({above for path in folders for above in (path, *path.absolute().parents)}):
+        for kind, (mark, reader) in _TABLES.items():
+            if next(folder.glob(mark), None) is not None:
+                raise InputError(
+                    f"{folder}: is {kind} table, whose files also have rows that were removed or "
+                    f"rewritten: read it with its own library and pass the frame, e.g. {reader}, "
+                    "or write that frame to Parquet"
+                )
 
 
 def _of_one_kind(files: list[SourceFile], origin: str) -> tuple[SourceFile, ...]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import narwhals as nw
 import polars as pl
-from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
-from recsys.data.source_files import SourceFile, find_files
+from recsys.data.frames import NO_COLUMN, open_frame
+from recsys.data.parts import UNREADABLE, Run, first_line, open_parts
+from recsys.data.source_files import find_files
 from recsys.data.text_tables import (
     NO_HEADER_HINT,
     ONE_COLUMN_HINT,
@@ -36,11 +35,6 @@ pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 Frame = Any
 """A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
 
-# A damaged Parquet page can make polars panic instead of raising.
-_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-_NO_COLUMN = (TypeError, ValueError, OverflowError)
-"""What Arrow raises for Python objects that make no column, such as integers of 65 bits."""
-
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
@@ -48,7 +42,7 @@ class OpenTable:
 
     frame: nw.LazyFrame[Any]
     names: tuple[str, ...]
-    """The names of the columns."""
+    """The names of the columns, those that cannot be read included."""
     origin: str
     """The name of the table in messages."""
     kind: str
@@ -57,6 +51,12 @@ class OpenTable:
     """The text files that the rows come from, if they do."""
     index: tuple[str, ...] = ()
     """The names of the index of a pandas frame, which are no columns."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """The columns that some file does not have, with the first such file."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """The columns that cannot be read, which only matters if one is needed, with the reason."""
+    runs: tuple[Run, ...] = ()
+    """The Parquet or JSON files that the rows come from, if they do."""
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
         """Read columns, all if none are given, of the first rows, all if None.
@@ -109,13 +109,11 @@ class OpenTable:
             yield
         except InputError:
             raise
-        except (*_UNREADABLE, NarwhalsError, *_NO_COLUMN) as error:
+        except (*UNREADABLE, NarwhalsError, *NO_COLUMN) as error:
             for text in self.texts:
                 _refuse_broken(text, error)
             kind = f" as {self.kind}" if self.kind else ""
-            raise InputError(
-                f"{self.origin}: cannot be read{kind}: {_first_line(error)}"
-            ) from error
+            raise InputError(f"{self.origin}: cannot be read{kind}: {first_line(error)}") from error
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield all rows of a table of files, so many at a time, in order; text is not typed.
@@ -128,17 +126,40 @@ class OpenTable:
             yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
 
     def present(self, columns: Sequence[str]) -> list[str]:
-        """Return the given columns, each once, or all if none are given.
+        """Return the given columns, each once, or all that can be read if none are given.
 
         Raises:
-            InputError: there is no such column.
+            InputError: there is no such column, or a file does not have it, or it cannot be read.
         """
+        if self.kind != "JSON lines":  # there, a field may be left out where it is null
+            self.refuse_lacking(columns)
         for name in columns:
             if name not in self.names:
                 hint = self.hint or did_you_mean(name, self.names)
                 known = ", ".join(self.names)
                 raise InputError(f"{self.origin}: no column {name!r} among {known}{hint}")
-        return list(dict.fromkeys(columns) or self.names)
+            if name in self.unreadable:
+                raise InputError(f"{self.origin}: column {name!r}: {self.unreadable[name]}")
+        readable = (name for name in self.names if name not in self.unreadable)
+        return list(dict.fromkeys(columns or readable))
+
+    def refuse_lacking(self, columns: Iterable[str]) -> None:
+        """Refuse files that do not have a column which other files have.
+
+        Raises:
+            InputError: there is such a file.
+        """
+        for name in columns:
+            if name in self.lacking:
+                raise InputError(
+                    f"{self.lacking[name]}: no column {name!r}, which other files of {self.origin} "
+                    f"have: add it to the file, or leave the file out{self.hint}"
+                )
+
+    @property
+    def sure_names(self) -> list[str]:
+        """The names of the columns that every file has and that can be read."""
+        return [n for n in self.names if n not in self.lacking and n not in self.unreadable]
 
     @property
     def hint(self) -> str:
@@ -198,23 +219,51 @@ def open_table(
     try:
         if unpacked is not None:
             files = tuple(file.unpacked(unpacked / str(n)) for n, file in enumerate(files))
-        if kind in ("Parquet", "JSON lines"):
-            lazy = _scan(files, hive=not Path(source).is_file())
-            return OpenTable(nw.from_native(lazy), tuple(lazy.collect_schema()), origin, kind)
         names = [origin if len(files) == 1 else name for name in given]
+        if kind in ("Parquet", "JSON lines"):
+            parts = open_parts(files, names, hive=not Path(source).is_file())
+            return OpenTable(
+                nw.from_native(parts.scan()),
+                (*parts.schema, *parts.unreadable),
+                origin,
+                kind,
+                lacking=parts.lacking,
+                unreadable=parts.unreadable,
+                runs=parts.runs,
+            )
         texts = [
             open_text(file, header, name, encoding) for file, name in zip(files, names, strict=True)
         ]
-    except _UNREADABLE as error:
-        raise InputError(f"{origin}: cannot be read as {kind}: {_first_line(error)}") from error
-    for text in texts:
-        if set(text.names) != set(texts[0].names):
-            raise InputError(
-                f"{text.origin}: has the columns {', '.join(text.names)}, but "
-                f"{texts[0].origin} has {', '.join(texts[0].names)}"
-            )
-    rows = pl.concat([text.scan().select(texts[0].names) for text in texts])
-    return OpenTable(nw.from_native(rows), texts[0].names, origin, kind, tuple(texts))
+    except UNREADABLE as error:
+        raise InputError(f"{origin}: cannot be read as {kind}: {first_line(error)}") from error
+    return _joined_texts(texts, origin, kind)
+
+
+def _joined_texts(texts: Sequence[TextTable], origin: str, kind: str) -> OpenTable:
+    """Return text files as one table; a column that one of them lacks is null there."""
+    every = tuple(dict.fromkeys(name for text in texts for name in text.names))
+    lacking = {
+        name: text.origin
+        for text in reversed(texts)  # so that the first one is named
+        for name in every
+        if name not in text.names
+    }
+    missing = pl.lit(None, pl.String)
+    rows = pl.concat(
+        text.scan().select(
+            pl.col(name) if name in text.names else missing.alias(name) for name in every
+        )
+        for text in texts
+    )
+    return OpenTable(nw.from_native(rows), every, origin, kind, tuple(texts), lacking=lacking)
+
+
+def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
+    lazy, unreadable = open_frame(frame, origin)
+    names = (*lazy.collect_schema().names(), *unreadable)
+    index = getattr(getattr(frame, "index", None), "names", ())
+    labels = tuple(str(name) for name in index if name is not None)
+    return OpenTable(lazy, names, origin, "", index=labels, unreadable=unreadable)
 
 
 def empty_like(table: object) -> Frame:
@@ -233,79 +282,9 @@ def frame_like(answer: pl.DataFrame, *given: object) -> Frame:
     return nw.from_dict(columns, backend=first.implementation).to_native()
 
 
-def _scan(files: Sequence[SourceFile], hive: bool) -> pl.LazyFrame:
-    """Scan Parquet or JSON lines; if hive, the day of folders day=2024-01-05 is a column."""
-    sources = [file.path if file.compression is None else BytesIO(file.content()) for file in files]
-    if files[0].kind == "JSON lines":
-        return pl.scan_ndjson(sources, infer_schema_length=None)  # type: ignore[arg-type]
-    return pl.scan_parquet(sources, glob=False, hive_partitioning=hive)  # type: ignore[arg-type]
-
-
-def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
-    if is_pandas_dataframe(frame) and (levels := frame.columns.nlevels) > 1:
-        raise InputError(f"{origin}: names of columns must be text, not of {levels} levels")
-    try:
-        lazy = _without_zones(nw.from_native(_without_mixtures(readable_again(frame))).lazy())
-        names: list[Any] = lazy.collect_schema().names()  # pandas allows any object
-    except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
-        raise InputError(f"{origin}: cannot be read: {_first_line(error)}") from error
-    if unnamed := [name for name in names if not isinstance(name, str)]:
-        raise InputError(f"{origin}: names of columns must be text, not {unnamed[0]!r}")
-    index = getattr(getattr(frame, "index", None), "names", ())
-    labels = tuple(str(name) for name in index if name is not None)
-    return OpenTable(lazy, tuple(names), origin, "", index=labels)
-
-
-def _without_mixtures(frame: Any) -> Any:
-    """Make text of columns of pandas that mix it with integers, as in a text file.
-
-    Arrow refuses them. Stock codes such as 71053 and 85123A are read so from a spreadsheet.
-    """
-    if not is_pandas_dataframe(frame) or not frame.columns.is_unique:
-        return frame
-    kind_of = sys.modules["pandas"].api.types.infer_dtype  # who has a frame has loaded it
-    mixed = [
-        name
-        for name, dtype in frame.dtypes.items()
-        if str(dtype) == "object" and isinstance(name, str)
-        if kind_of(frame[name], skipna=True) == "mixed-integer"
-    ]
-    texts = {name: frame[name].map(str, na_action="ignore") for name in mixed}
-    return frame.assign(**texts) if texts else frame
-
-
-def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
-    """Convert times of pandas with a zone to UTC, since Arrow's own conversion is deprecated."""
-    types = lazy.collect_schema().items()
-    zoned = [name for name, kind in types if isinstance(kind, nw.Datetime) and kind.time_zone]
-    if not zoned or not lazy.implementation.is_pandas():
-        return lazy
-    return lazy.with_columns(
-        nw.col(*zoned).dt.convert_time_zone("UTC").dt.replace_time_zone(None),
-    )
-
-
-def readable_again(frame: Any) -> Any:
-    """Convert Arrow datasets, and streams of Arrow data, which can be read once, to polars frames.
-
-    Anything else is returned as it is.
-    """
-    arrow = sys.modules.get("pyarrow.dataset")  # who has a dataset has loaded it
-    if arrow is not None and isinstance(frame, arrow.Dataset):
-        return pl.scan_pyarrow_dataset(frame)
-    known = nw.from_native(frame, pass_through=True)
-    if not isinstance(known, nw.DataFrame | nw.LazyFrame) and hasattr(frame, "__arrow_c_stream__"):
-        return pl.DataFrame(frame)
-    return frame
-
-
 def _refuse_broken(text: TextTable, error: BaseException) -> None:
     """Raise an `InputError` if this is the text file that cannot be read."""
     try:
         text.scan().select(pl.all().str.len_bytes().sum()).collect()
-    except _UNREADABLE as found:
+    except UNREADABLE as found:
         raise InputError(f"{text.origin}: cannot be read as CSV: {text.explain(found)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -514,7 +514,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "a part of another form": (
         part("who,sku,at\n1,2,3\n"),
-        ["day-3.csv: has the columns who, sku, at, but ", "day-1.csv has customer_id, sku"],
+        ["day-3.csv: no column 'customer_id', which other files of ", "leave the file out"],
     ),
     "a quote within a field": (
         lines(
@@ -600,7 +600,11 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "pandas without names": (
         frame(pd.DataFrame(list(ROWS))),
-        ["the frame: names of columns must be text, not 0"],
+        ["which column is the user", "its columns are 0, 1, 2: name them with --user"],
+    ),
+    "pandas with a name that is no text": (
+        frame(lambda: LOG.to_pandas().rename(columns={"sku": 1.5})),
+        ["the frame: names of columns must be text or integers, not 1.5"],
     ),
     "a condition on an unknown column": (
         lines(BASE, where="evnt = 'x'"),

@@ -104,6 +104,40 @@ def test_files_of_text(spark: Any, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"my [log] 100%", *made}
 
 
+def test_files_whose_columns_differ(spark: Any, tmp_path: Path) -> None:
+    log = generated_log(text=False).drop("kind")
+    third = len(log) // 3
+    parts = [
+        log[:third].cast({"price": pl.Int64}).drop("line"),
+        log[third : 2 * third].cast({"user_id": pl.Float64, "item_id": pl.String}),
+        log[2 * third :].cast({"item_id": pl.Float64, "timestamp": pl.Int32}),
+    ]
+    for part, shop in zip(parts, ("1", "2", "x"), strict=True):
+        (tmp_path / "log" / f"shop={shop}").mkdir(parents=True)
+        part.write_parquet(tmp_path / "log" / f"shop={shop}" / "part.parquet")
+    config = DataConfig(keep=("price", "shop"), where="price is null or price > 2")
+    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
+    found = [prepare(tmp_path / "log", config, tmp_path / e, engine=e) for e in engines]
+    assert found[0].manifest.counts["interactions"] > third
+    same_files(found[0], found[1])
+    same_files(found[0], found[2])
+    for engine in engines:
+        with pytest.raises(InputError, match="no column 'line', which other files"):
+            prepare(tmp_path / "log", DataConfig(keep=("line",)), tmp_path / "no", engine=engine)
+
+
+def test_types_that_spark_does_not_bring_together(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    times = pl.from_epoch("timestamp")
+    log = generated_log(text=False).with_columns(times)
+    log.write_parquet(tmp_path / "log" / "0.parquet")
+    log.with_columns(pl.col("timestamp").dt.date()).write_parquet(tmp_path / "log" / "1.parquet")
+    with pytest.raises(
+        InputError, match="column 'timestamp' cannot be read: is Date and Datetime.*engine='disk'"
+    ):
+        prepare(tmp_path / "log", out=tmp_path / "data", engine="spark")
+
+
 def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
     """Sessions, a core and rows at one time, whose order is that of the files."""
     log = generated_log(text=False)

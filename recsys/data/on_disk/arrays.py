@@ -11,7 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig
-from recsys.data.arrays import Contents, feature_tables
+from recsys.data.arrays import Contents
+from recsys.data.feature_tables import feature_tables
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT
 from recsys.data.on_disk.filters import FilteredLog

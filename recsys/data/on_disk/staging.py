@@ -81,7 +81,7 @@ def stage_log(
         if len(same := [role for role in names if names[role] == name]) > 1:
             raise InputError(f"{table.origin}: column {name!r} cannot be both {' and '.join(same)}")
     ruled = rule_columns(config, table.names, table.origin)
-    kinds = [] if config.where or config.drop else hinted_columns(table.names)
+    kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
     wanted = [*names.values(), *config.keep, *ruled, *kinds]
     tested = _facts_of_condition(table, config, wanted, part_rows)
     read, blanks, dropped = 0, 0, dict[str, int]()

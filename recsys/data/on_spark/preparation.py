@@ -99,7 +99,7 @@ def _prepare(
     choose_split: SplitChoice | None,
 ) -> PreparedLog:
     origin = source.origin
-    columns = choose_columns(source.first_rows, config, origin, source.table.hint)
+    columns = choose_columns(source.first_rows, config, source.table)
     size = row_size(config, source.table.names, origin)
     part_rows = min(max(1, memory // (size * _AT_ONCE)), _MOST_ROWS)
     arrays = folder / "arrays"

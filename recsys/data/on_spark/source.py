@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
@@ -15,15 +15,18 @@ import polars as pl
 
 from recsys.data.log import ROW
 from recsys.data.on_spark.session import is_spark_frame
+from recsys.data.parts import Run
 from recsys.data.source_files import find_files, is_pattern
 from recsys.data.sources import find_named_dataset
 from recsys.data.tables import OpenTable, TableSource
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 _FILE, _INDEX, _BEFORE = "file of the row", "number in the file", "rows of earlier files"
+_CASTS = {pl.Int64(): "bigint", pl.Float64(): "double", pl.String(): "string"}
+"""The types that differing columns are brought to, in Spark's words."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class SparkSource:
         """Whether each row knows its file and its place there."""
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 
+        if _FILE in self.frame.columns:
+            return True
         try:
             return bool(self.frame.select("_metadata.file_path", "_metadata.row_index").schema)
         except AnalysisException:
@@ -70,8 +75,9 @@ class SparkSource:
         chosen = [column(name) for name in self.table.present(columns)]
         if not self.has_numbers:
             return self.frame.select(F.lit(None).cast("bigint").alias(ROW), *chosen)
-        place = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index")]
-        placed = self.frame.select(*place[:1], place[1].alias(_INDEX), *chosen)
+        known = _FILE in self.frame.columns
+        place = [column(_FILE), column(_INDEX)] if known else _places_of_rows()
+        placed = self.frame.select(*place, *chosen)
         sizes = placed.groupBy(_FILE).agg(F.max(_INDEX).alias("last"))
         places = {file: number for number, file in enumerate(self.files)}
         rows = sorted(
@@ -106,6 +112,8 @@ def open_source(
     if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
         reader = reader.option("basePath", url_of(_fixed_part(source)))
     files = tuple(file.path.resolve() for file in find_files(source))
+    if len(table.runs) > 1:
+        return SparkSource(*_joined(reader, table), files)
     return SparkSource(reader.parquet(*map(url_to_read, files)), table, files)
 
 
@@ -176,3 +184,51 @@ def _fixed_part(source: str | os.PathLike[str]) -> Path:
     while is_pattern(path) or not path.is_dir():
         path = path.parent
     return path
+
+
+def _places_of_rows() -> list[Column]:
+    """Return the columns of each row's file and of its number there."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    file, index = F.col("_metadata.file_path"), F.col("_metadata.row_index")
+    return [file.alias(_FILE), index.alias(_INDEX)]
+
+
+def _joined(reader: DataFrameReader, table: OpenTable) -> tuple[DataFrame, OpenTable]:
+    """Return Parquet files whose columns differ as one frame, with the places of its rows.
+
+    Returns:
+        The frame, and the table without the columns that Spark does not bring to the same values
+        as `recsys.data.parts` does, such as days in one file and times in another.
+    """
+    target = table.frame.to_native().collect_schema()
+    readable, unlike = dict[str, pl.DataType](), dict(table.unreadable)
+    for name, kind in target.items():
+        found = {run.schema[name] for run in table.runs if name in run.schema} - {pl.Null()}
+        numbers = all(each.is_numeric() or each == pl.String for each in found)
+        if len(found) > 1 and not (numbers and kind in _CASTS):
+            types = " and ".join(sorted(map(str, found)))
+            unlike[name] = f"is {types}: write it as one type, or use engine='disk'"
+        else:
+            readable[name] = kind
+    rows = [
+        reader.parquet(*(url_to_read(Path(str(part.source))) for part in run.parts)).select(
+            *_places_of_rows(),
+            *(_converted(name, run, kind) for name, kind in readable.items() if name in run.schema),
+        )
+        for run in table.runs
+    ]
+    joined = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+    return joined, replace(table, unreadable=unlike)
+
+
+def _converted(name: str, run: Run, kind: pl.DataType) -> Column:
+    """Return a column of some files in its type for all files; see `part_types.converted`."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    values = column(name)
+    if name in run.whole:
+        if run.schema[name].is_float():
+            values = F.when(~F.isnan(values), values)
+        values = values.cast("bigint")
+    return (values.cast(_CASTS[kind]) if kind in _CASTS else values).alias(name)
