@@ -257,7 +257,7 @@ def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
 
 
 def _without_mixtures(frame: Any) -> Any:
-    """Make text of columns of pandas that mix it with integers, as in a text file.
+    """Make text of columns of pandas that mix it with numbers, as in a text file.
 
     Arrow refuses them. Stock codes such as 71053 and 85123A are read so from a spreadsheet.
     """
@@ -270,8 +270,13 @@ def _without_mixtures(frame: Any) -> Any:
         if str(dtype) == "object" and isinstance(name, str)
         if kind_of(frame[name], skipna=True) == "mixed-integer"
     ]
-    texts = {name: frame[name].map(str, na_action="ignore") for name in mixed}
+    texts = {name: frame[name].map(_as_text, na_action="ignore") for name in mixed}
     return frame.assign(**texts) if texts else frame
+
+
+def _as_text(value: object) -> str:
+    """Return a value as text; 12.0 is 12, which pandas makes of it beside missing values."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
