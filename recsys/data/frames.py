@@ -93,7 +93,7 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
     for name in [name for name, dtype in frame.dtypes.items() if str(dtype) == "object"]:
         kind = types.infer_dtype(frame[name], skipna=True)
         if kind == "mixed-integer" or (kind == "mixed" and _are_uuids(frame[name].dropna())):
-            texts[name] = frame[name].map(str, na_action="ignore")
+            texts[name] = frame[name].map(_as_text, na_action="ignore")
         elif kind not in _PLAIN_OBJECTS:
             try:
                 pa.Array.from_pandas(frame[name])
@@ -115,6 +115,11 @@ def _with_uuids_as_text(frame: Any) -> Any:
         for column in uuids
     ]
     return frame.with_columns(texts) if texts else frame
+
+
+def _as_text(value: object) -> str:
+    """Return a value as text; 12.0 is 12, which pandas makes of it beside missing values."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _are_uuids(values: Any) -> bool:

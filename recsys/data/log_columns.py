@@ -12,8 +12,11 @@ from recsys.data.missing import without_missing_words
 from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
-_WHOLE_FLOAT = r"^-?[0-9]{1,15}\.0$"
-"""Integers as pandas writes them if some are missing in the column."""
+_WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
+"""An integer as pandas writes it if some are missing in the column."""
+_WHOLE = rf"^(?:{_WHOLE_FLOAT}|0|-?[1-9][0-9]{{0,17}})$"
+_INEXACT = 2.0**53
+"""Floats from here on are not all of the integers."""
 _NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
 
 _ISO_FORMATS = (
@@ -65,8 +68,6 @@ class TextFacts:
     """The number of values that are no integers of 64 bits, missing ones included; likewise: """
     not_numbers: int = 0
     not_dates: int = 0
-    whole_floats: bool = True
-    """Whether every value looks like ``12.0``."""
 
     def __add__(self, other: TextFacts) -> TextFacts:
         return TextFacts(
@@ -74,7 +75,6 @@ class TextFacts:
             self.not_integers + other.not_integers,
             self.not_numbers + other.not_numbers,
             self.not_dates + other.not_dates,
-            self.whole_floats and other.whole_floats,
         )
 
     @property
@@ -91,32 +91,23 @@ class TextFacts:
 def text_facts(text: pl.Series) -> TextFacts:
     """Return the facts of text without words for missing values."""
     not_integers = text.cast(pl.Int64, strict=False).null_count()
-    whole = has_whole_floats(text)
     if not not_integers:  # no integer is a date
-        return TextFacts(0, 0, 0, len(text), whole)
+        return TextFacts(0, 0, 0, len(text))
     not_numbers = text.cast(pl.Float64, strict=False).null_count()
-    return TextFacts(
-        text.null_count(), not_integers, not_numbers, dates_in(text).null_count(), whole
-    )
-
-
-def has_whole_floats(text: pl.Series) -> bool:
-    """Return whether every value looks like ``12.0``, or is missing."""
-    # The first value tells in almost all columns, and is much faster than all of them.
-    first = text.head(1).str.contains(_WHOLE_FLOAT).all()
-    return bool(first) and bool(text.str.contains(_WHOLE_FLOAT).all())
+    return TextFacts(text.null_count(), not_integers, not_numbers, dates_in(text).null_count())
 
 
 def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
-    """Return ids: integers as int64, or text."""
+    """Return ids: integers as int64, or text; that of a part remains text, see `whole_ids`."""
     ids = without_missing_words(column.values)
     column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop)
     if ids.dtype == pl.String:
-        if not (has_whole_floats(ids) if facts is None else facts.whole_floats):
-            return ids
-        ids = ids.cast(pl.Float64)
+        return whole_ids(ids, column.name) if facts is None else ids
+    if ids.dtype.is_float():
+        column.refuse(ids.is_nan(), "an id is missing")
+        rule = "a float of 2**53 or more is not exact: make ids integers or text at their source"
+        column.refuse(ids.abs() >= _INEXACT, rule)
     if ids.dtype.is_float() or ids.dtype.is_decimal():
-        column.refuse(ids.cast(pl.Float64).is_nan(), "an id is missing")
         ids = plain_ids(ids)
     if not ids.dtype.is_integer():
         raise InputError(f"{column.name}: ids must be integers or text, not {ids.dtype}")
@@ -125,19 +116,52 @@ def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     return integers
 
 
-def plain_ids(ids: pl.Series) -> pl.Series:
-    """Return ids that are all whole floats, such as ``12.0``, as integers; others unchanged.
+def whole_ids(ids: pl.Series, name: str) -> pl.Series:
+    """Return the ids of a whole column that are text as integers if some are whole floats.
 
-    >>> plain_ids(pl.Series(["7.0", "12.0"])).to_list(), plain_ids(pl.Series([7.5])).to_list()
+    Pandas writes the id 17850 as ``17850.0`` where others are missing, as in one month of several.
+    The others must be integers or whole floats too; "007" is text.
+
+    Args:
+        ids: all values, or the distinct ones.
+        name: the origin and the column's name in messages.
+
+    Raises:
+        InputError: ids remain text, and one is there with ``.0`` and without.
+
+    >>> whole_ids(pl.Series(["7.0", "12"]), "log").to_list()
+    [7, 12]
+    >>> whole_ids(pl.Series(["7.0", "C"]), "log").to_list()
+    ['7.0', 'C']
+    """
+    if ids.dtype != pl.String:
+        return ids
+    integers = plain_ids(ids)
+    if integers.dtype == pl.String:
+        floats = ids.filter(ids.str.contains(f"^{_WHOLE_FLOAT}$")).str.strip_suffix(".0").unique()
+        twice = ids.filter(ids.is_in(floats.implode())).sort()
+        if len(twice):
+            raise InputError(
+                f"{name}: has both {twice[0]!r} and {twice[0] + '.0'!r}, which may be one id: "
+                "write it in one way"
+            )
+    return integers
+
+
+def plain_ids(ids: pl.Series) -> pl.Series:
+    """Return ids as integers if all are whole, and some are written as floats; others unchanged.
+
+    >>> plain_ids(pl.Series(["7.0", "12"])).to_list(), plain_ids(pl.Series([7.5])).to_list()
     ([7, 12], [7.5])
     """
-    numbers = ids
-    if len(ids) and ids.dtype == pl.String and has_whole_floats(ids):
-        numbers = ids.cast(pl.Float64)
-    if not (numbers.dtype.is_float() or numbers.dtype.is_decimal()):
+    if ids.dtype == pl.String:
+        # Almost no column of text has such an ending, and it is found fast.
+        whole = ids.str.ends_with(".0").any() and ids.str.contains(_WHOLE).all()
+        return ids.str.strip_suffix(".0").cast(pl.Int64) if whole else ids
+    if not (ids.dtype.is_float() or ids.dtype.is_decimal()):
         return ids
-    whole = numbers.cast(pl.Int64, strict=False)
-    return whole if (whole == numbers).fill_null(value=False).all() else ids
+    integers = ids.cast(pl.Int64, strict=False)
+    return integers if (integers == ids).fill_null(value=False).all() else ids
 
 
 def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:

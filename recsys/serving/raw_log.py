@@ -159,7 +159,7 @@ def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
 
 def _users(ids: pl.Series, origin: str) -> pl.Series:
     """Return the distinct ids of a column, ascending."""
-    distinct = plain_ids(without_missing_words(ids).drop_nulls().unique())
+    distinct = plain_ids(without_missing_words(ids).drop_nulls().unique()).unique()
     if distinct.dtype.is_integer():
         return distinct.cast(pl.Int64).sort().alias("user_id")
     return id_series(distinct, f"{origin}: column {ids.name!r}").sort().alias("user_id")

@@ -112,10 +112,17 @@ def frame(**columns: Any) -> pl.DataFrame:
     return pl.DataFrame({**good, **columns})
 
 
+TWO_WAYS = pl.DataFrame(
+    {"user_id": [1, 1, 1], "item_id": ["7", "7.0", "C"], "timestamp": [1, 2, 3]}
+)
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
         (frame(user_id=[1.0, 2.5]), ["'user_id'", "integers or text, not Float64"]),
+        (frame(user_id=[1.0, 2.0**53]), ["'user_id', data row 2", "float of 2**53", "at their"]),
+        (TWO_WAYS, ["'item_id'", "has both '7' and '7.0'", "write it in one way"]),
         (frame(item_id=[True, False]), ["'item_id'", "integers or text, not Boolean"]),
         (frame(item_id=pl.Series([1, 2**64 - 1], dtype=pl.UInt64)), ["'item_id'", "row 2"]),
         (frame(timestamp=[1.0, float("nan")]), ["'timestamp'", "data row 2", "finite", "nan"]),

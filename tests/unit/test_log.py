@@ -137,6 +137,32 @@ def test_text_that_is_not_quite_integer_stays_text(tmp_path: Path) -> None:
     assert rows_of(read_log(path)) == [(1, "007", 1), (1, "12", 2)]
 
 
+def test_an_id_of_two_parts_may_be_a_float_in_one_of_them(tmp_path: Path) -> None:
+    """Pandas writes integers as floats in a month in which some are missing."""
+    (tmp_path / "log").mkdir()
+    for month, user, time in (("may", "17850", 1), ("june", "17850.0", 2)):
+        (tmp_path / "log" / f"{month}.csv").write_text(
+            f"user_id,item_id,timestamp\n{user},5,{time}\n"
+        )
+    assert rows_of(read_log(tmp_path / "log")) == [(17850, 5, 1), (17850, 5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["7.0", "07.0", "12"], [7, 7, 12]),
+        (["123456789012345678", "7.0"], [123456789012345678, 7]),
+        (["007", "7.0"], ["007", "7.0"]),
+        (["7.0", "C"], ["7.0", "C"]),
+        (["7", "12"], ["7", "12"]),
+        ([7.0, 12.0], [7, 12]),
+    ],
+)
+def test_ids_are_integers_if_all_are_whole(given: list[Any], read: list[Any]) -> None:
+    log = frame_of([(id_, 1, time) for time, id_ in enumerate(given)])
+    assert [row[0] for row in sorted(rows_of(read_log(log)), key=lambda row: row[2])] == read
+
+
 def test_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("\ufeffuser_id,item_id,timestamp\n1,2,3\n\n1,4,5\n\n", encoding="utf-8")

@@ -696,7 +696,7 @@ def test_refused_in_one_line(write: Writer, words: list[str], tmp_path: Path) ->
 def test_text_mixed_with_integers_in_pandas_is_text(tmp_path: Path) -> None:
     """Spreadsheets are read so: a stock code is 71053 in one row and 85123A in another."""
     frame = LOG.to_pandas()
-    codes: list[Any] = [71053, "85123A", 71053, "85123A", 22752, 71053]
+    codes: list[Any] = [71053, "85123A", 71053.0, "85123A", 22752, 71053]
     invoices: list[Any] = [536365, "C536379", None, 536366, 536367, 536368]
     frame = frame.assign(sku=codes, invoice=invoices)
     found = read(Source(frame))

@@ -123,6 +123,7 @@ def test_files(kind: str, seed: int, tmp_path: Path) -> None:
 TEXTS: dict[str, dict[str, list[str]]] = {
     "whole floats": {"user_id": ["7.0", "07.0", "12.0"], "item_id": ["3.0", "4.0"]},
     "mixed ids": {"user_id": ["7", "7.0", " 8 "], "item_id": ["007", "7"]},
+    "text ids": {"user_id": ["7.0", "8.0", "C"], "item_id": ["7.0", "007"]},
     "dates": {"timestamp": ["2024-01-05", "2024-01-05 10:00:03.5", "2024-01-06T00:00+02:00"]},
     "floats": {"timestamp": ["3", "4.5", "1e2"]},
     "numbers with zeros": {"timestamp": ["007", "5", "12"]},
@@ -146,6 +147,19 @@ def test_types_are_those_of_the_whole_column(columns: dict[str, list[str]], tmp_
     path = tmp_path / "source.csv"
     log.write_csv(path)
     both(str(path), tmp_path, DataConfig(keep=("line", "price")))
+
+
+def test_an_id_written_in_two_ways_is_refused_as_in_memory(tmp_path: Path) -> None:
+    log = random_log(1).with_columns(pl.format("{}", "item_id").alias("item_id"))
+    odd = pl.Series(["7.0", "9", "9.0", "C"])
+    log = log.with_columns(pl.concat([log["item_id"].head(236), odd]))
+    messages = []
+    for memory in (TINY, None):
+        with pytest.raises(InputError) as caught:
+            prepare(log, DataConfig(), tmp_path / "out", memory=memory)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "column 'item_id': has both '7' and '7.0', which may be one id" in messages[0]
 
 
 def test_dates_of_another_form(tmp_path: Path) -> None:

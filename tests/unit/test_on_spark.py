@@ -44,6 +44,8 @@ def generated_log(rows: int = 300, *, text: bool) -> pl.DataFrame:
         pl.format("Ü{}", "user_id").alias("user_id"),
         pl.when(none)
         .then(pl.lit("NULL"))
+        .when(pl.int_range(rows) % 3 == 0)
+        .then(pl.format("{}", "item_id"))
         .otherwise(pl.format(" {}.0", "item_id"))
         .alias("item_id"),
         pl.when(pl.col("timestamp") % 20 == 0)
@@ -90,7 +92,7 @@ SESSIONS = DataConfig(
 
 
 def test_files_of_text(spark: Any, tmp_path: Path) -> None:
-    """Dates, ids such as 7.0, words for missing values, and a folder that looks like a pattern."""
+    """Dates, ids such as 7 and 7.0, missing values, and a folder that looks like a pattern."""
     engines: tuple[Engine, ...] = ("memory", "disk", "spark")
     log = write_parts(generated_log(text=True), tmp_path / "my [log] 100%")
     made = {}
@@ -184,6 +186,7 @@ def test_a_frame_of_rows_needs_a_column_that_orders_them(spark: Any, tmp_path: P
     [
         ("timestamp", "soon", {}),
         ("item_id", None, {}),
+        ("item_id", "C", {"time_format": "%d.%m.%Y %H:%M:%S"}),  # 7 and 7.0 are text then
         ("kind", "view", {"where": "kind = 'by'"}),
         ("price", "cheap", {"drop": [{"reason": "free", "column": "price", "below": 1}]}),
     ],

@@ -11,8 +11,8 @@ import polars as pl
 
 from recsys.data.fingerprints import fingerprint_of_parts
 from recsys.data.log import KEPT, whole_times
-from recsys.data.log_columns import TextFacts
-from recsys.data.on_disk.staging import StagedLog, whole_ids
+from recsys.data.log_columns import whole_ids
+from recsys.data.on_disk.staging import StagedLog
 from recsys.progress import Stage
 
 
@@ -55,15 +55,15 @@ def sort_log(staged: StagedLog, folder: Path, part_rows: int, stage: Stage) -> S
     """Sort the staged rows: into partitions of users first, then each partition in memory.
 
     Raises:
-        InputError: a time breaks its column's rule.
+        InputError: an id is written in two ways, or a time breaks its column's rule.
     """
     rows = pl.scan_ipc(staged.files)
     sizes, items = pl.collect_all(
         [rows.group_by("user_id").len(), rows.select(pl.col("item_id").unique())],
         engine="streaming",
     )
-    users, user_ids = number_ids(sizes, "user_id", staged.facts)
-    items, item_ids = number_ids(items, "item_id", staged.facts)
+    users, user_ids = number_ids(sizes, "user_id", staged.origin, staged.names)
+    items, item_ids = number_ids(items, "item_id", staged.origin, staged.names)
     spans = users.group_by("user").agg(pl.col("len").sum().alias("rows"))
     spans = spans.select("user", partition_of("user", "rows", part_rows))
     users = users.drop("len").join(spans, on="user")
@@ -169,11 +169,22 @@ def replace_file(path: Path, rows: pl.DataFrame) -> None:
 
 
 def number_ids(
-    table: pl.DataFrame, role: str, facts: Mapping[str, TextFacts]
+    table: pl.DataFrame, role: str, origin: str, names: Mapping[str, str]
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Number the ids of a table along their order; return the table with numbers, and the ids."""
+    """Number the ids of a table along their order; return the table with numbers, and the ids.
+
+    Args:
+        table: the distinct ids of a role, as read, and other columns.
+        role: user_id or item_id.
+        origin: the name of the log in messages.
+        names: the column of each role.
+
+    Raises:
+        InputError: an id is written in two ways; see `whole_ids`.
+    """
     word = role.removesuffix("_id")
-    raw = table.with_columns(whole_ids(table[role], facts, role).alias("id"))
+    ids = whole_ids(table[role], f"{origin}: column {names[role]!r}")
+    raw = table.with_columns(ids.alias("id"))
     ids = raw["id"].unique().sort()
     numbers = ids.to_frame().with_row_index(word)
     return raw.join(numbers, on="id").drop("id"), ids.alias(role)

@@ -16,7 +16,6 @@ from recsys.data.log_columns import (
     LogColumn,
     TextFacts,
     convert_kept,
-    has_whole_floats,
     text_facts,
 )
 from recsys.data.missing import without_missing_words
@@ -44,7 +43,7 @@ class StagedLog:
     files: list[Path] = field(default_factory=list)
     rows: int = 0
     facts: dict[str, TextFacts] = field(default_factory=dict)
-    """What decides on the types of the text columns, by role."""
+    """What decides on the types of times that are text, by role."""
     dropped: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -152,7 +151,7 @@ def check_ids(
 
     Returns:
         The rows that are not blank, with the columns row, the roles and the kept ones, and the
-        facts of the roles that are text.
+        facts of times that are text. Ids remain text until all of them are known.
 
     Raises:
         InputError: an id is missing or invalid, or a column cannot be kept.
@@ -166,15 +165,14 @@ def check_ids(
         ),
     )
     filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
-    text = TextFacts(whole_floats=False)  # whether ids are whole floats is known at the end
     found = {}
     for role, name in names.items():
         values = without_missing_words(filled[role])
         if role in _IDS:
             rule = LogColumn(filled[role], filled["row"], origin, name)
-            filled = filled.with_columns(RULES[role](rule, text).alias(role))
-        if values.dtype == pl.String and len(values):
-            found[role] = _id_facts(values) if role in _IDS else text_facts(values)
+            filled = filled.with_columns(RULES[role](rule, TextFacts()).alias(role))
+        elif values.dtype == pl.String and len(values):
+            found[role] = text_facts(values)
     return filled, found
 
 
@@ -186,10 +184,6 @@ def add_facts(
         name: facts.get(name, TextFacts()) + more.get(name, TextFacts())
         for name in dict.fromkeys([*facts, *more])
     }
-
-
-def _id_facts(values: pl.Series) -> TextFacts:
-    return TextFacts(whole_floats=has_whole_floats(values))
 
 
 def _add_counts(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
@@ -206,10 +200,3 @@ def _add_counts(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
 def _expanded(counts: pl.DataFrame, name: str) -> pl.Series:
     """Return a column with such counts."""
     return counts.select(pl.col(name).repeat_by("len").explode(empty_as_null=False)).to_series()
-
-
-def whole_ids(ids: pl.Series, facts: Mapping[str, TextFacts], role: str) -> pl.Series:
-    """Return ids that are all text such as ``12.0`` as integers, others as they are."""
-    if ids.dtype == pl.String and role in facts and facts[role].whole_floats:
-        return ids.cast(pl.Float64).cast(pl.Int64)
-    return ids

@@ -43,15 +43,15 @@ def sort_rows(
         ordered: whether the staged columns are known to order all rows.
 
     Raises:
-        InputError: nothing orders rows of a user at one time.
+        InputError: an id is written in two ways, or nothing orders rows of a user at one time.
     """
     from pyspark.sql import Window  # noqa: PLC0415 - only the engine Spark needs it
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     sizes = _to_polars(staged.frame.groupBy("user_id").count(), folder / "user-ids")
     items = _to_polars(staged.frame.select("item_id").distinct(), folder / "item-ids")
-    users, user_ids = number_ids(sizes, "user_id", staged.facts)
-    items, item_ids = number_ids(items, "item_id", staged.facts)
+    users, user_ids = number_ids(sizes, "user_id", origin, staged.names)
+    items, item_ids = number_ids(items, "item_id", origin, staged.names)
     spans = _spans(users.group_by("user").agg(pl.col("count").sum().alias("rows")), part_rows)
     users = users.drop("count").join(spans.drop("rows"), on="user")
     users_in_spark = _to_spark(users, staged.frame, folder / "users.parquet")

@@ -12,7 +12,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
-from recsys.data.log_columns import TextFacts
 from recsys.data.on_spark.rows import (
     MOMENT,
     NOTE,
@@ -44,8 +43,8 @@ class StagedRows:
     frame: DataFrame
     """row, user_id, item_id (as read), timestamp (int64), moment, position, kept columns."""
     rows: int
-    facts: Mapping[str, TextFacts]
-    """What decides on the types of text ids, by role."""
+    names: Mapping[str, str]
+    """The column of each role."""
     dropped: Mapping[str, int]
     """The number of dropped rows, by reason."""
     kept: tuple[str, ...]
@@ -108,7 +107,7 @@ def stage_rows(
     return StagedRows(
         frame=written.where(column(NOTE).isNull()).drop(NOTE),
         rows=found.rows,
-        facts=found.facts,
+        names=names,
         dropped={reason: found.dropped[reason] for reason in reasons},
         kept=tuple(KEPT + name for name in config.keep),
     )
