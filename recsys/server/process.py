@@ -47,11 +47,12 @@ def answer(
             timeout_graceful_shutdown=GRACE,
         )
     )
-    # uvicorn raises the signal again when it has shut down: an orderly end is not a kill.
+
+    def end(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    # A signal may come before uvicorn listens to signals; and when it has shut down, uvicorn raises
+    # those again that it got: neither is a kill.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _nothing)
+        signal.signal(number, end)
     server.run(sockets=[place])
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Let the process go on to its end."""

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import schemathesis
 import typer.main
+import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
 from schemathesis.core.result import Ok
@@ -25,12 +27,44 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.server.process import answer
+from recsys.server.served_model import ServedModel
 from recsys.server.settings import ServerSettings
+from recsys.server.sockets import listen
 from recsys.serving.bundle import ModelBundle
 from tests.unit.running_server import Running, running
 from tests.unit.server_process import ASKED, process, wait_for, write_other
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_server_listens_to_signals_ends_it(
+    tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    options, late = ServerSettings(tiny_bundle.path), list[uvicorn.Server]()
+    run = uvicorn.Server.run
+
+    def interrupted(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        def end() -> None:
+            late.append(server)
+            server.should_exit = True
+
+        watchdog = threading.Timer(30, end)
+        watchdog.start()
+        signal.raise_signal(number)
+        run(server, sockets)
+        watchdog.cancel()
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with listen("127.0.0.1", 0) as place:
+            answer(options, ServedModel.load(tiny_bundle.path, options), place, 1)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert not late
 
 
 def test_a_replaced_bundle_answers_without_a_lost_request(
