@@ -142,7 +142,8 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
     command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     client = MlflowClient(where.absolute_uri)
-    while not (runs := client.search_runs(["1"])):
+    # With its settings: a run that is being created has nobody yet who would close it.
+    while not (runs := client.search_runs(["1"])) or not runs[0].data.params:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
