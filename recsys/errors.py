@@ -56,6 +56,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error of a library says, or what kind of error it is."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def one_line(text: object, most: int | None = None) -> str:
     r"""Return a text as one line without control characters, cut after so many characters.
 

@@ -87,7 +87,7 @@ def fit_log(
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
     budget, name = Budget(limit), plan.name  # the time passes while a store is made, too
     if isinstance(source, str | os.PathLike):
-        find_named_dataset(os.fspath(source))  # refuses what is not there before a store is made
+        find_named_dataset(os.fspath(source))  # refuses what is not there at once
     check_out(plan.out)  # before a dataset of that name is replaced
     phases = Phases()
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):

@@ -17,7 +17,7 @@ from recsys.automatic.result import AutomaticRun
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, dump_experiment
-from recsys.data.audit import audit
+from recsys.data.audit import audit, warnings_in
 from recsys.data.features.encoders import Encoders
 from recsys.data.files import new_file
 from recsys.data.prepared import PreparedDataset
@@ -77,9 +77,8 @@ def run_automatically(
     logger.info("machine: %s", Machine.here())
     for choice in choices:
         logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
-    for finding in audit(dataset, protocol.evaluation.seen):  # a fault is worth knowing before
-        if finding.severity == "warn":
-            logger.info("audit: %s: %s %s", finding.name, f"{finding.count:,}", finding.sentence)
+    for one in warnings_in(audit(dataset, protocol.evaluation.seen)):  # worth knowing before
+        logger.info("audit: %s: %s %s", one.name, f"{one.count:,}", one.sentence)
     phases = Phases() if phases is None else phases
 
     def say(what: str) -> None:

@@ -208,7 +208,7 @@ def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     """Audit a dataset, log the names of the warnings and return their number."""
     warned = warnings_in(audit(dataset, experiment.evaluation.seen))
     if warned:
-        names = ", ".join(warned)
+        names = ", ".join(one.name for one in warned)
         logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)
     return len(warned)
 

@@ -79,9 +79,9 @@ def audit(
     )
 
 
-def warnings_in(findings: Sequence[Finding]) -> list[str]:
-    """Return the names of the findings that are warnings."""
-    return [one.name for one in findings if one.severity == "warn"]
+def warnings_in(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that are warnings."""
+    return [one for one in findings if one.severity == "warn"]
 
 
 def _finding(

@@ -13,8 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
-from recsys.data.parts import first_line
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 
 NO_COLUMN = (TypeError, ValueError, OverflowError)
 """What Arrow raises for Python objects that make no column, such as integers of 65 bits."""

@@ -15,7 +15,7 @@ import polars as pl
 
 from recsys.data.part_types import are_whole, common_type, converted
 from recsys.data.source_files import SourceFile
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 
 # A damaged Parquet page can make polars panic instead of raising.
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -209,8 +209,3 @@ def _readable(source: Path | bytes) -> Path | BytesIO:
 def _escaped(sources: Sequence[Path | BytesIO]) -> Any:
     """Return paths of JSON files so that polars takes no character of them for a pattern."""
     return [glob.escape(str(each)) if isinstance(each, Path) else each for each in sources]
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__

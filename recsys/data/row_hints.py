@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from recsys.data.guess import plain_name
 from recsys.data.missing import without_missing_words
 
 _KINDS = {
@@ -40,7 +41,7 @@ def hinted_columns(names: Sequence[str]) -> list[str]:
     >>> hinted_columns(["user_id", "Event_Type", "price", "Quantity"])
     ['Event_Type', 'Quantity']
     """
-    return [name for name in names if _plain(name) in _KINDS | _AMOUNTS | _MARKS]
+    return [name for name in names if plain_name(name) in _KINDS | _AMOUNTS | _MARKS]
 
 
 def row_hint(values: pl.Series) -> str | None:
@@ -52,7 +53,7 @@ def row_hint(values: pl.Series) -> str | None:
     column 'Quantity' is below 1 in 1 of 3 rows; to leave them out: --where "Quantity > 0"
     >>> row_hint(pl.Series("event", ["buy", "buy"]))
     """
-    name = _plain(values.name)
+    name = plain_name(values.name)
     if name in _AMOUNTS:
         return _hint_at_amounts(values)
     return _hint_at_marks(values) if name in _MARKS else _hint_at_kinds(values)
@@ -84,10 +85,10 @@ def _hint_at_kinds(values: pl.Series) -> str | None:
     counts = values.cast(pl.String).drop_nulls().value_counts(sort=True).rows()
     if not 1 < len(counts) <= _FEW_KINDS:
         return None
-    bought = [value for value, _ in counts if _plain(value) in _PURCHASES]
-    undone = [value for value, _ in counts if _plain(value) in _UNDONE]
+    bought = [value for value, _ in counts if plain_name(value) in _PURCHASES]
+    undone = [value for value, _ in counts if plain_name(value) in _UNDONE]
     kinds = ", ".join(f"{value} ({count:,})" for value, count in counts)
-    if len(bought) == 1 and any(_plain(value) in _VIEWS for value, _ in counts):
+    if len(bought) == 1 and any(plain_name(value) in _VIEWS for value, _ in counts):
         kept = _where(values.name, f"== '{bought[0]}'")
         return f"column {values.name!r} has {kinds}; to keep purchases alone: {kept}"
     if undone and len(undone) < len(counts):
@@ -109,7 +110,3 @@ def _where(name: str, condition: str) -> str:
     column = name if re.fullmatch(r"[A-Za-z_]\w*", name) else f'"{name}"'
     text = f"{column} {condition}"
     return f"--where '{text}'" if '"' in text and "'" not in text else f'--where "{text}"'
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\W_]", "", text.lower())

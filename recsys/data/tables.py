@@ -15,7 +15,7 @@ from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
 from recsys.data.frames import NO_COLUMN, open_frame
-from recsys.data.parts import UNREADABLE, Run, first_line, open_parts
+from recsys.data.parts import UNREADABLE, Run, open_parts
 from recsys.data.source_files import find_files
 from recsys.data.text_tables import (
     NO_HEADER_HINT,
@@ -26,7 +26,7 @@ from recsys.data.text_tables import (
     typed,
     typed_part,
 )
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, did_you_mean, first_line
 
 TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .txt .dat .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of parts, a
@@ -248,13 +248,7 @@ def _joined_texts(texts: Sequence[TextTable], origin: str, kind: str) -> OpenTab
         for name in every
         if name not in text.names
     }
-    missing = pl.lit(None, pl.String)
-    rows = pl.concat(
-        text.scan().select(
-            pl.col(name) if name in text.names else missing.alias(name) for name in every
-        )
-        for text in texts
-    )
+    rows = pl.concat([text.scan() for text in texts], how="diagonal")
     return OpenTable(nw.from_native(rows), every, origin, kind, tuple(texts), lacking=lacking)
 
 

@@ -17,7 +17,7 @@ from recsys.data.missing import MISSING_WORDS
 from recsys.data.quotes import Quotes, find_quotes
 from recsys.data.source_files import SourceFile
 from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class TextTable:
             line = self.quotes.strange if self.quoted and broken else None
             if line is not None:
                 return _STRAY_QUOTE.format(line)
-            return str(error).strip().partition("\n")[0] or type(error).__name__
+            return first_line(error)
         row, fields = found
         head = "the header" if self.has_header else "the first row"
         return f"data row {row} has {fields} fields, {head} has {len(self.names)}"

@@ -7,7 +7,7 @@ from itertools import product
 import polars as pl
 
 from recsys.data.missing import without_missing_words
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 
 _DAYS = (
     *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
@@ -99,6 +99,7 @@ def _times(text: pl.Series, form: str) -> pl.Series:
         # polars writes a fraction of any length so, of which %f would be the nanoseconds.
         times = text.str.to_datetime(form.replace(".%f", "%.f"), time_unit="us", strict=False)
     except pl.exceptions.PolarsError as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"data.time_format={form!r}: cannot be read: {reason}") from error
+        raise InputError(
+            f"data.time_format={form!r}: cannot be read: {first_line(error)}"
+        ) from error
     return times.dt.convert_time_zone("UTC") if "%z" in form else times

@@ -11,7 +11,7 @@ import polars.selectors as cs
 
 from recsys.data.log_columns import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.missing import without_missing_words
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, did_you_mean, first_line
 
 _BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"
 _LOOKED_AT = 1_000
@@ -83,7 +83,7 @@ def keep_where(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         hint = "; a date is written as date '2024-01-31'"
         dated = any(table[name].dtype.is_temporal() for name in used)
-        reason = f"{_first_line(error)} ({_kinds(table, used)}){hint if dated else ''}"
+        reason = f"{first_line(error)} ({_kinds(table, used)}){hint if dated else ''}"
         raise InputError(f"{_named(where)}: {reason}") from error
     if holds.dtype != pl.Boolean or len(holds) != len(table):
         raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
@@ -144,7 +144,7 @@ def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(
             f"{_named(where)}: cannot be read as SQL, such as event = 'purchase' and price > 5: "
-            f"{_first_line(error)}; {known}"
+            f"{first_line(error)}; {known}"
         ) from error
     for name in expression.meta.root_names():
         if name not in names:
@@ -233,7 +233,3 @@ def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
 
 def _named(where: str) -> str:
     return f"data.where {where!r}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

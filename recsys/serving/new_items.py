@@ -11,7 +11,7 @@ import torch
 
 from recsys.data.features.vectors import ItemVectors
 from recsys.data.tables import TableSource, read_table
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import empty_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import id_series
@@ -114,7 +114,6 @@ def appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFra
         both = [items, rows.select(column for column in items.columns if column in rows.columns)]
         return pl.concat(both, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
-        reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{origin}: columns have other types than the catalogue: {reason}"
+            f"{origin}: columns have other types than the catalogue: {first_line(error)}"
         ) from error

@@ -167,11 +167,12 @@ def check_ids(
     filled = part.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
     found = {}
     for role, name in names.items():
-        values = without_missing_words(filled[role])
         if role in _IDS:
             rule = LogColumn(filled[role], filled["row"], origin, name)
             filled = filled.with_columns(RULES[role](rule, TextFacts()).alias(role))
-        elif values.dtype == pl.String and len(values):
+            continue
+        values = without_missing_words(filled[role])
+        if values.dtype == pl.String and len(values):
             found[role] = text_facts(values)
     return filled, found
 

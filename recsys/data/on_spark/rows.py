@@ -103,7 +103,7 @@ class RowRules:
         return Found(facts={text.name: text_facts(text) for text in texts if len(text)})
 
     def survey(self, rows: pl.DataFrame) -> Found:
-        """Return the facts of the roles that are text, in the rows that are interactions."""
+        """Return the facts of times that are text, in the rows that are interactions."""
         return self._checked(rows)[1]
 
     def stage(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, Found]:
