@@ -318,6 +318,7 @@ READ: dict[str, Writer] = {
     "a folder of folders of Parquet parts": parquet_parts(nested="region={}"),
     "a pattern of Parquet parts": parquet_parts(pattern="/part-*.parquet"),
     "a pattern of folders": parquet_parts(pattern="/region=*", nested="region={}"),
+    "Parquet with bytes for text": parquet(LOG.cast({"sku": pl.Binary, "customer_id": pl.Binary})),
     "a pattern of CSV parts": csv_parts,
     "the time as a folder": hive_times,
     "pandas": frame(LOG.to_pandas),
@@ -346,6 +347,7 @@ READ: dict[str, Writer] = {
         LOG.to_arrow().cast(
             pa.schema(zip(NAMES, [pa.large_string(), pa.large_string(), pa.int64()], strict=True))
         )
+    "Arrow with bytes for text": frame(LOG.cast({"sku": pl.Binary}).to_arrow()),
     ),
     "Arrow with dictionaries": frame(
         lambda: pa.table({name: LOG.to_arrow()[name] for name in NAMES}).set_column(
