@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from recsys.data.missing import without_missing_words
+from recsys.data.rounded_ids import refuse_rounded_ids
 from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
@@ -127,7 +128,7 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
         name: the origin and the column's name in messages.
 
     Raises:
-        InputError: ids remain text, and one is there with ``.0`` and without.
+        InputError: ids remain text, and one is there with ``.0`` and without, or was rounded.
 
     >>> whole_ids(pl.Series(["7.0", "12"]), "log").to_list()
     [7, 12]
@@ -140,6 +141,7 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
     if integers.dtype == pl.String:
         floats = ids.filter(ids.str.contains(f"^{_WHOLE_FLOAT}$")).str.strip_suffix(".0").unique()
         twice = ids.filter(ids.is_in(floats.implode())).sort()
+        refuse_rounded_ids(ids, name)
         if len(twice):
             raise InputError(
                 f"{name}: has both {twice[0]!r} and {twice[0] + '.0'!r}, which may be one id: "
