@@ -27,6 +27,8 @@ _ISO_FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%dT%H:%M%#z",
 )
+_SHORT_ISO = r"^(?:\d{8}T\d{4}|\d{4}-\d{2}-\d{2}T\d{2}(?:$|Z|[+-]))"
+"""Times without marks between the digits, or of an hour without minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,9 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
         return ids
     integers = plain_ids(ids)
     if integers.dtype == pl.String:
+        refuse_rounded_ids(ids, name)
         floats = ids.filter(ids.str.contains(f"^{_WHOLE_FLOAT}$")).str.strip_suffix(".0").unique()
         twice = ids.filter(ids.is_in(floats.implode())).sort()
-        refuse_rounded_ids(ids, name)
         if len(twice):
             raise InputError(
                 f"{name}: has both {twice[0]!r} and {twice[0] + '.0'!r}, which may be one id: "
@@ -248,13 +250,23 @@ def numbers_in(text: pl.Series, facts: TextFacts | None = None) -> pl.Series:
 
 
 def dates_in(text: pl.Series) -> pl.Series:
-    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC."""
+    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
+
+    >>> dates_in(pl.Series(["2024-01-02 03", "20240102T030405Z", "soon"])).dt.hour().to_list()
+    [3, 3, None]
+    """
     text = (
         text.str.replace(r"^(\d{4}-\d{2}-\d{2}) +", "${1}T")
         .str.replace(r"(:\d{2}),(\d)", "${1}.${2}")
         .str.replace(r" *(?:UTC|GMT)$", "Z")
         .str.replace(r" +([+-]\d{2})", "${1}")
     )
+    if text.str.contains(_SHORT_ISO).any():
+        text = (
+            text.str.replace(r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", "${1}-${2}-${3}T${4}:${5}")
+            .str.replace(r"(T\d{2}:\d{2})(\d{2})", "${1}:${2}")
+            .str.replace(r"(T\d{2})($|Z|[+-])", "${1}:00${2}")
+        )
     times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
     for form in _ISO_FORMATS:
         if times.null_count():

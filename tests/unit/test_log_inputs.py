@@ -282,6 +282,10 @@ READ: dict[str, Writer] = {
         LOG.with_columns(bought_at=pl.from_epoch("bought_at").dt.strftime("%Y%m%d%H%M%S")),
         time_format="%Y%m%d%H%M%S",
     ),
+    "dates as numbers": text(
+        LOG.with_columns(bought_at=pl.from_epoch("bought_at").dt.strftime("%Y%m%d%H%M%S"))
+    ),
+    "times without marks": text(iso("Z", form="%Y%m%dT%H%M%S")),
     "fractions of seconds": text(
         iso(".250", form="%d.%m.%Y, %H:%M:%S"), time_format="%d.%m.%Y, %H:%M:%S.%f"
     ),
@@ -314,11 +318,11 @@ READ: dict[str, Writer] = {
     "Parquet": parquet(),
     "Parquet with dates": parquet(DATED),
     "Parquet with decimals": parquet(LOG.with_columns(pl.col("bought_at").cast(pl.Decimal(18, 0)))),
+    "Parquet with bytes for text": parquet(LOG.cast({"sku": pl.Binary, "customer_id": pl.Binary})),
     "a folder of Parquet parts": parquet_parts(),
     "a folder of folders of Parquet parts": parquet_parts(nested="region={}"),
     "a pattern of Parquet parts": parquet_parts(pattern="/part-*.parquet"),
     "a pattern of folders": parquet_parts(pattern="/region=*", nested="region={}"),
-    "Parquet with bytes for text": parquet(LOG.cast({"sku": pl.Binary, "customer_id": pl.Binary})),
     "a pattern of CSV parts": csv_parts,
     "the time as a folder": hive_times,
     "pandas": frame(LOG.to_pandas),
@@ -343,11 +347,11 @@ READ: dict[str, Writer] = {
         LOG.with_columns(pl.Series("bought_at", [Decimal(row[2]) for row in ROWS]))
     ),
     "Arrow": frame(LOG.to_arrow()),
+    "Arrow with bytes for text": frame(LOG.cast({"sku": pl.Binary}).to_arrow()),
     "Arrow with large strings": frame(
         LOG.to_arrow().cast(
             pa.schema(zip(NAMES, [pa.large_string(), pa.large_string(), pa.int64()], strict=True))
         )
-    "Arrow with bytes for text": frame(LOG.cast({"sku": pl.Binary}).to_arrow()),
     ),
     "Arrow with dictionaries": frame(
         lambda: pa.table({name: LOG.to_arrow()[name] for name in NAMES}).set_column(
