@@ -14,6 +14,7 @@ from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.missing import without_missing_words
 from recsys.data.row_hints import hinted_columns, row_hint
+from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.time_format import compact_form
@@ -66,6 +67,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     kept, dropped = keep_interactions(rows, config, columns, table.origin)
     if config.where is not None and dropped["where"] and kept.is_empty():
         raise holds_nowhere(rows, config.where, table.origin)
+    RowOrder.of(kept, columns).warn(columns, table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)
     counts = sum_counts(blanks, dropped, log.dropped)
