@@ -13,6 +13,7 @@ from recsys.config import Columns
 from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import without_missing_words
 from recsys.data.time_format import as_iso, form_hint
+from recsys.data.times_of_day import refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
 Role = Literal["user_id", "item_id", "timestamp"]
@@ -145,7 +146,7 @@ def guess_columns(
         if len(candidates) == 1:
             found[role] = candidates[0]
             if role == "timestamp":
-                _refuse_time_of_day(sample, candidates[0], origin)
+                refuse_times_of_day(sample, candidates[0], origin)
         else:
             doubts.append(role)
     if doubts:
@@ -169,27 +170,6 @@ def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
             return [*default, *filled]  # empty where the sample was drawn: who knows
         missing = missing or fitting
     return missing
-
-
-def _refuse_time_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
-    """Refuse days whose times are in a column of their own.
-
-    Raises:
-        InputError: the log has such a column.
-    """
-    if sample[days].dtype != pl.Date and not _all_match(sample[days], r"^\d{4}-\d\d-\d\d$"):
-        return
-    for column in sample.select(_named("timestamp", sample)):
-        if column.dtype == pl.Time or _all_match(column, r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$"):
-            raise InputError(
-                f"{origin}: {days} has days, and {column.name} has times of day: join them into "
-                f"one column, or take the days alone with --time {days} (in Python time={days!r})"
-            )
-
-
-def _all_match(values: pl.Series, pattern: str) -> bool:
-    values = without_missing_words(values).drop_nulls()
-    return values.dtype == pl.String and len(values) > 0 and values.str.contains(pattern).all()
 
 
 def _named(role: Role, sample: pl.DataFrame) -> list[str]:
