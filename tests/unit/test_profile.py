@@ -77,7 +77,7 @@ class _Products(TorchDispatchMode):
     """Notes the sizes of products, which take a given time for each operation."""
 
     def __init__(self, seconds_per_operation: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seconds_per_operation = seconds_per_operation
         self.now, self.sizes = 0.0, list[int]()
 
