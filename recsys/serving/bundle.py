@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline
 from recsys.config import Experiment, load_experiment
+from recsys.data.column_names import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.vectors import ItemVectors
 from recsys.data.files import new_folder
-from recsys.data.guess import plain_name
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.structure import read_own_table
