@@ -85,6 +85,11 @@ def append(
         config = with_words(old.config, {"encoding": encoding})
         _refuse_what_needs_old_rows(old, source, config)
         log, _ = load_source(source, config)
+        if log.time_format != config.time_format:
+            raise InputError(
+                f"{log.origin}: its times are read as dates, as with --time-format "
+                f"{log.time_format!r}, and those of {path} were not: {_ANEW}"
+            )
         if when := _appended_before(old, log):
             logger.warning("%s: its rows are in %s already, %s", log.origin, path, when)
             return old

@@ -75,6 +75,8 @@ class PreparedLog:
     contents: Contents
     arrays: Path | None = None
     """The folder of arrays that were written already."""
+    time_format: str | None = None
+    """The form that dates of the log were read by, given or found."""
 
 
 def build_arrays(

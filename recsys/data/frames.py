@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
+from recsys.data.bytes_columns import uuid_text
 from recsys.errors import InputError, first_line
 
 NO_COLUMN = (TypeError, ValueError, OverflowError)
@@ -105,7 +106,12 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
 
 
 def _with_uuids_as_text(frame: Any) -> Any:
-    """Return a frame of polars with text for columns of UUID objects, as databases return them."""
+    """Return a frame of polars or Arrow with text for columns of UUIDs, as databases have them."""
+    if isinstance(frame, pa.Table):
+        names = [each.name for each in frame.schema if str(each.type) == "extension<arrow.uuid>"]
+        for name in names:
+            text = pl.DataFrame({name: frame[name].cast(pa.binary(16))}).select(uuid_text(name))
+            frame = frame.set_column(frame.schema.names.index(name), name, text.to_arrow()[name])
     if not isinstance(frame, pl.DataFrame):
         return frame
     objects = [column for column in frame if column.dtype == pl.Object]

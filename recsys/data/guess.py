@@ -12,15 +12,9 @@ from recsys.config import Columns
 from recsys.data.column_choice import Choice, MoreRows, Sample
 from recsys.data.column_names import WORDS, Role, order_columns, standings
 from recsys.data.log_columns import dates_in, numbers_in
-from recsys.data.plausible import (
-    has_days,
-    has_times_of_day,
-    looks_like_rating,
-    looks_like_time,
-    misfit,
-    shown,
-)
+from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
 from recsys.data.time_format import as_iso, form_hint
+from recsys.data.times_of_day import refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
 _LISTED = 20
@@ -103,7 +97,7 @@ def guess_columns(
         if name != role and (note := _note(name, choice, rows)):
             notes[WORDS[role]] = note
     if time := found.get("timestamp"):
-        _refuse_times_of_day(rows, time, origin)
+        refuse_times_of_day(rows, time, origin)
     if doubted:
         raise InputError(f"{origin}: {_refusal(rows, doubted)}{hint}")
     guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
@@ -157,22 +151,6 @@ def _note(name: str, choice: Choice, rows: pl.DataFrame) -> str:
     if name.isdigit():
         return f"such as {shown(rows[name][0])}"
     return "; ".join(f"{other} {doubt.reason}" for other, doubt in choice.doubts.items())
-
-
-def _refuse_times_of_day(rows: pl.DataFrame, days: str, origin: str) -> None:
-    """Refuse days whose times are in a column of their own.
-
-    Raises:
-        InputError: the log has such a column.
-    """
-    if not has_days(rows[days]):
-        return
-    for name in _named("timestamp", rows):
-        if has_times_of_day(rows[name]):
-            raise InputError(
-                f"{origin}: {days} has days, and {name} has times of day: join them into "
-                f"one column, or take the days alone with --time {days} (in Python time={days!r})"
-            )
 
 
 def _named(role: Role, rows: pl.DataFrame) -> list[str]:

@@ -55,6 +55,8 @@ class InteractionLog:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """The number of dropped rows of the source, by reason: those of `DataConfig.drop`, the names of
     other settings that drop rows, and `BLANK`. They and ``rows`` add up to those of the source."""
+    time_format: str | None = None
+    """The form that dates were read by, given or found; None if that of ISO 8601 alone."""
 
 
 def read_log(

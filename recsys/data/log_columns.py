@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from recsys.data.missing import without_missing_words
+from recsys.data.rounded_ids import refuse_rounded_ids
 from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
@@ -26,6 +27,8 @@ _ISO_FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%dT%H:%M%#z",
 )
+_SHORT_ISO = r"^(?:\d{8}T\d{4}|\d{4}-\d{2}-\d{2}T\d{2}(?:$|Z|[+-]))"
+"""Times without marks between the digits, or of an hour without minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
         name: the origin and the column's name in messages.
 
     Raises:
-        InputError: ids remain text, and one is there with ``.0`` and without.
+        InputError: ids remain text, and one is there with ``.0`` and without, or was rounded.
 
     >>> whole_ids(pl.Series(["7.0", "12"]), "log").to_list()
     [7, 12]
@@ -138,6 +141,7 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
         return ids
     integers = plain_ids(ids)
     if integers.dtype == pl.String:
+        refuse_rounded_ids(ids, name)
         floats = ids.filter(ids.str.contains(f"^{_WHOLE_FLOAT}$")).str.strip_suffix(".0").unique()
         twice = ids.filter(ids.is_in(floats.implode())).sort()
         if len(twice):
@@ -246,13 +250,23 @@ def numbers_in(text: pl.Series, facts: TextFacts | None = None) -> pl.Series:
 
 
 def dates_in(text: pl.Series) -> pl.Series:
-    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC."""
+    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
+
+    >>> dates_in(pl.Series(["2024-01-02 03", "20240102T030405Z", "soon"])).dt.hour().to_list()
+    [3, 3, None]
+    """
     text = (
         text.str.replace(r"^(\d{4}-\d{2}-\d{2}) +", "${1}T")
         .str.replace(r"(:\d{2}),(\d)", "${1}.${2}")
         .str.replace(r" *(?:UTC|GMT)$", "Z")
         .str.replace(r" +([+-]\d{2})", "${1}")
     )
+    if text.str.contains(_SHORT_ISO).any():
+        text = (
+            text.str.replace(r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", "${1}-${2}-${3}T${4}:${5}")
+            .str.replace(r"(T\d{2}:\d{2})(\d{2})", "${1}:${2}")
+            .str.replace(r"(T\d{2})($|Z|[+-])", "${1}:00${2}")
+        )
     times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
     for form in _ISO_FORMATS:
         if times.null_count():

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.bytes_columns import uuid_text, uuids_in
 from recsys.data.part_types import are_whole, common_type, converted
 from recsys.data.source_files import SourceFile
 from recsys.errors import InputError, first_line
@@ -35,6 +36,8 @@ class Part:
     name: str
     """The path that messages name."""
     schema: dict[str, pl.DataType]
+    uuids: frozenset[str] = frozenset()
+    """The columns of UUIDs, which are read as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +54,19 @@ class Run:
     """The columns whose numbers become integers, since all of them are whole."""
 
     def scan(self) -> pl.LazyFrame:
-        """Return the rows, as the files have them."""
+        """Return the rows, as the files have them; UUIDs are text."""
         sources = [_readable(part.source) for part in self.parts]
         if self.kind == "JSON lines":
             return pl.scan_ndjson(_escaped(sources), schema=dict(self.schema))
         hive = None if self.folders is None else dict(self.folders)
-        return pl.scan_parquet(
+        rows = pl.scan_parquet(
             sources,  # type: ignore[arg-type]
             glob=False,
             hive_partitioning=hive is not None,
             hive_schema=hive or None,
         )
+        uuids = self.parts[0].uuids
+        return rows.with_columns(map(uuid_text, uuids)) if uuids else rows
 
     def has_whole(self, name: str) -> bool:
         """Return whether all numbers of a column that are not missing are integers of 64 bits."""
@@ -120,7 +125,7 @@ def open_parts(files: Sequence[SourceFile], names: Sequence[str], hive: bool) ->
     folders = _folders(parts) if hive and kind == "Parquet" else None
     runs = tuple(
         Run(tuple(run), {**schema, **(folders or {})}, kind, folders)
-        for schema, run in groupby(parts, key=lambda part: part.schema)
+        for (schema, _), run in groupby(parts, key=lambda part: (part.schema, part.uuids))
     )
     return _joined(runs) if len(runs) > 1 else Parts(runs, runs[0].schema)
 
@@ -182,7 +187,9 @@ def _open(file: SourceFile, name: str) -> Part:
         source = file.path if file.compression is None else file.content()
         if file.kind == "Parquet":
             found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
-            return Part(source, name, dict(found.collect_schema()))
+            schema = dict(found.collect_schema())
+            uuids = uuids_in(_readable(source)) if pl.Binary in schema.values() else frozenset()
+            return Part(source, name, schema | dict.fromkeys(uuids, pl.String()), uuids)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not size:
             return Part(source, name, {})

@@ -122,16 +122,6 @@ def looks_like_rating(values: pl.Series) -> bool:
     return bool(numbers.is_between(-10, 100).all()) and numbers.n_unique() <= _RATINGS
 
 
-def has_days(values: pl.Series) -> bool:
-    """Return whether a column has dates without times of day."""
-    return values.dtype == pl.Date or _all_match(values, r"^\d{4}-\d\d-\d\d$")
-
-
-def has_times_of_day(values: pl.Series) -> bool:
-    """Return whether a column has times of day without dates."""
-    return values.dtype == pl.Time or _all_match(values, r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
-
-
 def shown(value: object) -> str:
     """Return a value for a message, cut if it is long.
 
@@ -140,11 +130,6 @@ def shown(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-def _all_match(values: pl.Series, pattern: str) -> bool:
-    values = _known(values)
-    return values.dtype == pl.String and len(values) > 0 and values.str.contains(pattern).all()
 
 
 def _known(values: pl.Series) -> pl.Series:

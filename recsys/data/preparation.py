@@ -34,8 +34,7 @@ from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, read_table
-from recsys.data.time_format import are_days
-from recsys.data.time_units import unit_name, units_per_second
+from recsys.data.time_units import unit_name, units_in, units_per_second
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _SAMPLE = 1_000
-"""The number of times that tell whether times are dates."""
+"""The number of times that tell their unit."""
 _SHORTEST_GAP = 60
 """Seconds: a shorter pause does not end a session."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
@@ -121,7 +120,10 @@ def _in_memory(
         item_table = read_features(items, config, "the item table")
     filtered = select_interactions(log, config)
     contents = build_arrays(filtered, item_table, users, config, choose_split=choose_split)
-    return PreparedLog(log.origin, log.columns, log.fingerprint, filtered.dropped, contents)
+    return PreparedLog(
+        *(log.origin, log.columns, log.fingerprint, filtered.dropped, contents),
+        time_format=log.time_format,
+    )
 
 
 def read_features(
@@ -137,8 +139,8 @@ def read_features(
 
 def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
     """Write the dataset, unless the previous one is the same."""
-    config = config.model_copy(update={"split": found.contents.split})
-    _warn_of_days(found, config)
+    form = found.time_format or config.time_format
+    config = config.model_copy(update={"split": found.contents.split, "time_format": form})
     _warn_of_short_gap(found, config)
     if config.since is not None and not found.dropped.get("since"):
         logger.warning("%s: since %s drops no row: none is earlier", found.origin, config.since)
@@ -159,10 +161,11 @@ def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest
 def describe(
     found: PreparedLog, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
 ) -> Manifest:
-    """Return the manifest of a dataset, without its files; warn if its split has empty parts."""
+    """Return the manifest of a dataset, without its files; warn of units and of empty parts."""
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
     counts = count_rows(found.dropped, found.contents)
+    _warn_of_two_units(found)
     _warn_of_empty_parts(found, config, counts)
     return Manifest(
         origin=found.origin,
@@ -220,14 +223,15 @@ def _load(
     return source, None
 
 
-def _warn_of_days(log: PreparedLog, config: DataConfig) -> None:
-    """Warn of times that are numbers and may be dates."""
-    times = pl.Series(log.contents.arrays["timestamps"][:_SAMPLE])
-    if config.time_format is None and are_days(times):
+def _warn_of_two_units(log: PreparedLog) -> None:
+    """Warn of times in seconds beside others in milliseconds and the like."""
+    times: dict[str, int] = units_in(log.contents.arrays["timestamps"])
+    if len(times) > 1:
+        found = " and ".join(f"in {unit}, such as {time}" for unit, time in times.items())
         logger.warning(
-            "%s: column %r has %d and the like, read as numbers; if they are dates, they are read "
-            "as such with --time-format %%Y%%m%%d (in Python time_format=)",
-            *(log.origin, log.columns.timestamp, times[0]),
+            "%s: column %r has times %s: they are compared as numbers, so that all of one unit "
+            "come before all of another: bring them to one unit",
+            *(log.origin, log.columns.timestamp, found),
         )
 
 

@@ -12,9 +12,12 @@ from recsys.config import Columns, DataConfig
 from recsys.data.column_choice import MoreRows
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
+from recsys.data.missing import without_missing_words
 from recsys.data.row_hints import hinted_columns, row_hint
+from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.time_format import compact_form
 from recsys.data.where import holds_nowhere
 
 logger = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     """
     table = open_table(source, origin, header=config.header, encoding=config.encoding)
     table.warn_of_swallowed_rows()
-    columns = columns_of(table, config)
+    columns, config = settle(table, config)
     roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
@@ -64,9 +67,11 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     kept, dropped = keep_interactions(rows, config, columns, table.origin)
     if config.where is not None and dropped["where"] and kept.is_empty():
         raise holds_nowhere(rows, config.where, table.origin)
+    RowOrder.of(kept, columns).warn(columns, table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)
-    return replace(log, dropped=sum_counts(blanks, dropped, log.dropped))
+    counts = sum_counts(blanks, dropped, log.dropped)
+    return replace(log, dropped=counts, time_format=config.time_format)
 
 
 def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
@@ -83,23 +88,26 @@ FirstRows = Callable[[int, Sequence[str]], pl.DataFrame]
 """Reads so many rows of a log, with the given columns, or all of them if none are given."""
 
 
-def columns_of(table: OpenTable, config: DataConfig) -> Columns:
-    """Return the columns of an open table, and log what `choose_columns` logs.
+def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
+    """Return the columns of an open table, and the settings; see `settle_by`.
 
     Raises:
         InputError: a column is missing or in doubt.
     """
-    return choose_columns(_first_rows_of(table), config, table)
+    return settle_by(_first_rows_of(table), config, table)
 
 
-def choose_columns(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> Columns:
-    """Return the columns of a log, guessed from its first rows unless all are given.
+def settle_by(
+    first_rows: FirstRows, config: DataConfig, table: OpenTable
+) -> tuple[Columns, DataConfig]:
+    """Return the columns of a log and its settings, with what its first rows say.
 
-    Guessed columns are logged.
+    Columns that are not given are guessed. Times that are numbers such as 20241231 get their form.
+    Both are logged.
 
     Args:
         first_rows: reads the log.
-        config: the columns that are known, and the form of times that are text.
+        config: the settings that are known.
         table: the log, for the names of its columns.
 
     Raises:
@@ -108,7 +116,17 @@ def choose_columns(first_rows: FirstRows, config: DataConfig, table: OpenTable) 
     found = _columns_of(first_rows, config, table)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
-    return found.columns
+    if config.time_format is not None:
+        return found.columns, config
+    name = found.columns.timestamp
+    times = first_rows(SAMPLE_ROWS, [name])[name]
+    form = compact_form(times)
+    if form is not None:
+        logger.info(
+            "%s: column %r has %s and the like, read as dates, as with --time-format %r",
+            *(table.origin, name, without_missing_words(times).drop_nulls()[0], form),
+        )
+    return found.columns, config.model_copy(update={"time_format": form})
 
 
 def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> GuessedColumns:

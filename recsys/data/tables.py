@@ -14,6 +14,7 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
+from recsys.data.bytes_columns import with_utf8_as_text
 from recsys.data.frames import NO_COLUMN, open_frame
 from recsys.data.parts import UNREADABLE, Run, open_parts
 from recsys.data.source_files import find_files
@@ -55,7 +56,8 @@ class OpenTable:
         """Read columns, all if none are given, of the first rows, all if None.
 
         A column of a text file has integers if every value is a plain integer, else text: one "007"
-        makes it text. Typed sources keep their types.
+        makes it text. Typed sources keep their types, except that bytes become text if all of a
+        column is UTF-8.
 
         Raises:
             InputError: a column is missing, or the table is broken.
@@ -64,7 +66,7 @@ class OpenTable:
         chosen = chosen if rows is None else chosen.head(rows)
         with self._errors():
             table = chosen.collect("polars").to_polars()
-        return typed(table) if self.texts else table
+        return typed(table) if self.texts else with_utf8_as_text(table)
 
     def warn_of_swallowed_rows(self) -> None:
         """Log a warning for every text file whose quotes seem to have swallowed rows."""
@@ -93,7 +95,7 @@ class OpenTable:
             lazy: pl.LazyFrame = native.lazy()
             integer = integer_columns(lazy) if self.texts else []
             for part in lazy.collect_batches(chunk_size=rows, maintain_order=True):
-                yield typed_part(part, integer) if self.texts else part
+                yield typed_part(part, integer) if self.texts else with_utf8_as_text(part)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -116,7 +118,8 @@ class OpenTable:
         """
         lazy = cast("pl.LazyFrame", self.frame.to_native())
         with self._errors():
-            yield from lazy.collect_batches(chunk_size=rows, maintain_order=True)
+            for batch in lazy.collect_batches(chunk_size=rows, maintain_order=True):
+                yield with_utf8_as_text(batch)
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all that can be read if none are given.

@@ -11,19 +11,25 @@ from recsys.errors import InputError, first_line
 
 _DAYS = (
     *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
-    *("%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%m %d, %Y"),
-    *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+    *("%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d, %Y", "%Y%m%d"),
+    *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%b %d %Y"),
+    *("%a %b %d %Y", "%a, %d %b %Y"),
 )
-_TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+_TIMES = (
+    *("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H", "%I:%M %p", "%I:%M:%S %p", "%I %p"),
+    *("%H:%M:%S %z", "%H:%M:%S GMT", "%H:%M:%S GMT%z"),
+)
 _KNOWN = (
     *_DAYS,
     *(day + comma + time for day, comma, time in product(_DAYS, (" ", ", "), _TIMES)),
-    *("%a %b %d %H:%M:%S %z %Y", "%a, %d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y"),
-    "%d/%b/%Y:%H:%M:%S %z",
+    *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S UTC %Y"),
+    *("%d/%b/%Y:%H:%M:%S %z", "[%d/%b/%Y:%H:%M:%S %z]", "%d/%b/%Y:%H:%M:%S"),
 )
 """Forms that messages name where they fit; month and day are both tried first."""
 _LIKELY = 1_000
 """The number of values that decide which forms a message names."""
+_COMPACT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+"""Forms of dates that are whole numbers, by the number of their digits."""
 
 
 def as_iso(values: pl.Series, form: str) -> pl.Series:
@@ -35,33 +41,42 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
         form: in the codes of strftime.
 
     Raises:
-        InputError: the form has an hour without minutes.
+        InputError: polars cannot read the form.
 
     >>> as_iso(pl.Series(["31.12.2024 23:59", "2024-12-31"]), "%d.%m.%Y %H:%M").to_list()
     ['2024-12-31T23:59:00.000000', '2024-12-31']
     >>> as_iso(pl.Series([20241231]), "%Y%m%d").to_list()
     ['2024-12-31T00:00:00.000000']
     """
-    text = without_missing_words(values)
-    if text.dtype.is_numeric():
-        whole = text.cast(pl.Int64, strict=False)
-        text = pl.select(
-            pl.when(whole == text).then(whole.cast(pl.String)).otherwise(text.cast(pl.String))
-        ).to_series()
+    text = _written(values)
     if text.dtype != pl.String:
         return values
     return _times(text, form).dt.strftime("%Y-%m-%dT%H:%M:%S%.6f").fill_null(text)
 
 
-def are_days(values: pl.Series) -> bool:
-    """Return whether all int64 values may be days, such as 20241231.
+def compact_form(values: pl.Series) -> str | None:
+    """Return the form of dates that are written as numbers; None if a value is no such date.
 
-    >>> are_days(pl.Series([20241231, 20250101])), are_days(pl.Series([20241232, 20250101]))
-    (True, False)
+    Other numbers do not all look so. Unix times of as many digits are seconds after May 2032, and
+    of a hundred of them one ends in a month, a day and an hour.
+
+    Args:
+        values: numbers or text; missing ones do not count.
+
+    >>> [compact_form(pl.Series([time])) for time in (20241231, 2024123123, 202412312359)]
+    ['%Y%m%d', '%Y%m%d%H', '%Y%m%d%H%M']
+    >>> compact_form(pl.Series([20241231, 20241232])), compact_form(pl.Series([1_700_000_000]))
+    (None, None)
     """
-    if values.is_empty() or not values.is_between(10**7, 10**8).all():
-        return False
-    return _fit(values.cast(pl.String), "%Y%m%d") == len(values)
+    text = _written(values).drop_nulls()
+    if text.dtype != pl.String:
+        return None
+    lengths = text.str.len_bytes().unique()
+    form = _COMPACT.get(lengths[0]) if len(lengths) == 1 else None
+    if form is None:
+        return None
+    dates = _times(text, form).dt.year().is_between(1970, 2100)
+    return form if dates.sum() == len(text) else None
 
 
 def form_hint(values: pl.Series) -> str:
@@ -83,9 +98,25 @@ def form_hint(values: pl.Series) -> str:
     if not fitting:
         return ""
     best = [form for form, count in fitting.items() if count == max(fitting.values())]
-    short = [form for form in best if form.replace("%B", "%b") not in best or "%B" not in form]
+    short = [form for form in best if _shorter(form) == form or _shorter(form) not in best]
     forms = " or ".join(map(repr, short))
     return f" (a date of another form is read with --time-format {forms}, in Python time_format=)"
+
+
+def _shorter(form: str) -> str:
+    """Return a form with short names of months and without fractions, which may fit as well."""
+    return form.replace("%B", "%b").replace(".%f", "")
+
+
+def _written(values: pl.Series) -> pl.Series:
+    """Return text without words for missing values, and numbers as text; other types unchanged."""
+    text = without_missing_words(values)
+    if not text.dtype.is_numeric():
+        return text
+    whole = text.cast(pl.Int64, strict=False)
+    return pl.select(
+        pl.when(whole == text).then(whole.cast(pl.String)).otherwise(text.cast(pl.String))
+    ).to_series()
 
 
 def _fit(text: pl.Series, form: str) -> int:
@@ -95,6 +126,8 @@ def _fit(text: pl.Series, form: str) -> int:
 
 def _times(text: pl.Series, form: str) -> pl.Series:
     """Parse text as date-times, null where it has not the form."""
+    if ("%H" in form or "%I" in form) and "%M" not in form:  # which polars cannot read
+        text, form = ("00 " + text).alias(text.name), f"%M {form}"
     try:
         # polars writes a fraction of any length so, of which %f would be the nanoseconds.
         times = text.str.to_datetime(form.replace(".%f", "%.f"), time_unit="us", strict=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
 
 from recsys.config import time_value
 
@@ -13,6 +15,10 @@ _FINER_UNITS = (
 )
 """Numbers from the first on are epochs in such units, so many in a second: in the unit before they
 would be times after the year 9999, which some logs have for a time without end."""
+_UNITS = ((1, "seconds"), *((units, name) for _, units, name in _FINER_UNITS))
+_FIRST_SECOND, _LAST_SECOND = 5 * 10**8, 5 * 10**9
+"""Seconds from 1985 to 2128. In two units, times between them have no number in common."""
+_BLOCK = 1 << 20
 
 
 def units_per_second(time: int) -> int:
@@ -36,6 +42,25 @@ def unit_name(time: int) -> str:
 def _unit(time: int) -> tuple[int, str]:
     finer = [(units, name) for limit, units, name in _FINER_UNITS if abs(time) >= limit]
     return finer[-1] if finer else (1, "seconds")
+
+
+def units_in(times: NDArray[np.int64]) -> dict[str, int]:
+    """Return the units of Unix times between 1985 and 2128, each with the first such time.
+
+    >>> units_in(np.array([7, 1_700_000_000, 1_700_000_000_000, 1_700_000_001]))
+    {'seconds': 1700000000, 'milliseconds': 1700000000000}
+    """
+    found: dict[str, int] = {}
+    for start in range(0, len(times), _BLOCK):
+        block = np.asarray(times[start : start + _BLOCK])
+        least, most = block.min(), block.max()
+        for units, name in _UNITS:
+            first, last = _FIRST_SECOND * units, _LAST_SECOND * units
+            if name not in found and most >= first and least <= last:
+                such = block[(block >= first) & (block <= last)]
+                if len(such):
+                    found[name] = int(such[0])
+    return found
 
 
 def time_like(given: str | float, time: int) -> float:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline
 from recsys.config import Experiment, load_experiment
-from recsys.data.column_names import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.vectors import ItemVectors
 from recsys.data.files import new_folder
@@ -41,6 +40,7 @@ from recsys.serving.bundle_files import (
 from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
 from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
+from recsys.serving.item_names import name_columns
 from recsys.serving.trained_scorer import model_scorer
 from recsys.serving.weights import load_weights
 
@@ -49,21 +49,6 @@ logger = logging.getLogger(__name__)
 
 USUAL_K = 10
 """Items that are recommended where nobody says how many."""
-_NAMES_OF_ITEMS = (
-    *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
-    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
-)
-"""Names of columns that name an item, without case, blanks and marks."""
-_LONGEST_NAME = 80
-"""Letters of a name, on average."""
-
-
-def _is_short_text(column: pl.Series) -> bool:
-    """Return whether a column may name items: no lists, and no texts of several sentences."""
-    if column.dtype != pl.String:
-        return False
-    letters = column.str.len_chars().drop_nulls().to_numpy()
-    return len(letters) > 0 and float(letters.mean()) <= _LONGEST_NAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,14 +318,8 @@ class ModelBundle:
 
     @cached_property
     def name_columns(self) -> list[str]:
-        """The columns of the item table that name an item for people: name, title or both.
-
-        Else a column such as product_name or description, if there is one.
-        """
-        columns = {plain_name(name): name for name in self.item_table.columns}
-        exact = [columns[name] for name in ("name", "title") if name in columns]
-        others = [columns[name] for name in _NAMES_OF_ITEMS if name in columns]
-        return exact or [name for name in others if _is_short_text(self.item_table[name])][:1]
+        """The columns of the item table that name an item for people."""
+        return name_columns(self.item_table)
 
     @property
     def popularity(self) -> NDArray[np.float32]:

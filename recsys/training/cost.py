@@ -62,21 +62,37 @@ class StepMeter:
         self.operations_per_token = counter.get_total_flops() / max(int(lengths.sum()), 1)
 
 
+_LARGEST = {"cuda": 8192}
+"""Rows of the matrices of `matrix_speed`, by the type of the device: so many that the start of a
+product and the wait for it are no part of its time."""
+_LONG, _SECONDS, _TIMES = 0.05, 0.5, 6
+"""A product that takes so many seconds needs no larger one; how long and how often one is timed."""
+
+
 @lru_cache
-def matrix_speed(device: str, dtype: torch.dtype, size: int | None = None) -> float:
+def matrix_speed(device: str, dtype: torch.dtype) -> float:
     """Measure the operations per second of a large matrix product: the best of several runs.
 
-    By default it is so large that the start of a product and the wait for it are no part of it.
+    A processor that emulates the type takes minutes for what others do in a blink: products grow
+    from small ones.
     """
-    size = size or (8192 if device == "cuda" else 2048)
-    one = torch.ones(
-        size, size, device=device, dtype=dtype
-    )  # not random: the random state stays as it is
-    best = float("inf")
-    for _ in range(6):
+
+    def seconds(one: Tensor) -> float:
         started = time.perf_counter()
         one @ one
         if device == "cuda":
             torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return float(2 * size**3 / best)
+        return time.perf_counter() - started
+
+    largest = _LARGEST.get(device, 2048)
+    # Not random: the random state stays as it is.
+    one = torch.ones(256, 256, device=device, dtype=dtype)
+    seconds(one)  # the first call prepares
+    while (best := seconds(one)) < _LONG and len(one) < largest:
+        one = one.repeat(2, 2)
+    until = time.perf_counter() + _SECONDS
+    for _ in range(_TIMES):
+        best = min(best, seconds(one))
+        if time.perf_counter() > until:
+            break
+    return float(2 * len(one) ** 3 / best)

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from recsys.config import Columns, DataConfig
-from recsys.data.engines import Engine
 from recsys.data.guess import guess_columns
 from recsys.data.prepared import prepare
 from recsys.data.reading import find_columns
@@ -109,14 +108,34 @@ def test_an_empty_column_of_a_default_name_is_passed_over_where_another_fits() -
     assert guess_columns(table.drop("session_id")).columns.user_id == "user_id"
 
 
-@pytest.mark.parametrize("day", ["2026-01-05", date(2026, 1, 5)])
-@pytest.mark.parametrize("clock", ["10:20:30", "9:05", time(10, 20, 30)])
-def test_days_beside_times_of_day_are_refused(day: Any, clock: Any) -> None:
-    table = sample("uid", "sku", "row").with_columns(date=pl.lit(day), time=pl.lit(clock))
-    with pytest.raises(InputError, match="date has days, and time has times of day: join them"):
+@pytest.mark.parametrize(
+    "day",
+    ["2026-01-05", "2026-01-05 00:00:00", 20260105, date(2026, 1, 5), datetime(2026, 1, 5)],
+)
+@pytest.mark.parametrize("clock", ["10:20:30", "9:05", "9:05 pm", "23:59:59.5", time(10, 20, 30)])
+@pytest.mark.parametrize("name", ["time", "hour_min"])
+def test_days_beside_times_of_day_are_refused(day: Any, clock: Any, name: str) -> None:
+    table = sample("uid", "sku", "row").with_columns(pl.lit(clock).alias(name), date=pl.lit(day))
+    with pytest.raises(InputError, match=f"date has days, and {name} has times of day: join them"):
         guess_columns(table)
     days_alone = guess_columns(table, Columns(timestamp="date"))
     assert days_alone.columns.timestamp == "date"
+
+
+@pytest.mark.parametrize(
+    ("day", "other"),
+    [
+        (datetime(2026, 1, 5, 1), {"clock": "10:20"}),
+        ("2026-01-05 10:20", {"clock": "10:20"}),
+        ("2026-01-05", {"aspect": "16:9"}),
+        ("2026-01-05", {"shift": "24:00"}),
+        ("2026-01-05", {"Song_Length": "3:45"}),
+    ],
+)
+def test_times_and_what_is_no_time_of_day(day: Any, other: dict[str, str]) -> None:
+    more = {name: pl.lit(text) for name, text in other.items()}
+    table = sample("uid", "sku", "row").with_columns(date=pl.lit(day), **more)
+    assert guess_columns(table).columns.timestamp == "date"
 
 
 def test_columns_that_may_be_times_are_named() -> None:
@@ -250,27 +269,3 @@ def test_a_source_tells_its_columns_and_a_preparation_logs_them(
     caplog.clear()
     prepare(str(path), DataConfig(columns=found.columns), tmp_path / "again")
     assert "guessed" not in caplog.text
-
-
-@pytest.mark.parametrize("engine", ["memory", "disk"])
-@pytest.mark.parametrize(
-    ("times", "form", "warns"),
-    [
-        ([20241231, 20250101], None, True),
-        ([20241231, 20250101], "%Y%m%d", False),
-        ([20241231, 20241301], None, False),  # no 13th month: sequence numbers
-        (pl.Series([1, 2], dtype=pl.UInt8), None, False),
-    ],
-)
-def test_numbers_that_may_be_dates_are_warned_of(
-    times: list[int] | pl.Series,
-    form: str | None,
-    warns: bool,
-    engine: Engine,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    log = pl.DataFrame({"user_id": [1, 1], "item_id": [2, 3], "timestamp": times})
-    config = DataConfig(time_format=form)
-    prepare(log, config, tmp_path / "data", engine=engine)
-    assert ("20241231 and the like, read as numbers" in caplog.text) == warns

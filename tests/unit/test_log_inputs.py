@@ -286,6 +286,10 @@ READ: dict[str, Writer] = {
         LOG.with_columns(bought_at=pl.from_epoch("bought_at").dt.strftime("%Y%m%d%H%M%S")),
         time_format="%Y%m%d%H%M%S",
     ),
+    "dates as numbers": text(
+        LOG.with_columns(bought_at=pl.from_epoch("bought_at").dt.strftime("%Y%m%d%H%M%S"))
+    ),
+    "times without marks": text(iso("Z", form="%Y%m%dT%H%M%S")),
     "fractions of seconds": text(
         iso(".250", form="%d.%m.%Y, %H:%M:%S"), time_format="%d.%m.%Y, %H:%M:%S.%f"
     ),
@@ -318,6 +322,7 @@ READ: dict[str, Writer] = {
     "Parquet": parquet(),
     "Parquet with dates": parquet(DATED),
     "Parquet with decimals": parquet(LOG.with_columns(pl.col("bought_at").cast(pl.Decimal(18, 0)))),
+    "Parquet with bytes for text": parquet(LOG.cast({"sku": pl.Binary, "customer_id": pl.Binary})),
     "a folder of Parquet parts": parquet_parts(),
     "a folder of folders of Parquet parts": parquet_parts(nested="region={}"),
     "a pattern of Parquet parts": parquet_parts(pattern="/part-*.parquet"),
@@ -346,6 +351,7 @@ READ: dict[str, Writer] = {
         LOG.with_columns(pl.Series("bought_at", [Decimal(row[2]) for row in ROWS]))
     ),
     "Arrow": frame(LOG.to_arrow()),
+    "Arrow with bytes for text": frame(LOG.cast({"sku": pl.Binary}).to_arrow()),
     "Arrow with large strings": frame(
         LOG.to_arrow().cast(
             pa.schema(zip(NAMES, [pa.large_string(), pa.large_string(), pa.int64()], strict=True))
@@ -471,9 +477,13 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         ["time_format: must give year, month and day, such as %d.%m.%Y %H:%M, not '%Y-%m'"],
     ),
     "a form that is none": (lines(BASE, time_format="DD.MM.YYYY"), ["must give year, month"]),
-    "a form with hours alone": (
-        lines(BASE.replace(f"{START}", "31.12.2024 10"), time_format="%d.%m.%Y %H"),
-        ["data.time_format='%d.%m.%Y %H': cannot be read", "both hour and minute"],
+    "a form that polars cannot read": (
+        lines(BASE.replace(f"{START}", "31.12.2024 10"), time_format="%d.%m.%Y %M"),
+        ["data.time_format='%d.%m.%Y %M': cannot be read", "both hour and minute"],
+    ),
+    "an id that a spreadsheet has rounded": (
+        lines(f"customer_id,sku,ts\n1,8.9012E+12,{START}\n1,71053,{START}\n"),
+        ["'sku': '8.9012E+12' is a long number that a spreadsheet has rounded", "as text"],
     ),
     "unknown names": (
         lines("a,b,c\n1,2,3\n"),

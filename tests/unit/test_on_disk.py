@@ -149,17 +149,33 @@ def test_types_are_those_of_the_whole_column(columns: dict[str, list[str]], tmp_
     both(str(path), tmp_path, DataConfig(keep=("line", "price")))
 
 
-def test_an_id_written_in_two_ways_is_refused_as_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (["7.0", "9", "9.0", "C"], "has both '7' and '7.0', which may be one id"),
+        (["1.23457E+11", "8,9E+12", "8,9E+12", "C"], "'1.23457E+11' is a long number"),
+        (["8.9E+12", "8.9E+12", "8.9E+12", "12"], "'8.9E+12' is a long number"),
+    ],
+)
+def test_an_id_that_may_be_another_is_refused_as_in_memory(
+    odd: list[str], words: str, tmp_path: Path
+) -> None:
     log = random_log(1).with_columns(pl.format("{}", "item_id").alias("item_id"))
-    odd = pl.Series(["7.0", "9", "9.0", "C"])
-    log = log.with_columns(pl.concat([log["item_id"].head(236), odd]))
+    log = log.with_columns(pl.concat([log["item_id"].head(236), pl.Series(odd)]))
     messages = []
     for memory in (TINY, None):
         with pytest.raises(InputError) as caught:
             prepare(log, DataConfig(), tmp_path / "out", memory=memory)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
-    assert "column 'item_id': has both '7' and '7.0', which may be one id" in messages[0]
+    assert f"column 'item_id': {words}" in messages[0]
+
+
+def test_codes_that_are_like_rounded_numbers(tmp_path: Path) -> None:
+    log = random_log(1).with_columns(pl.format("{}", "item_id").alias("item_id"))
+    odd = pl.Series(["1E5", "1.5E+07", "C", "1.5E+02"])
+    log = log.with_columns(pl.concat([log["item_id"].head(236), odd]))
+    assert both(log, tmp_path, DataConfig()).manifest.counts["interactions"] == len(log)
 
 
 def test_dates_of_another_form(tmp_path: Path) -> None:

@@ -140,6 +140,22 @@ def test_types_that_spark_does_not_bring_together(spark: Any, tmp_path: Path) ->
         prepare(tmp_path / "log", out=tmp_path / "data", engine="spark")
 
 
+@pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d%H%M"])
+def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Path) -> None:
+    spread = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
+    log = generated_log(text=False).with_columns(
+        spread.dt.strftime(form).cast(pl.Int64),
+        pl.format("Ü{}", "user_id").cast(pl.Binary).alias("user_id"),
+    )
+    path = write_parts(log, tmp_path / "log")
+    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
+    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in engines]
+    assert found[0].config.time_format == form
+    assert found[0].user_ids.dtype == pl.String
+    same_files(found[0], found[1])
+    same_files(found[0], found[2])
+
+
 def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
     """Sessions, a core and rows at one time, whose order is that of the files."""
     log = generated_log(text=False)

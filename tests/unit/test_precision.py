@@ -77,6 +77,20 @@ def test_short_steps_are_timed_until_the_time_is_over() -> None:
     assert clock.calls == [8, 8]  # 7 × .04 s, and the first
 
 
+def test_a_much_slower_way_is_not_timed_for_long() -> None:
+    clock = Clock()
+    one = clock.lasting(0, iter([9.0, 3.5, 3.4]))  # emulated
+    assert median_share(one, clock.lasting(1, repeat(1.0)), clock) == pytest.approx(3.45)
+    assert clock.calls == [3, 3]
+
+
+def test_one_disturbed_call_does_not_end_the_timing() -> None:
+    clock = Clock()
+    one = clock.lasting(0, iter([9.0, 99.0, *[0.5] * 5]))
+    assert median_share(one, clock.lasting(1, repeat(1.0)), clock, seconds=0.0) == 0.5
+    assert clock.calls == [6, 6]
+
+
 # --- The cache -----------------------------------------------------------------------------------
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from recsys.cli import app
@@ -15,6 +17,7 @@ from recsys.config import parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.profile import profile
 from recsys.inference.catalogue import Catalogue
+from recsys.training import cost
 
 SETTINGS = [
     "model.embedding_dim=8",
@@ -68,3 +71,39 @@ def test_the_command_shows_parts_or_json(tmp_path: Path, tiny_log: pl.DataFrame)
     (row,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert row["loss_seconds"] > 0
     assert row["precision"] == "float32"
+
+
+class _Products(TorchDispatchMode):
+    """Notes the sizes of products, which take a given time for each operation."""
+
+    def __init__(self, seconds_per_operation: float) -> None:
+        super().__init__()
+        self.seconds_per_operation = seconds_per_operation
+        self.now, self.sizes = 0.0, list[int]()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.sizes.append(size := len(args[0]))
+            self.now += 2 * size**3 * self.seconds_per_operation
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("speed", "sizes"),
+    [
+        (1e12, [256, 256, 512, 1024, *[2048] * 7]),
+        (1e9, [256, 256, 512, 512, 512]),  # emulated: .03 s, .27 s, and twice that
+        (1e7, [256, 256, 256]),
+    ],
+)
+def test_a_slow_product_is_not_made_large(
+    speed: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _Products(1 / speed) as products:
+        monkeypatch.setattr(cost, "time", products)
+        assert cost.matrix_speed.__wrapped__("cpu", torch.float32) == pytest.approx(speed)
+    assert products.sizes == sizes

@@ -14,7 +14,7 @@ from recsys.data.on_disk.arrays import write_parts
 from recsys.data.on_disk.filters import filter_sorted
 from recsys.data.on_disk.sorted_log import sort_log, split_sorted_sessions
 from recsys.data.on_disk.staging import stage_log
-from recsys.data.reading import columns_of, sum_counts
+from recsys.data.reading import settle, sum_counts
 from recsys.data.row_rules import rule_columns
 from recsys.data.source_files import find_files
 from recsys.data.sources import find_named_dataset
@@ -86,7 +86,7 @@ def prepare_on_disk(
     if config.where is not None and not reads_rows_alone(config.where, table.names, table.origin):
         return None
     table.warn_of_swallowed_rows()
-    columns = columns_of(table, config)
+    columns, config = settle(table, config)
     size = row_size(config, table.names, table.origin)
     part_rows = max(1, memory // (size * _AT_ONCE))
     with stage(f"preparing {table.origin}", 4 * table.count()) as progress:
@@ -99,7 +99,8 @@ def prepare_on_disk(
         given = filtered, items, users, config, columns, table.origin
         contents = write_parts(arrays, *given, progress, choose_split)
     dropped = sum_counts(staged.dropped, filtered.dropped)
-    return PreparedLog(table.origin, columns, fingerprint, dropped, contents, arrays)
+    form = config.time_format
+    return PreparedLog(table.origin, columns, fingerprint, dropped, contents, arrays, form)
 
 
 def row_size(config: DataConfig, names: tuple[str, ...], origin: str) -> int:

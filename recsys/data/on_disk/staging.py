@@ -21,6 +21,7 @@ from recsys.data.log_columns import (
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
 from recsys.data.row_hints import hinted_columns, row_hint
+from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable
 from recsys.data.where import holds_nowhere
@@ -83,7 +84,7 @@ def stage_log(
     kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
     wanted = [*names.values(), *config.keep, *ruled, *kinds]
     tested = _facts_of_condition(table, config, wanted, part_rows)
-    read, blanks, dropped = 0, 0, dict[str, int]()
+    read, blanks, dropped, order = 0, 0, dict[str, int](), RowOrder()
     first: pl.DataFrame | None = None
     counts = {name: pl.DataFrame() for name in kinds}
     for part in table.parts(wanted, part_rows):
@@ -95,6 +96,7 @@ def stage_log(
         counts = {name: _add_counts(counts[name], filled[name]) for name in kinds}
         kept, gone = keep_interactions(filled, config, columns, table.origin, tested)
         dropped = sum_counts(dropped, gone)
+        order += RowOrder.of(kept, columns)
         _stage_part(staged, kept, config, folder)
         stage.advance(len(part))
     for name, found in counts.items():
@@ -104,6 +106,7 @@ def stage_log(
         if config.where is not None and dropped["where"] and first is not None:
             raise holds_nowhere(first, config.where, table.origin, read - blanks)
         raise InputError(f"{table.origin}: no rows")
+    order.warn(columns, table.origin)
     blank = {BLANK: blanks} if blanks else {}
     staged.dropped = sum_counts(blank, dropped, staged.dropped)
     return staged

@@ -23,7 +23,7 @@ from recsys.data.on_spark.session import is_spark_frame, spark_errors, spark_ses
 from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
-from recsys.data.reading import choose_columns, sum_counts
+from recsys.data.reading import settle_by, sum_counts
 from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
@@ -99,7 +99,7 @@ def _prepare(
     choose_split: SplitChoice | None,
 ) -> PreparedLog:
     origin = source.origin
-    columns = choose_columns(source.first_rows, config, source.table)
+    columns, config = settle_by(source.first_rows, config, source.table)
     size = row_size(config, source.table.names, origin)
     part_rows = min(max(1, memory // (size * _AT_ONCE)), _MOST_ROWS)
     arrays = folder / "arrays"
@@ -123,4 +123,5 @@ def _prepare(
         given = filtered, items, users, config, columns, origin
         contents = write_parts(arrays, *given, progress, choose_split)
     dropped = sum_counts(staged.dropped, filtered.dropped)
-    return PreparedLog(origin, columns, fingerprint, dropped, contents, arrays)
+    form = config.time_format
+    return PreparedLog(origin, columns, fingerprint, dropped, contents, arrays, form)

@@ -15,7 +15,7 @@ from recsys.data.log import BLANK, ROW, whole_times
 from recsys.data.log_columns import RULES, LogColumn, TextFacts, text_facts
 from recsys.data.missing import without_missing_words
 from recsys.data.on_disk.staging import add_facts, check_ids
-from recsys.data.on_spark.source import in_utc
+from recsys.data.on_spark.source import from_spark
 from recsys.data.reading import sum_counts
 from recsys.data.row_rules import keep_interactions
 from recsys.errors import InputError
@@ -188,7 +188,7 @@ def spark_schema(schema: Mapping[str, pl.DataType]) -> str:
 
 
 def _rows_of(batch: pa.RecordBatch) -> pl.DataFrame:
-    return in_utc(cast("pl.DataFrame", pl.from_arrow(batch)))
+    return from_spark(cast("pl.DataFrame", pl.from_arrow(batch)))
 
 
 def _filled(rows: pl.DataFrame) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlparse
 
 import polars as pl
 
+from recsys.data.bytes_columns import with_utf8_as_text
 from recsys.data.log import ROW
 from recsys.data.on_spark.session import is_spark_frame
 from recsys.data.parts import Run
@@ -161,11 +162,12 @@ def column(name: str) -> Column:
 
 def to_polars(rows: DataFrame) -> pl.DataFrame:
     """Return a few rows."""
-    return in_utc(cast("pl.DataFrame", pl.from_arrow(rows.toArrow())))
+    return from_spark(cast("pl.DataFrame", pl.from_arrow(rows.toArrow())))
 
 
-def in_utc(rows: pl.DataFrame) -> pl.DataFrame:
-    """Convert times to UTC: their zone is that of the session, not of the log."""
+def from_spark(rows: pl.DataFrame) -> pl.DataFrame:
+    """Convert times to UTC, since their zone is that of the session, and UTF-8 to text."""
+    rows = with_utf8_as_text(rows)
     zoned = [
         name
         for name, kind in rows.schema.items()

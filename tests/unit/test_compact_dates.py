@@ -1,0 +1,104 @@
+"""Dates that are written as numbers, such as 20241231, are dates: to the end of the whole way."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys.data.appending import append
+from recsys.data.engines import Engine
+from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
+from recsys.serving.inputs import UserHistories
+
+ENGINES: list[Engine] = ["memory", "disk"]
+TIMES = [datetime(2024, 12, 31, 22, 58, 59, tzinfo=UTC) + timedelta(hours=7 * n) for n in range(6)]
+FORMS = {"%Y%m%d": 86_400, "%Y%m%d%H": 3_600, "%Y%m%d%H%M": 60, "%Y%m%d%H%M%S": 1}
+"""Each form and the seconds of its smallest unit."""
+
+
+def log_of(times: Any) -> pl.DataFrame:
+    return pl.DataFrame({"user_id": [1, 1, 1, 2, 2, 2], "item_id": [5, 6, 7] * 2, "ts": times})
+
+
+def compact(form: str, dtype: type[pl.DataType] = pl.Int64) -> pl.DataFrame:
+    return log_of(pl.Series([f"{time:{form}}" for time in TIMES]).cast(dtype))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.Float64, pl.String])
+@pytest.mark.parametrize("form", FORMS)
+def test_they_are_read_and_said(
+    form: str,
+    dtype: type[pl.DataType],
+    engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "recsys"):
+        found = prepare(compact(form, dtype), out=tmp_path / "data", engine=engine)
+    unit = FORMS[form]
+    assert found.timestamps.tolist() == [int(time.timestamp()) // unit * unit for time in TIMES]
+    assert found.config.time_format == form
+    assert f"20241231{form[8:] and '22'}" in caplog.text
+    assert f"and the like, read as dates, as with --time-format {form!r}" in caplog.text
+    given = prepare(compact(form, dtype), out=tmp_path / "given", engine=engine, time_format=form)
+    assert given.fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "times",
+    [
+        [1_700_000_000 + n for n in range(6)],
+        [1_700_000_000_000 + n for n in range(6)],
+        [20241228 + n for n in range(6)],  # 32 December
+        [2024123122 + n for n in range(6)],  # 24 o'clock
+        [1969123100 + n for n in range(6)],
+        [202412315957 + n for n in range(6)],  # a minute of 60
+        [20241231, 20241231, 20241231, 20241231, 20241231, 2024123101],
+        [1.5, 2, 3, 4, 5, 6],
+    ],
+    ids=str,
+)
+def test_other_numbers_are_numbers(times: list[float], engine: Engine, tmp_path: Path) -> None:
+    found = prepare(log_of(pl.Series(times)), out=tmp_path / "data", engine=engine)
+    assert found.timestamps.tolist() == [int(time) for time in times]
+    assert found.config.time_format is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_later_number_that_is_no_date_is_refused(engine: Engine, tmp_path: Path) -> None:
+    many = pl.concat([compact("%Y%m%d")] * 200)
+    bad = pl.concat([many, log_of([20240230] * 6)])
+    with pytest.raises(InputError, match="'ts', data row 1201: has not the form '%Y%m%d' of data"):
+        prepare(bad, out=tmp_path / "data", engine=engine)
+
+
+def test_dates_in_settings_are_compared_with_them(tmp_path: Path) -> None:
+    found = prepare(compact("%Y%m%d%H"), out=tmp_path / "data", since="2025-01-01T06:00")
+    assert found.manifest.dropped == {"since": 2}
+
+
+def test_a_log_to_score_is_read_as_the_dataset_was(tmp_path: Path) -> None:
+    dataset = prepare(compact("%Y%m%d%H%M"), out=tmp_path / "data")
+    one = compact("%Y%m%d%H%M").filter(user_id=2, item_id=6)
+    read = UserHistories.from_raw(one, dataset.config, dataset.vocabulary)
+    assert read.histories.times is not None
+    assert read.histories.times.tolist() == dataset.timestamps[4:5].tolist()
+
+
+def test_an_append_is_read_as_the_dataset_was(tmp_path: Path) -> None:
+    later = pl.Series([f"{time + timedelta(days=9):%Y%m%d}" for time in TIMES]).cast(pl.Int64)
+    prepare(compact("%Y%m%d"), out=tmp_path / "dates")
+    grown = append(log_of(later), tmp_path / "dates")
+    assert grown.timestamps.max() == datetime(2025, 1, 11, tzinfo=UTC).timestamp()
+    prepare(log_of(range(6)), out=tmp_path / "numbers")
+    with pytest.raises(InputError, match="read as dates, as with --time-format '%Y%m%d', and"):
+        append(log_of(later), tmp_path / "numbers")
+    assert PreparedDataset.open(tmp_path / "numbers").timestamps.tolist() == list(range(6))
