@@ -68,7 +68,8 @@ def _refuse_same_names(frame: Any, origin: str) -> None:
         names = frame.schema.names
     elif is_pandas_dataframe(frame):
         names = [str(name) for name in frame.columns]  # 1 and "1" would be the same
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
         raise InputError(f"{origin}: two columns are named {twice!r}")
 
 

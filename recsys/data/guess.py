@@ -2,79 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import polars as pl
 
 from recsys.config import Columns
+from recsys.data.column_choice import Choice, MoreRows, Sample
+from recsys.data.column_names import WORDS, Role, order_columns, standings
 from recsys.data.log_columns import dates_in, numbers_in
-from recsys.data.missing import without_missing_words
+from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
 from recsys.data.time_format import as_iso, form_hint
 from recsys.data.times_of_day import refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
-Role = Literal["user_id", "item_id", "timestamp"]
-
-WORDS: dict[Role, str] = {"user_id": "user", "item_id": "item", "timestamp": "time"}
-"""The word of each role: --user, --item and --time, and the same in Python."""
-
-# A name is compared without case, blanks and marks: CustomerID is customerid. Each line is a
-# standing: two columns of one standing are a doubt, and an earlier line wins over a later one.
-_NAMES: dict[Role, tuple[str, ...]] = {
-    "user_id": (
-        (
-            "userid customerid visitorid clientid memberid uid buyerid shopperid viewerid readerid "
-            "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
-            "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
-            "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
-            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente"
-        ),
-        (
-            "user customer visitor client member buyer shopper viewer reader listener subscriber "
-            "consumer guest player learner household householdkey username reviewer "
-            "kunde nutzer benutzer cliente usuario utilisateur utente"
-        ),
-        "fullvisitorid userpseudoid accountid",
-        "sessionid session",
-    ),
-    "item_id": (
-        (
-            "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
-            "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid "
-            "courseid postid podcastid goodsid materialid itemcode productcode articlecode "
-            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid businessid "
-            "artikelid artikelnr artikelnummer produktid produktnr produktnummer productoid "
-            "idproducto produitid idproduit prodottoid idprodotto produtoid idproduto articuloid "
-            "idarticulo animeid mangaid gmapid"
-        ),
-        (
-            "item product movie track article song book video film game app recipe show course "
-            "goods artikel produkt producto produit prodotto produto articulo"
-        ),
-        "parentasin aid",
-    ),
-    "timestamp": (
-        (
-            "timestamp ts eventtime eventtimestamp datetime unixtime unixtimestamp createdat "
-            "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat "
-            "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
-            "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
-            "transactiondt dateadded timestampms timestampus timestampns epoch zeitstempel "
-            "zeitpunkt eventts utctimestamp timems timeus"
-        ),
-        (
-            "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
-            "ratingdate reviewdate orderpurchasetimestamp datum bestelldatum kaufdatum "
-            "rechnungsdatum dateachat datecommande fecha fechacompra"
-        ),
-    ),
-}
-
-_FIRST_UNIX_TIME = 100_000_000
-"""Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
+_LISTED = 20
+"""Columns without names that a refusal shows with values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,188 +29,198 @@ class GuessedColumns:
     guessed: dict[str, str]
     """The column of each guessed role, by the role's word; empty if nothing had to be guessed.
     Columns that have the default names of their roles do not count."""
-    examples: dict[str, object] = field(default_factory=dict)
-    """A value of each guessed column, by the role's word, if the columns have numbers for names."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What is to be known of guessed columns, by the role's word: why one with a better name was
+    passed over, or a value if the columns have numbers for names."""
 
     def __str__(self) -> str:
         """Return one line of what was guessed."""
         return ", ".join(
-            f"{word} {column!r}"
-            + (f" (such as {self.examples[word]!r})" if word in self.examples else "")
+            f"{word} {column!r}" + (f" ({self.notes[word]})" if word in self.notes else "")
             for word, column in self.guessed.items()
         )
 
 
 def guess_columns(
-    sample: pl.DataFrame,
+    rows: pl.DataFrame,
     given: Columns | None = None,
     origin: str = "the log",
     hint: str = "",
     time_format: str | None = None,
+    more: MoreRows | None = None,
+    tested: Collection[str] = (),
 ) -> GuessedColumns:
     """Find the user, item and time column of a log by name and type.
 
-    A column that is given, or has the default name of its role and values, is taken. Else a column
-    is taken if its name is a known name of the role, its type and the values of the sample fit, and
-    no other column is as good. Files without a header, with columns 1, 2, …, are user, item and
-    time, or user, item, rating and time, if only the last one looks like a time.
+    A column that is given is taken. Else one is taken that has the default name of the role, or a
+    known name and a type that fits, if its values leave no doubt (`doubt_about`) and no other one
+    is as good. If there are doubts about all, the best name is taken, unless its doubt is grave.
+
+    Files without a header, with columns 1, 2, …, are user, item and time, or user, item, rating and
+    time, if only the last one looks like a time and the third has ratings.
 
     Args:
-        sample: the first rows of the log, with all of its columns.
+        rows: the first rows of the log, with all of its columns.
         given: the columns that are known; unset fields are guessed.
         origin: the name of the log in messages.
         hint: what a refusal adds.
         time_format: the form of times that are text, in the codes of strftime; ISO 8601 if None.
+        more: reads more rows of a column; None if there are none.
+        tested: columns that a condition reads, which may leave out rows without a value.
 
     Raises:
         InputError: a given column is missing; no column fits a role, or several do.
 
-    >>> sample = pl.DataFrame({"CustomerID": [7], "sku": ["A"], "ts": [3], "price": [1.5]})
-    >>> print(guess_columns(sample))
+    >>> rows = pl.DataFrame({"CustomerID": [7], "sku": ["A"], "ts": [3], "price": [1.5]})
+    >>> print(guess_columns(rows))
     user 'CustomerID', item 'sku', time 'ts'
     """
     known = {} if given is None else given.model_dump(exclude_unset=True)
-    for name in filter(None, known.values()):
-        if name not in sample.columns:
-            near = hint or did_you_mean(name, sample.columns)
-            raise InputError(
-                f"{origin}: no column {name!r} among {', '.join(sample.columns)}{near}"
-            )
+    _refuse_unknown(known, rows, origin, hint)
     if time_format is not None:
-        sample = sample.select(as_iso(column, time_format) for column in sample)
+        rows = rows.select(as_iso(column, time_format) for column in rows)
+    if rows.width:
+        rows = rows.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
+    sample = Sample(rows, more, tested)
     found: dict[str, str] = {}
-    doubts: list[Role] = []
-    by_position = _by_position(sample)
+    doubted: dict[Role, Choice] = {}
+    notes: dict[str, str] = {}
     for role in WORDS:
         if role in known:
             continue
         taken = {name for other, name in (known | found).items() if other != "position"}
-        candidates = [name for name in _candidates(role, sample) if name not in taken]
-        candidates = candidates or [name for name in by_position.get(role, ()) if name not in taken]
-        if len(candidates) == 1:
-            found[role] = candidates[0]
-            if role == "timestamp":
-                refuse_times_of_day(sample, candidates[0], origin)
-        else:
-            doubts.append(role)
-    if doubts:
-        raise InputError(f"{origin}: {_refusal(sample, doubts)}{hint}")
-    guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
-    columns = (given or Columns()).model_copy(update=found)
-    examples = {word: sample[name][0] for word, name in guessed.items() if name.isdigit()}
-    return GuessedColumns(columns, guessed, examples)
-
-
-def _candidates(role: Role, sample: pl.DataFrame) -> list[str]:
-    """Return the best columns of a role: one, several of equal standing, or none."""
-    default: list[str] = [role] if role in sample.columns else []
-    if default and not _is_missing(sample[role]):
-        return default
-    missing = default
-    for names in _NAMES[role]:
-        alike = [name for name in sample.columns if plain_name(name) in names.split()]
-        fitting = [name for name in alike if _misfit(role, sample[name]) is None]
-        if filled := [name for name in fitting if not _is_missing(sample[name])]:
-            return [*default, *filled]  # empty where the sample was drawn: who knows
-        missing = missing or fitting
-    return missing
-
-
-def _named(role: Role, sample: pl.DataFrame) -> list[str]:
-    """Return the columns that have a name of the role, whatever they hold."""
-    known = {name for names in _NAMES[role] for name in names.split()}
-    return [name for name in sample.columns if plain_name(name) in known]
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a column without case, blanks and marks."""
-    return re.sub(r"[\W_]", "", name.lower())
-
-
-def _misfit(role: Role, values: pl.Series) -> str | None:
-    """Return what a column of the role must not hold, or None if its values fit."""
-    values = without_missing_words(values).drop_nulls()
-    if values.is_empty():
-        return None
-    if role == "timestamp":
-        return None if _is_time(values) else "neither numbers nor ISO 8601 dates"
-    if values.dtype == pl.String or values.dtype.is_integer():
-        return None
-    if values.dtype.is_numeric() and (values.cast(pl.Float64) % 1 == 0).all():
-        return None
-    return "neither integers nor text"
-
-
-def _is_missing(values: pl.Series) -> bool:
-    return without_missing_words(values).null_count() == len(values)
-
-
-def _is_time(values: pl.Series) -> bool:
-    if values.dtype == pl.String:
-        return not min(numbers_in(values).null_count(), dates_in(values).null_count())
-    return values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime)
-
-
-def _by_position(sample: pl.DataFrame) -> dict[Role, list[str]]:
-    """Return the columns of a file without a header, if their types leave no doubt."""
-    names = sample.columns
-    if names not in (["1", "2", "3"], ["1", "2", "3", "4"]):
-        return {}
-    times = [name for name in names if _looks_like_time(sample[name])]
-    ids = all(_misfit("user_id", sample[name]) is None for name in names[:2])
-    if times != names[-1:] or not ids:
-        return {}
-    return {"user_id": names[:1], "item_id": names[1:2], "timestamp": times}
-
-
-def _looks_like_time(values: pl.Series) -> bool:
-    values = without_missing_words(values).drop_nulls()
-    if values.is_empty() or not _is_time(values):
-        return False
-    if values.dtype == pl.String:
-        values = numbers_in(values)
-        if values.null_count():
-            return True  # dates
-    if values.dtype.is_numeric():
-        return bool((values >= _FIRST_UNIX_TIME).all())
-    return True
-
-
-def _refusal(sample: pl.DataFrame, doubts: Sequence[Role]) -> str:
-    options = ", ".join(f"--{WORDS[role]}" for role in doubts)
-    words = ", ".join(f"{WORDS[role]}=" for role in doubts)
-    text = (
-        f"cannot tell {'; '.join(_doubts(sample, doubts))}; its columns are "
-        f"{', '.join(sample.columns)}: name them with {options} (in Python {words})"
-    )
-    nested = [column.name for column in sample if column.dtype.is_nested()]
-    if nested and "item_id" in doubts:
-        text += f"; {nested[0]} is nested: a log has a row for each interaction"
-    dated = [name for name in sample.columns if not sample[name].dtype.is_numeric()]
-    times = [name for name in dated if _looks_like_time(sample[name])]
-    if "timestamp" in doubts and times and not _candidates("timestamp", sample):
-        text += f"; {' and '.join(times)} may be times"
-    elif "timestamp" in doubts and not _named("timestamp", sample):
-        text += "; if its rows are in order of time, add a column that numbers them"
-    return text
-
-
-def _doubts(sample: pl.DataFrame, doubts: Sequence[Role]) -> Iterator[str]:
-    for role in doubts:
-        question = f"which column is the {WORDS[role]}"
-        if several := _candidates(role, sample):
-            yield f"{question}, {' or '.join(several)}"
+        choice = _by_position(role, sample, taken) or sample.choose(role, taken)
+        if len(choice.columns) != 1:
+            doubted[role] = choice
             continue
-        alike = _named(role, sample)
-        wrong = [_complaint(role, sample[name]) for name in alike]
-        yield question + (f" ({', '.join(wrong)})" if wrong else "")
+        found[role] = name = choice.columns[0]
+        if name != role and (note := _note(name, choice, rows)):
+            notes[WORDS[role]] = note
+    if time := found.get("timestamp"):
+        refuse_times_of_day(rows, time, origin)
+    if doubted:
+        raise InputError(f"{origin}: {_refusal(rows, doubted)}{hint}")
+    guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
+    return GuessedColumns((given or Columns()).model_copy(update=found), guessed, notes)
+
+
+def _refuse_unknown(
+    given: Mapping[str, str | None], rows: pl.DataFrame, origin: str, hint: str
+) -> None:
+    """Refuse columns that the log does not have.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    for name in filter(None, given.values()):
+        if name not in rows.columns:
+            near = hint or did_you_mean(name, rows.columns)
+            raise InputError(f"{origin}: no column {name!r} among {', '.join(rows.columns)}{near}")
+
+
+def _by_position(role: Role, sample: Sample, taken: Collection[str]) -> Choice | None:
+    """Return the column of a file without a header, if their types leave no doubt."""
+    names, rows = sample.rows.columns, sample.rows
+    if not _lack_names(rows) or len(names) not in (3, 4):
+        return None
+    ids = all(misfit("user_id", rows[name]) is None for name in names[:2])
+    if not ids or _likely_times(rows) != names[-1:] or _third_is_no_rating(rows):
+        return None
+    name = dict(zip(WORDS, (*names[:2], names[-1]), strict=True))[role]
+    return None if name in taken else Choice([name])
+
+
+def _lack_names(rows: pl.DataFrame) -> bool:
+    """Return whether columns are called 1, 2, … since a file has no header."""
+    return rows.columns == [str(number) for number in range(1, rows.width + 1)]
+
+
+def _likely_times(rows: pl.DataFrame) -> list[str]:
+    """Return the columns whose values look like times; numbers only if columns lack names."""
+    lack = _lack_names(rows)
+    dated = [name for name in rows.columns if lack or not rows[name].dtype.is_numeric()]
+    return [name for name in dated if looks_like_time(rows[name])]
+
+
+def _third_is_no_rating(rows: pl.DataFrame) -> bool:
+    return _lack_names(rows) and rows.width == 4 and not looks_like_rating(rows["3"])
+
+
+def _note(name: str, choice: Choice, rows: pl.DataFrame) -> str:
+    """Return what is to be known of a guessed column."""
+    if name.isdigit():
+        return f"such as {shown(rows[name][0])}"
+    return "; ".join(f"{other} {doubt.reason}" for other, doubt in choice.doubts.items())
+
+
+def _named(role: Role, rows: pl.DataFrame) -> list[str]:
+    """Return the columns that have a name of the role, whatever they hold."""
+    return [name for alike in standings(role, rows.columns) for name in alike]
+
+
+def _refusal(rows: pl.DataFrame, doubted: Mapping[Role, Choice]) -> str:
+    options = ", ".join(f"--{WORDS[role]}" for role in doubted)
+    words = ", ".join(f"{WORDS[role]}=" for role in doubted)
+    questions = "; ".join(_question(role, choice, rows) for role, choice in doubted.items())
+    return (
+        f"cannot tell {questions}; its columns are {', '.join(_listed(rows))}: "
+        f"name them with {options} (in Python {words}){''.join(_hints(rows, doubted))}"
+    )
+
+
+def _question(role: Role, choice: Choice, rows: pl.DataFrame) -> str:
+    """Return which column is in doubt, and why."""
+    question = f"which column is the {WORDS[role]}"
+    if choice.columns:
+        return f"{question}, {' or '.join(choice.columns)}"
+    reasons = [f"{name} {doubt.reason}" for name, doubt in choice.doubts.items()]
+    if reasons:
+        name = shlex.quote(next(iter(choice.doubts)))
+        reasons[-1] += f"; --{WORDS[role]} {name} takes it all the same"
+    named = [name for name in _named(role, rows) if name not in choice.doubts]
+    wrong = (_complaint(role, rows[name]) for name in named)
+    reasons += [complaint for complaint in wrong if complaint]
+    return question + (f" ({', '.join(reasons)})" if reasons else "")
 
 
 def _complaint(role: Role, values: pl.Series) -> str:
-    """Return why a column is not that of a role, with a value that shows it."""
-    text = f"{values.name} has {_misfit(role, values)}"
+    """Return why a column is not that of a role, with a value that shows it; empty if it fits."""
+    why = misfit(role, values)
+    if why is None:
+        return ""
+    text = f"{values.name} has {why}"
     values = values.drop_nulls()
     if role == "timestamp" and values.dtype == pl.String:
         values = values.filter(dates_in(values).is_null() & numbers_in(values).is_null())
         text += form_hint(values)
-    return f"{text}: {values[0]!r}" if len(values) else text
+    return f"{text}: {shown(values[0])}" if len(values) else text
+
+
+def _listed(rows: pl.DataFrame) -> Iterator[str]:
+    """Yield the columns, with a value each if their names are numbers."""
+    for number, name in enumerate(rows.columns):
+        known = rows[name].drop_nulls()
+        numbered = name.isdigit() and number < _LISTED and len(known) > 0
+        yield f"{name} (such as {shown(known[0])})" if numbered else name
+
+
+def _hints(rows: pl.DataFrame, doubted: Mapping[Role, Choice]) -> Iterator[str]:
+    """Yield what may help to name the columns."""
+    nested = [column.name for column in rows if column.dtype.is_nested()]
+    if nested and "item_id" in doubted:
+        yield f"; {nested[0]} is nested: a log has a row for each interaction"
+    if _third_is_no_rating(rows) and _likely_times(rows) == ["4"]:
+        yield "; four columns are user, item, rating and time if the third has ratings"
+    if "timestamp" not in doubted or doubted["timestamp"].columns:
+        return
+    if times := _likely_times(rows):
+        yield f"; {' and '.join(times)} may be times"
+    elif orders := [name for name in order_columns(rows.columns) if _has_numbers(rows[name])]:
+        name = shlex.quote(orders[0])
+        yield f"; if {name} is in order of time, --time {name} takes it for the time"
+    elif not _named("timestamp", rows):
+        yield "; if its rows are in order of time, add a column that numbers them"
+
+
+def _has_numbers(values: pl.Series) -> bool:
+    return values.dtype.is_numeric() and values.null_count() < len(values)

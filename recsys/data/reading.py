@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import polars as pl
 
 from recsys.config import Columns, DataConfig
+from recsys.data.column_choice import MoreRows
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
 from recsys.data.missing import without_missing_words
@@ -39,7 +39,7 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
     """
     config = config or DataConfig()
     table = open_table(source, header=config.header, encoding=config.encoding)
-    return _columns_of(partial(table.read, rows=SAMPLE_ROWS), config, table)
+    return _columns_of(_first_rows_of(table), config, table)
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -84,8 +84,8 @@ def sum_counts(*counts: Mapping[str, int]) -> dict[str, int]:
     return {name: sum(given.get(name, 0) for given in counts) for name in names}
 
 
-FirstRows = Callable[[Sequence[str]], pl.DataFrame]
-"""Reads columns, all if none are given, of the first `SAMPLE_ROWS` rows of a log."""
+FirstRows = Callable[[int, Sequence[str]], pl.DataFrame]
+"""Reads so many rows of a log, with the given columns, or all of them if none are given."""
 
 
 def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
@@ -94,7 +94,7 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    return settle_by(partial(table.read, rows=SAMPLE_ROWS), config, table)
+    return settle_by(_first_rows_of(table), config, table)
 
 
 def settle_by(
@@ -119,7 +119,7 @@ def settle_by(
     if config.time_format is not None:
         return found.columns, config
     name = found.columns.timestamp
-    times = first_rows([name])[name]
+    times = first_rows(SAMPLE_ROWS, [name])[name]
     form = compact_form(times)
     if form is not None:
         logger.info(
@@ -136,11 +136,28 @@ def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> 
     if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
         found = GuessedColumns(given, {})
     else:
-        sample = first_rows(())
+        sample = first_rows(SAMPLE_ROWS, ())
         left = [
             f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
         ]
         hint = table.hint + "".join(left[:1])
-        found = guess_columns(sample, given, table.origin, hint, config.time_format)
+        tested = rule_columns(config, table.names, table.origin)
+        more = _more_rows(first_rows, sample, table.sure_names)
+        found = guess_columns(
+            sample, given, table.origin, hint, config.time_format, more=more, tested=tested
+        )
     table.refuse_lacking(name for name in found.columns.model_dump().values() if name is not None)
     return found
+
+
+def _first_rows_of(table: OpenTable) -> FirstRows:
+    return lambda rows, columns: table.read(columns, rows)
+
+
+def _more_rows(
+    first_rows: FirstRows, sample: pl.DataFrame, columns: Sequence[str]
+) -> MoreRows | None:
+    """Return what reads more rows of the given columns; None if the sample is the whole log."""
+    if len(sample) < SAMPLE_ROWS:
+        return None
+    return lambda name, rows: first_rows(rows, [name])[name] if name in columns else sample[name]

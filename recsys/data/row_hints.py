@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.data.guess import plain_name
+from recsys.data.column_names import plain_name
 from recsys.data.missing import without_missing_words
 
 _KINDS = {

@@ -18,15 +18,8 @@ from recsys.data.bytes_columns import with_utf8_as_text
 from recsys.data.frames import NO_COLUMN, open_frame
 from recsys.data.parts import UNREADABLE, Run, open_parts
 from recsys.data.source_files import find_files
-from recsys.data.text_tables import (
-    NO_HEADER_HINT,
-    ONE_COLUMN_HINT,
-    TextTable,
-    integer_columns,
-    open_text,
-    typed,
-    typed_part,
-)
+from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text
+from recsys.data.text_types import integer_columns, typed, typed_part
 from recsys.errors import InputError, did_you_mean, first_line
 
 TableSource = str | os.PathLike[str] | IntoFrame
@@ -244,12 +237,12 @@ def open_table(
 
 def _joined_texts(texts: Sequence[TextTable], origin: str, kind: str) -> OpenTable:
     """Return text files as one table; a column that one of them lacks is null there."""
-    every = tuple(dict.fromkeys(name for text in texts for name in text.names))
+    every = tuple(dict.fromkeys(name for text in texts for name in text.columns))
     lacking = {
         name: text.origin
         for text in reversed(texts)  # so that the first one is named
         for name in every
-        if name not in text.names
+        if name not in text.columns
     }
     rows = pl.concat([text.scan() for text in texts], how="diagonal")
     return OpenTable(nw.from_native(rows), every, origin, kind, tuple(texts), lacking=lacking)

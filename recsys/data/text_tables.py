@@ -1,4 +1,4 @@
-"""Tables in delimited text: their encoding, delimiter, header and the types of their columns."""
+"""Tables in delimited text: their encoding, delimiter and header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.missing import MISSING_WORDS
 from recsys.data.quotes import Quotes, find_quotes
 from recsys.data.source_files import SourceFile
 from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
@@ -21,7 +20,6 @@ from recsys.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
 
-_INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 _DELIMITERS = (",", "\t", ";", "|")
 _DOUBLE_COLON = "::"
@@ -38,7 +36,6 @@ _BROKEN_FIELD = ("malformed", "could not parse")
 """What polars says of a quote that does not close a field."""
 _STRAY_QUOTE = "line {} has a quote that is neither around a whole field nor doubled"
 _SAMPLED_LINES = 20
-_SAMPLED_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,8 @@ class TextTable:
     """The path of a plain UTF-8 file, or the content of another one as UTF-8."""
     delimiter: str
     names: tuple[str, ...]
-    """The header without surrounding blanks, or 1, 2, … if the file has none."""
+    """The header without surrounding blanks, empty for a column that it does not name; or 1, 2, …
+    if the file has none."""
     has_header: bool
     origin: str
     quoted: bool = True
@@ -70,19 +68,26 @@ class TextTable:
         """Whether a number or a date is among the names in the header."""
         return self.has_header and any(_VALUE_NAME.match(name) for name in self.names)
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that have a name: others number rows, or were left behind by a program."""
+        return [name for name in self.names if name]
+
     def scan(self) -> pl.LazyFrame:
-        """Return all columns as text; a blank line is a row of nulls."""
+        """Return the columns with names as text; a blank line is a row of nulls."""
         source = io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source
-        return pl.scan_csv(
+        unique = [name or f"\0{place}" for place, name in enumerate(self.names)]
+        rows = pl.scan_csv(
             source,
             separator=self.delimiter,
             quote_char='"' if self.quoted else None,
             skip_rows=self.skipped,
             has_header=self.has_header,
-            new_columns=list(self.names),
+            new_columns=unique,
             infer_schema=False,
             glob=False,
         )
+        return rows.select(self.columns)
 
     def explain(self, error: Exception) -> str:
         """Return why the file cannot be read, with the row if a row has too many fields."""
@@ -143,8 +148,8 @@ def open_text(
     line has quoted fields; in other files see `find_quotes`.
 
     Raises:
-        InputError: the file is empty, is not text, its header has a stray quote, or two columns
-            have the same name.
+        InputError: the file is empty, is not text, its header has a stray quote or no name, or two
+            columns have the same name.
         OSError: it cannot be read or decompressed.
     """
     source, sample = as_utf8(file, encoding)
@@ -179,7 +184,12 @@ def open_text(
         header_in_quotes=header and in_quotes,
         header_has_inches=header and lines == 1 and _first_line(sample).count('"') % 2 == 1,
     )
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if not table.columns:
+        raise InputError(
+            f"{origin}: its first line names no column: delete the line, or give --no-header if no "
+            "line names them"
+        )
+    if twice := next((name for name in table.columns if names.count(name) > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
     table = table.with_quotes_read()
@@ -198,63 +208,6 @@ ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
 
 NO_HEADER_HINT = "; the first line looks like data: if it is no header, give --no-header"
 """What messages add if the names of columns look like values."""
-
-
-def typed(table: pl.DataFrame) -> pl.DataFrame:
-    """Strip blanks around text, and make columns integers if every value is a plain integer.
-
-    Words for missing values count as integers, unless a column has nothing else; "007" does not.
-
-    >>> typed(pl.DataFrame({"a": ["1", " 2 "], "b": ["007", "8"], "c": ["3", "NULL"]})).rows()
-    [(1, '007', 3), (2, '8', None)]
-    """
-    table = table.select(pl.all().str.strip_chars())
-    # Most columns of text show it in their first rows.
-    likely = [name for name in table.columns if _is_integer(table[name].head(_SAMPLED_ROWS))]
-    integer = [name for name in likely if _is_integer(table[name]) and _has_any(table[name])]
-    return _with_integers(table, integer)
-
-
-def typed_part(part: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
-    """Convert a part of a table as `typed` does, given the columns that are integers."""
-    return _with_integers(part.select(pl.all().str.strip_chars()), integer)
-
-
-def _with_integers(table: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
-    return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
-
-
-def integer_columns(table: pl.LazyFrame) -> list[str]:
-    """Return the columns that `typed` makes integers, without holding the table in memory."""
-    names = table.collect_schema().names()
-    stripped = pl.all().str.strip_chars()
-    words = pl.Series(MISSING_WORDS).implode()
-    plain = table.select(stripped.str.contains(_INTEGER).any())
-    others = table.select((stripped.str.contains(_INTEGER) | stripped.is_in(words)).all())
-    found, fitting = pl.collect_all([plain, others], engine="streaming")
-    return [name for name in names if found[name].item() and fitting[name].item()]
-
-
-def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
-    """Return the columns of text that `typed` might make integers, and those that have an integer.
-
-    Of a table that is read in batches, `typed` makes integers of the columns that are among the
-    first in every batch and among the second in one.
-    """
-    stripped = batch.select(pl.all().str.strip_chars())
-    integers = {name for name in stripped.columns if _is_integer(stripped[name])}
-    return integers, {name for name in integers if _has_any(stripped[name])}
-
-
-def _is_integer(values: pl.Series) -> bool:
-    """Return whether text has nothing but plain integers and words for missing values."""
-    others = values.filter(~values.str.contains(_INTEGER)).unique()
-    return others.is_in(list(MISSING_WORDS)).all()
-
-
-def _has_any(values: pl.Series) -> bool:
-    """Return whether text has a plain integer."""
-    return values.str.contains(_INTEGER).any()
 
 
 def _delimiter_of(sample: str, default: str) -> str:

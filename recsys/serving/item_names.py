@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from recsys.data.guess import plain_name
+from recsys.data.column_names import plain_name
 
 _NAMES = (
     *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from recsys.data.tables import OpenTable
-from recsys.data.text_tables import likely_integers
+from recsys.data.text_types import likely_integers
 
 ROWS_PER_PART = 1 << 21
 """How many rows of a table are read into the memory at once."""

@@ -79,6 +79,11 @@ def test_two_columns_of_one_name(frame: Any) -> None:
         read_table(frame)
 
 
+def test_two_columns_without_a_name() -> None:
+    with pytest.raises(InputError, match=r"^the frame: two columns are named ''$"):
+        read_table(pd.DataFrame([[0, 0, 1]], columns=["", "", "user_id"]))
+
+
 def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     pa.parquet.write_table(pa.table([[1], [2]], names=["user_id", "user_id"]), path)

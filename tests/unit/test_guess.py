@@ -100,10 +100,11 @@ def test_an_empty_column_is_not_preferred() -> None:
     assert guess_columns(table.drop("date_added")).columns.timestamp == "read_at"
 
 
-def test_an_empty_column_of_a_default_name_is_a_doubt_where_another_fits() -> None:
+def test_an_empty_column_of_a_default_name_is_passed_over_where_another_fits() -> None:
     table = sample("session_id", "sku", "ts").with_columns(user_id=pl.lit("NA"))
-    with pytest.raises(InputError, match="which column is the user, user_id or session_id;"):
-        guess_columns(table)
+    found = guess_columns(table)
+    assert found.columns.user_id == "session_id"
+    assert str(found).startswith("user 'session_id' (user_id is empty), item")
     assert guess_columns(table.drop("session_id")).columns.user_id == "user_id"
 
 
@@ -151,6 +152,40 @@ def test_columns_without_names_are_shown_with_values() -> None:
     )
 
 
+def test_a_third_column_that_is_no_rating_is_refused_with_values() -> None:
+    """Such as user, session, item and time, or user, category, item and time."""
+    events = [("u1", "s9", 1042, 1_300_000_000), ("u1", "s9", 7, 1_300_000_001)]
+    table = pl.DataFrame(events, schema=["1", "2", "3", "4"], orient="row")
+    with pytest.raises(InputError) as caught:
+        guess_columns(table)
+    assert str(caught.value) == (
+        "the log: cannot tell which column is the user; which column is the item; which column is "
+        "the time; its columns are 1 (such as 'u1'), 2 (such as 's9'), 3 (such as 1042), "
+        "4 (such as 1300000000): name them with --user, --item, --time (in Python user=, item=, "
+        "time=); four columns are user, item, rating and time if the third has ratings; 4 may be "
+        "times"
+    )
+    given = Columns(user_id="1", item_id="3", timestamp="4")
+    assert guess_columns(table, given).columns == given
+
+
+def test_a_long_value_is_cut_in_a_refusal() -> None:
+    table = pl.DataFrame({"1": [1], "2": ["N55689-1 " * 99]})
+    with pytest.raises(InputError, match=r"2 \(such as 'N55689-1 .{29}…\): name them with"):
+        guess_columns(table)
+
+
+@pytest.mark.parametrize("name", ["order_number", "Order Seq", "position", "rank_in_session"])
+def test_a_column_that_may_be_in_order_of_time_is_named(name: str) -> None:
+    table = sample("user_id", "product_id", "price").with_columns(pl.lit(1).alias(name))
+    quoted = f"'{name}'" if " " in name else name
+    hint = f"if {quoted} is in order of time, --time {quoted} takes it for the time"
+    with pytest.raises(InputError, match=hint):
+        guess_columns(table)
+    with pytest.raises(InputError, match="if its rows are in order of time, add a column that"):
+        guess_columns(table.with_columns(pl.lit("1st").alias(name)))
+
+
 def test_what_is_given_is_not_guessed() -> None:
     table = sample("customer_id", "sku", "ts", userId=[1])
     columns = guess_columns(table, Columns(user_id="customer_id")).columns
@@ -196,6 +231,11 @@ def test_doubts_are_refused(table: pl.DataFrame, words: list[str]) -> None:
         ([(1, 2, 1_700_000_000)], True),
         ([("a", "b", 4.5, "2024-01-05")], True),
         ([(1, 2, 5, 1_700_000_000), (1, 3, 5, 1_700_000_001)], True),
+        ([(1, 2, -1, 1_700_000_000), (1, 3, 10, 1_700_000_001)], True),
+        ([("a", "b", "4.5", "2024-01-05")], True),
+        ([(1, 2, 2268318, 1_700_000_000)], False),
+        ([("a", "b", "c", "2024-01-05")], False),
+        ([(1, 2, n, 1_700_000_000 + n) for n in range(50)], False),
         ([(1, 2, 3)], False),
         ([(1_700_000_000, 2, 3)], False),
         ([(1, 1_700_000_000, 1_700_000_000)], False),

@@ -266,6 +266,10 @@ READ: dict[str, Writer] = {
         + "".join(f'"{u}","{i}","{t}","a, ""b""\nc"\n' for u, i, t in ROWS)
     ),
     "an index column": lines(LOG.with_row_index("").write_csv()),
+    "columns without names": lines(
+        ",,customer_id,sku,bought_at, ,\n"
+        + "".join(f"{n},{n},{u},{i},{t},a note,\n" for n, (u, i, t) in enumerate(ROWS))
+    ),
     "blank lines": lines(LOG.write_csv().replace("\n", "\n\n")),
     "times in UTC": text(iso("Z")),
     "times with UTC in words": text(iso(" UTC", form="%Y-%m-%d %H:%M:%S")),
@@ -500,11 +504,18 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "no header and no doubtless time": (
         lines("1,2,3\n4,5,6\n", header=False),
-        ["which column is the user; which column is the item; which column is the time", "1, 2, 3"],
+        [
+            "which column is the user; which column is the item; which column is the time",
+            "its columns are 1 (such as 1), 2 (such as 2), 3 (such as 3): name them with --user",
+        ],
     ),
     "no header and two times": (
         lines("1,1700000000,1700000001\n", header=False),
         ["which column is the time", "--time"],
+    ),
+    "a header without names": (
+        lines(",,\n" + BASE),
+        ["log.csv: its first line names no column: delete the line, or give --no-header if"],
     ),
     "sessions with lists of events": (
         lines('{"session": 1, "events": [{"aid": 2, "ts": 3}]}\n', "log.jsonl"),
@@ -610,7 +621,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "pandas without names": (
         frame(pd.DataFrame(list(ROWS))),
-        ["which column is the user", "its columns are 0, 1, 2: name them with --user"],
+        ["which column is the user", "its columns are 0 (such as 'C02'), 1 (such as 'P-7'), 2 ("],
     ),
     "pandas with a name that is no text": (
         frame(lambda: LOG.to_pandas().rename(columns={"sku": 1.5})),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -24,7 +23,7 @@ from recsys.data.on_spark.session import is_spark_frame, spark_errors, spark_ses
 from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
-from recsys.data.reading import SAMPLE_ROWS, settle_by, sum_counts
+from recsys.data.reading import settle_by, sum_counts
 from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
@@ -100,8 +99,7 @@ def _prepare(
     choose_split: SplitChoice | None,
 ) -> PreparedLog:
     origin = source.origin
-    first_rows = partial(source.first_rows, SAMPLE_ROWS)
-    columns, config = settle_by(first_rows, config, source.table)
+    columns, config = settle_by(source.first_rows, config, source.table)
     size = row_size(config, source.table.names, origin)
     part_rows = min(max(1, memory // (size * _AT_ONCE)), _MOST_ROWS)
     arrays = folder / "arrays"
