@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -80,6 +82,28 @@ def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
             patch.setattr("recsys.training.product_timing.bf16_share", lambda *_: 1.0)
             patch.setattr("recsys.training.product_timing.narrow_share", lambda *_: 1.0)
         yield
+
+
+@contextmanager
+def no_gpu() -> Iterator[None]:
+    """Hide every GPU from this process and from those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)  # which Lightning asks
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test with its fixtures; hide the GPU unless it is marked as one that needs it.
+
+    Whatever was selected: what other tests expect was computed on a CPU.
+    """
+    if item.get_closest_marker("gpu") or item.get_closest_marker("benchmark"):
+        return (yield)
+    with no_gpu():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

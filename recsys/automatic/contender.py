@@ -19,7 +19,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
 from recsys.report.race import RacePoint
-from recsys.training.loop import ENDLESS, build_batches, train, training_device
+from recsys.training.device import training_device
+from recsys.training.loop import ENDLESS, build_batches, train
 from recsys.training.state import MONITOR, Curve, TrainingState
 
 STEPS_PER_EPOCH = 50
@@ -259,8 +260,7 @@ class Contender:
 
     def best_model(self) -> tuple[Model, Curve]:
         """Return the model of the best epoch, averaged, and its curve."""
-        curve = self.best_curve
-        histories = self.dataset.histories("valid")
+        curve, histories = self.best_curve, self.dataset.histories("valid")
         model = self.catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
         return model.to(training_device()), curve
 

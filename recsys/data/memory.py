@@ -36,7 +36,7 @@ def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None 
         needed: bytes.
         purpose: what needs them, in the plural.
         remedy: what to change.
-        gpu_memory: bytes of the GPU, if the memory is its.
+        gpu_memory: bytes that are free on the GPU, if the memory is its.
 
     Raises:
         InputError: it needs more.
@@ -45,7 +45,8 @@ def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None 
     if needed > limit // 2:
         raise InputError(
             f"{purpose} need {needed / _GIB:,.1f} GiB of memory, more than half of the "
-            f"{limit / _GIB:,.1f} {'there are' if gpu_memory is None else 'of the GPU'}: {remedy}"
+            f"{limit / _GIB:,.1f} {'there are' if gpu_memory is None else 'free on the GPU'}: "
+            f"{remedy}"
         )
 
 

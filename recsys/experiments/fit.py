@@ -126,6 +126,7 @@ def _fit(
     train = partial(train_all, start, dataset, held_out.valid, found)
     if not processes.is_first():
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
+        processes.leave()
         raise NotFirstProcess
     check_out(out)
     if fresh:  # those of other members too, if the experiment had more
@@ -149,6 +150,7 @@ def _fit(
             files[place].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
         fitted = train(report=tracker.log_epoch, save=save, progress=view)
+        processes.leave()
         seconds = time.perf_counter() - started
         validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
         phases.add("training", seconds - validating)

@@ -17,6 +17,7 @@ from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.cost import StepMeter, matrix_speed
+from recsys.training.device import gpus
 from recsys.training.kernel_choice import KernelChoice
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
@@ -74,7 +75,7 @@ def profile(
     Raises:
         InputError: no history has two items.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(gpus()):
         torch.manual_seed(experiment.seed)
         return _measure(experiment, catalogue, histories, steps)
 

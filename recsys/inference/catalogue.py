@@ -82,7 +82,8 @@ class Catalogue:
     ) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
 
-        With a division they are those of this process; with the bytes of a GPU they must fit there.
+        With a division they are those of this process; with the free bytes of a GPU they must fit
+        there.
 
         Raises:
             InputError: they do not.

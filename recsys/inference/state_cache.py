@@ -80,7 +80,12 @@ def _key(model: Model, history: Histories) -> _Key:
 
 
 def _size(key: _Key, state: LastRepresentation) -> int:
-    return sum(map(len, key)) + sum(part.nbytes for part in state)
+    return sum(map(len, key)) + sum(map(_bytes, state))
+
+
+def _bytes(part: Tensor) -> int:
+    """Return the memory of a tensor; torch gives that of a GPU in pieces of 512 bytes."""
+    return -(-part.nbytes // 512) * 512 if part.device.type == "cuda" else part.nbytes
 
 
 def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:

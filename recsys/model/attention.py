@@ -7,12 +7,18 @@ needed, the fused kernel of torch does the work.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.positions import RotaryPositions
+
+_MOST_SEQUENCES = 65_535
+"""That torch's fused kernels on a GPU take at once: those of the second and third dimension of a
+grid of CUDA (https://github.com/pytorch/pytorch/issues/142228)."""
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
@@ -86,13 +92,35 @@ def attend(
     """The sum of the values [..., K, e], weighted by `attention_weights`: [..., Q, e].
 
     The fused kernel of torch does it, except for training on a CPU: there its backward pass took
-    twice as long as the plain formula (53 against 26 ms for 64 sequences of 200, bf16).
+    twice as long as the plain formula (53 against 26 ms for 64 sequences of 200, bf16). Nor does it
+    for more sequences than it takes on a GPU, which are short where a batch has so many.
     """
-    if query.device.type == "cpu" and torch.is_grad_enabled():
+    is_cpu = query.device.type == "cpu"
+    are_too_many = not is_cpu and len(query) > _MOST_SEQUENCES
+    if are_too_many or (is_cpu and torch.is_grad_enabled()):
         return attention_weights(query, key, mask, causal=causal, scale=scale) @ value
     if causal and mask is not None:
         mask, causal = mask & causal_mask(query.shape[-2], query.device), False
-    return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
+    with nullcontext() if is_cpu else _without_cudnn():
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=causal, scale=scale
+        )
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Keep torch from attention by cuDNN, which it prefers on an H100.
+
+    cuDNN builds a plan for each shape, with its number of sequences, and hardly two batches have
+    the same (https://github.com/meta-pytorch/torchtune/issues/1652). What the user has set comes
+    back.
+    """
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 def self_attention(x: Tensor, mask: Tensor | None = None) -> Tensor:

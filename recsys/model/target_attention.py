@@ -232,15 +232,18 @@ class TargetAttentionHead(nn.Module):
         """
         if torch.compiler.is_exporting():  # a graph has no lengths to decide by
             return [0] * self.num_heads
-        shortest = int(lengths.min())
-        temperature = min(self.max_temperature, float(self.log_temperature.detach().max().exp()))
+        # These are read together, since each read waits for a GPU.
+        highest = self.log_temperature.detach().max().exp()
+        parts = lengths.min().view(1), highest.view(1), self.decays
+        shortest, temperature, *rates = torch.cat([part.double() for part in parts]).tolist()
+        temperature = min(self.max_temperature, temperature)
         skipped = []
-        for rate in self.decays.tolist():
+        for rate in rates:
             if rate == 0:
                 skipped.append(0)
                 continue
             share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
-            skipped.append(max(0, shortest - math.ceil((2 * temperature - share) / rate)))
+            skipped.append(max(0, int(shortest) - math.ceil((2 * temperature - share) / rate)))
         return skipped
 
     def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:

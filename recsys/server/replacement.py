@@ -11,8 +11,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 from recsys.data.manifest import MANIFEST
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 from recsys.server.logs import FACTS
 from recsys.server.served_model import ServedModel
 from recsys.server.service import Service
@@ -57,13 +59,16 @@ class Replacement:
             try:
                 await self._look(asked)
             except (InputError, OSError) as error:
-                self._report(error, asked)
+                self._report(str(error), asked)
+            except (MemoryError, RuntimeError) as error:  # of torch
+                self._report(_reason(error), asked)
 
     async def _look(self, asked: bool) -> None:
         """Load what is new, or anything if asked.
 
         Raises:
             InputError, OSError: it cannot be loaded, or the registry cannot be asked.
+            MemoryError, RuntimeError: the machine or its GPU failed, or has no memory for both.
         """
         bundle, place = await asyncio.to_thread(self._find, asked)
         state = await asyncio.to_thread(self._state, bundle)
@@ -88,19 +93,27 @@ class Replacement:
         self._failure = None  # the registry can be asked again, if it could not
         return self._bundle, place
 
-    def _report(self, error: Exception, asked: bool) -> None:
+    def _report(self, reason: str, asked: bool) -> None:
         """Report a failure, but one that lasts only once."""
-        if asked or str(error) != self._failure:
+        if asked or reason != self._failure:
             self._service.metrics.reloads.labels("failed").inc()
-            facts = {FACTS: {"reason": str(error)}}
+            facts = {FACTS: {"reason": reason}}
             logger.error("the new model cannot be loaded; the old one answers", extra=facts)
-        self._failure = str(error)
+        self._failure = reason
 
     def _state(self, bundle: Path) -> _State:
         """What changes when a folder is replaced: inode, size and time of its manifest."""
         others = [self._settings.data, self._settings.index]
         folders = [bundle, bundle / "bundle", *(folder for folder in others if folder)]
         return [_stamp(folder / MANIFEST) for folder in folders]
+
+
+def _reason(error: MemoryError | RuntimeError) -> str:
+    """Return why loading failed, in the same words if it fails again: torch counts free bytes."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        where = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
+        return f"{where} has too little memory for it beside the old one"
+    return first_line(error)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

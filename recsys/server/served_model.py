@@ -64,7 +64,7 @@ class ServedModel:
         """
         opened, data = ModelBundle.open(bundle), settings.data
         if settings.gpu:
-            opened.use_gpu()
+            opened.move_to_gpu()
         dataset = None if data is None else opened.encoders.read(PreparedDataset.open(data))
         states = StateCache(settings.cache_bytes) if settings.cache_bytes else None
         index = None if settings.index is None else BundleIndex.open(settings.index, opened)

@@ -168,10 +168,31 @@ class ModelBundle:
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders, vectors)
 
     def use_gpu(self) -> None:
-        """Move the model to the GPU, if there is one: worth its start for many histories."""
-        if self.trained is None or not torch.cuda.is_available():
+        """Move the model to the GPU, if there is one: worth its start for many histories.
+
+        If it needs more memory than is free there, a warning says so, and it stays on the CPU.
+        """
+        if torch.cuda.is_available():
+            try:
+                self.move_to_gpu()
+            except InputError as error:
+                logger.warning("%s: it stays on the CPU", error)
+
+    def move_to_gpu(self) -> None:
+        """Move the model to the GPU, which there must be; a baseline has nothing to move.
+
+        Raises:
+            InputError: it needs more memory than is free there; it is on the CPU again.
+        """
+        if self.trained is None:
             return
-        self.trained.to("cuda")
+        try:
+            self.trained.to("cuda")
+        except torch.OutOfMemoryError as error:
+            self.trained.to("cpu")  # with those weights that were moved
+            raise InputError(
+                f"{self.path}: the model needs more memory than is free on the GPU"
+            ) from error
         for kept in ("scorer", "retriever"):  # they keep the catalogue where the model was
             self.__dict__.pop(kept, None)
 

@@ -175,8 +175,8 @@ class EpochRecorder(pl.Callback):
         epoch = len(self.curve.epochs) + 1
         if self._config.average_weights:
             self.average = averaged(self.average, self._module.model.state_dict(), epoch)
-        seconds = self.seconds
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
+        seconds = self.seconds  # a GPU has finished: its numbers have been read
         self._module.sums.zero_()
         self._seconds_before = 0.0
         check_finite(self._module.model, loss, epoch, self._config)

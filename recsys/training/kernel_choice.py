@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,14 +26,19 @@ logger = logging.getLogger(__name__)
 _TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
 """How far a kernel's result may be from torch's, as a share of its norm."""
 
+_shares: dict[Hashable, float] = {}
+"""The share of torch's time that each kernel took, by what it was compared on: the slices of a race
+and a refit have the same shapes. Infinite for one that failed or returned something else."""
+
 
 class KernelChoice(pl.Callback):
     """Compares the kernels with torch in a training on a GPU, and takes those worth taking.
 
     A kernel is used if it compiles, returns what torch returns, and takes clearly less time for
-    the training's shapes; the log says so, or why not. The first step is torch's, because its
-    operations are counted, and those of kernels cannot be. After the training the head has its
-    function in torch again, which runs on any device.
+    the training's shapes; the log says so, or why not. Another training of the process with these
+    shapes takes what was measured. The first step is torch's, because its operations are counted,
+    and those of kernels cannot be. After the training the head has its function in torch again,
+    which runs on any device.
 
     Args:
         module: what is trained.
@@ -74,6 +80,7 @@ class KernelChoice(pl.Callback):
             in_torch, dim = head.attend, head.key.out_features // head.num_heads
             if worthwhile(
                 "target attention",
+                (shape, head.pooling, dim),
                 lambda: attention_trial(shape, fused, dim),
                 lambda: attention_trial(shape, in_torch, dim),
                 tolerance,
@@ -86,6 +93,7 @@ class KernelChoice(pl.Callback):
             gradient = objective.softmax_gradient
             if worthwhile(
                 "softmax",
+                (shape, smoothing, by_candidate),
                 lambda: softmax_trial(
                     shape, softmax_gradient, smoothing, by_candidate=by_candidate
                 ),
@@ -107,31 +115,50 @@ class KernelChoice(pl.Callback):
 
 def worthwhile(
     name: str,
+    case: Hashable,
     kernel: Callable[[], Function],
     reference: Callable[[], Function],
     tolerance: float,
 ) -> bool:
     """Return whether a kernel is right and clearly faster, and log it.
 
-    The first process compares, and all take its choice.
+    The first process compares, once in each case, and all take its choice.
 
     Args:
         name: what is computed, for the log.
+        case: all that decides how long it takes.
         kernel: prepares the computation with the kernel.
         reference: prepares the same with torch.
         tolerance: see `_TOLERANCE`.
     """
     taken = False
     if processes.is_first():
-        try:
-            taken = _compare(name, kernel(), reference(), tolerance)
-        # A compiler, a driver or the memory may fail in any way, and training goes on without.
-        except Exception as error:  # noqa: BLE001
-            logger.warning("%s: torch: the kernel failed: %s", name, one_line(error, 200))
+        if (name, case) not in _shares:
+            _shares[name, case] = _share_of_time(name, kernel, reference, tolerance)
+        share = _shares[name, case]
+        taken = share < WORTHWHILE
+        if share < math.inf:
+            way = "a Triton kernel" if taken else "torch"
+            logger.info("%s: %s: the kernel took %.2f of torch's time", name, way, share)
     return processes.broadcast_from_rank0(taken)
 
 
-def _compare(name: str, kernel: Function, reference: Function, tolerance: float) -> bool:
+def _share_of_time(
+    name: str,
+    kernel: Callable[[], Function],
+    reference: Callable[[], Function],
+    tolerance: float,
+) -> float:
+    """Return the time of a kernel as a share of torch's; infinite if it is wrong or fails."""
+    try:
+        return _compare(name, kernel(), reference(), tolerance)
+    # A compiler, a driver or the memory may fail in any way, and training goes on without.
+    except Exception as error:  # noqa: BLE001
+        logger.warning("%s: torch: the kernel failed: %s", name, one_line(error, 200))
+        return math.inf
+
+
+def _compare(name: str, kernel: Function, reference: Function, tolerance: float) -> float:
     for found, expected in zip(kernel(), reference(), strict=True):
         difference = torch.linalg.vector_norm(found - expected, dtype=torch.float32)
         norm = torch.linalg.vector_norm(expected, dtype=torch.float32).clamp_(min=1)
@@ -140,12 +167,8 @@ def _compare(name: str, kernel: Function, reference: Function, tolerance: float)
             logger.warning(
                 "%s: torch: the kernel's result differs by %.2g of its norm", name, share
             )
-            return False
-    share = median_share(_to_the_end(kernel), _to_the_end(reference))
-    taken = share < WORTHWHILE
-    way = "a Triton kernel" if taken else "torch"
-    logger.info("%s: %s: the kernel took %.2f of torch's time", name, way, share)
-    return taken
+            return math.inf
+    return median_share(_to_the_end(kernel), _to_the_end(reference))
 
 
 def _to_the_end(function: Function) -> Callable[[], None]:

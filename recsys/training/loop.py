@@ -15,6 +15,7 @@ from types import FrameType
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
@@ -33,9 +34,10 @@ from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
+from recsys.training.device import gpus, lightning_devices, training_device
 from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
-from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices
+from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
 from recsys.training.kernel_choice import KernelChoice
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name, product_dtype
@@ -91,10 +93,9 @@ def train(
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
-        average. Of a divided
-        catalogue the first process returns the whole model, on the CPU, another its rows. With
-        validation, Ctrl-C ends the training early: the best epoch so far is returned, and the
-        curve is marked as interrupted. The caller's random state is restored.
+        average. Of a divided catalogue the first process returns the whole model, on the CPU,
+        another its rows. With validation, Ctrl-C ends the training early: the best epoch so far is
+        returned, and the curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
         InputError: no history has two items; the model does not fit into the memory; or the
@@ -104,6 +105,7 @@ def train(
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
+    release_gpu_memory()
     warm = start if isinstance(start, WarmStart) else None
     start = start.state if isinstance(start, WarmStart) else start
     batches = build_batches(experiment, histories, warm)
@@ -115,7 +117,7 @@ def train(
             "cannot exchange (NCCL): train on one GPU, or with cross_entropy"
         )
     schedule = Schedule.plan(config, epochs, len(batches))
-    with torch.random.fork_rng(_gpus()):
+    with torch.random.fork_rng(gpus()), gpu_memory_suffices(config):
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start, warm, division)
         settled = None if start is None else start.curve.precision
@@ -144,8 +146,9 @@ def train(
             callbacks.append(line)
         if not (recorder.should_stop or (start is not None and start.ended)):
             trainer = _trainer(precision, epochs, callbacks)
-            with _ctrl_c_ends_early(trainer, recorder), gpu_memory_suffices(config):
+            with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared)
+            module.zero_grad()  # the gradients of the last step
             if processes.is_first():
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
     if division is None:
@@ -247,9 +250,10 @@ def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) ->
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=training_device(),
-        devices=processes.count_here(),
+        devices=lightning_devices(),
         num_nodes=processes.count() // processes.count_here(),
-        strategy="ddp" if processes.count() > 1 else "auto",
+        # All processes make the same buffers, which nothing changes: none are sent in a step.
+        strategy=DDPStrategy(forward_sync_buffers=False) if processes.count() > 1 else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision=lightning_name(precision),
         callbacks=callbacks,
@@ -258,16 +262,6 @@ def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) ->
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-def training_device() -> str:
-    """Return what trainings run on: cuda, or cpu."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _gpus() -> list[int]:
-    """Return the GPU that this process computes on, if any."""
-    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 @contextmanager
@@ -291,8 +285,10 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
         if main and on_term is terminate:
             signal.signal(signal.SIGTERM, between_steps)
         with warnings.catch_warnings():
-            # Lightning 2.6 uses a deprecated torch API, which users cannot fix.
+            # Lightning 2.6 uses a deprecated torch API, and the first product of autograd's thread
+            # on a GPU makes its context: users cannot fix either.
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
             yield
     except SIGTERMException:
         raise Terminated from None

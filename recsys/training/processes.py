@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +10,17 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from recsys.errors import InputError, one_line
 
+_groups = itertools.count()
+"""The numbers of the groups of this process, which are the same in all."""
+
 
 def join() -> None:
-    """Join the process group, if torchrun started several; a second call does nothing.
+    """Join the process group, if torchrun started several; does nothing in a group.
 
     Each has a GPU of its own, where there are any.
 
@@ -28,11 +34,24 @@ def join() -> None:
         if torch.cuda.is_available():
             backends = "cpu:gloo,cuda:nccl"  # some of what is exchanged is on the CPU
             _take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
-        dist.init_process_group(backends)
+        store, rank, world_size = next(rendezvous("env://"))
+        # torchrun's store outlives a group: the next one must not find the addresses of this one.
+        store = PrefixStore(f"recsys/{next(_groups)}", store)
+        dist.init_process_group(backends, store=store, rank=rank, world_size=world_size)
     except InputError:
         raise
     except (ValueError, KeyError) as error:  # a variable is missing, or no number
         raise InputError(f"the environment is not torchrun's: {one_line(error, 200)}") from error
+
+
+def leave() -> None:
+    """Leave the process group, if there is one: all processes together, at the end of what they do.
+
+    Each is alone then, and the first one. After an error none leaves: the others may wait for an
+    answer, and torchrun ends them all.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _take_gpu(number: int, started: int) -> None:

@@ -103,18 +103,19 @@ class TrainingState:
     def copy(self) -> TrainingState:
         """Copy the state after a whole epoch, so that a training that goes on does not change it.
 
-        The curve keeps the best weights and ranks of this one, which trainings replace but do not
-        change.
+        It is on the CPU: the state of a training that waits for its turn must not take the GPU's
+        memory from another one. The best weights and ranks of the curve are not copied, nor an
+        average that is on the CPU: trainings replace them but do not change them.
         """
         curve = self.curve
         return TrainingState(
-            {name: tensor.clone() for name, tensor in self.weights.items()},
-            {name: tensor.clone() for name, tensor in self.moments.items()},
+            {name: tensor.to("cpu", copy=True) for name, tensor in self.weights.items()},
+            {name: tensor.to("cpu", copy=True) for name, tensor in self.moments.items()},
             self.random.clone(),
             self.step,
             PartialEpoch(),
             replace(curve, epochs=[dict(epoch) for epoch in curve.epochs], interrupted=False),
-            self.average,
+            {name: tensor.cpu() for name, tensor in self.average.items()},
         )
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from recsys.config import Experiment, parse_experiment
 from recsys.data.batches import TrainingBatches
@@ -180,6 +180,14 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
 
     TrainingModule.optimizer_step = measured  # type: ignore[method-assign]
 
+    buffers_sent = 0
+
+    def send_buffers(_: DistributedDataParallel) -> None:
+        nonlocal buffers_sent
+        buffers_sent += 1
+
+    DistributedDataParallel._sync_buffers = send_buffers  # type: ignore[method-assign]
+
     def save(state: TrainingState) -> None:
         if len(state.curve.epochs) == 1 and state.epoch.batches == 1:
             file.write(Checkpoint("run", 0.0, state))
@@ -190,6 +198,7 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
         "epochs": curve.epochs,
         "expected": expected.epochs,
         "bytes": bytes_of,
+        "buffers_sent": buffers_sent,
     }
     for name, settings in (("resumed", experiment), ("resumed undivided", undivided)):
         halfway = file.read()
@@ -207,6 +216,17 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     return found
 
 
+def leaving() -> dict[str, int]:
+    """Return what the processes count when each is alone, and when they have joined again."""
+    index = processes.index()
+    processes.leave()
+    processes.leave()  # there is nothing to leave
+    found = {"alone": processes.count(), "first": int(processes.is_first())}
+    processes.join()
+    indices = processes.all_reduce_sum(torch.tensor([index + 1]))
+    return found | {"again": processes.count(), "sum": int(indices)}
+
+
 def main(out: Path) -> None:
     processes.join()
     steps = {
@@ -221,11 +241,11 @@ def main(out: Path) -> None:
         "trainings": {
             head: training(head, out.parent) for head in ("dot_product", "target_attention")
         },
+        "left": leaving(),
     }
     if processes.is_first():
         out.write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    processes.leave()
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from recsys.model.attention import (
@@ -125,6 +127,64 @@ def test_attend_equals_torch(
     assert close(fused, theirs)
     assert close(weights @ value, theirs)
     assert not weights[~full_mask.expand_as(weights)].any()
+
+
+def test_on_a_gpu_cudnn_does_not_attend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would plan anew for each shape of a batch. What the user allows is as it was after it."""
+    allowed: list[bool] = []
+    kernel = F.scaled_dot_product_attention
+
+    def attention(*args: Any, **options: Any) -> Tensor:
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    for device, expected in (("cpu", True), ("cuda", False)):
+        with FakeTensorMode(), torch.no_grad():
+            query = torch.empty(2, 1, 3, 4, device=device)
+            assert attend(query, query, query, causal=True).shape == (2, 1, 3, 4)
+        assert allowed.pop() == expected
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)
+    try:
+        with FakeTensorMode(), torch.no_grad():
+            query = torch.empty(2, 1, 3, 4, device="cuda")
+            attend(query, query, query)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled=True)
+
+
+@pytest.mark.parametrize(("sequences", "expected"), [(65_535, 1), (65_536, 0)])
+def test_more_sequences_than_a_grid_of_cuda_has_are_not_for_the_fused_kernel(
+    sequences: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused, plain = Mock(), MagicMock()
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    monkeypatch.setattr("recsys.model.attention.attention_weights", plain)
+    with FakeTensorMode():
+        query = torch.empty(sequences, 1, 2, 4, device="cuda")
+    attend(query, query, query, causal=True)
+    assert (fused.call_count, plain.call_count) == (expected, 1 - expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gpu_attends_in_many_short_sequences(dtype: torch.dtype) -> None:
+    """As many as it has in one batch, and one more: the same as in two halves."""
+    torch.manual_seed(0)
+    sides = [torch.randn(65_536, 2, 2, 8, device="cuda", dtype=dtype) for _ in range(3)]
+    sides = [side.requires_grad_() for side in sides]
+    halves = zip(*(side.split(40_000) for side in sides), strict=True)
+    attended = attend(*sides, causal=True)
+    expected = torch.cat([attend(*half, causal=True) for half in halves])
+    torch.testing.assert_close(attended, expected, rtol=0.02, atol=0.02)
+    upstream = torch.randn_like(attended)
+    gradients = (torch.autograd.grad(one, sides, upstream) for one in (attended, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
 def test_additive_attention_by_its_formula() -> None:

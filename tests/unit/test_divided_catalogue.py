@@ -103,6 +103,17 @@ def test_each_process_holds_half_of_the_table_its_gradient_and_its_moments(
 
 
 @pytest.mark.slow
+def test_no_step_sends_what_nothing_changes(found: dict[str, Any]) -> None:
+    """The decays of target attention, for one."""
+    assert found["trainings"]["target_attention"]["buffers_sent"] == 0
+
+
+@pytest.mark.slow
+def test_processes_leave_and_may_join_again(found: dict[str, Any]) -> None:
+    assert found["left"] == {"alone": 1, "first": 1, "again": 2, "sum": 3}
+
+
+@pytest.mark.slow
 def test_the_command_trains_and_its_bundle_scores_in_one_process(tmp_path: Path) -> None:
     """The validation metric is that of the bundle, and of a training that is not divided."""
     log = make_shop(seed=0, num_customers=60).interactions

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.model import decayed_attention
 from recsys.model.attention import last_states
@@ -235,6 +236,31 @@ def test_each_head_reads_no_further_than_it_reaches(pooling: Literal["average", 
     assert last[1].shape[2] == 200
     expected = last_states(head.logits(history, candidates), lengths)
     assert torch.allclose(head.score_last(last, candidates), expected, rtol=1e-5, atol=1e-5)
+
+
+class NumbersRead(TorchDispatchMode):
+    """Counts the numbers that are read one by one, for each of which a GPU is waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_scoring_reads_no_number_by_itself() -> None:
+    head = make_head(3, "both", "average", 0)
+    states, embedded = torch.randn(2, 2, 5, DIM, dtype=torch.float64)
+    history = head.represent_history(states, embedded)
+    candidates = head.represent_candidates(torch.randn(7, DIM, dtype=torch.float64))
+    lengths = torch.tensor([5, 3])
+    with NumbersRead() as read:  # type: ignore[no-untyped-call]
+        head.score_last(head.select_last(history, lengths), candidates)
+        assert read.count == 0
+        int(lengths.min())
+        assert read.count == 1
 
 
 def test_training_starts_from_the_dot_product() -> None:

@@ -14,6 +14,11 @@ from recsys.training import kernel_choice
 from recsys.training.kernel_choice import KernelChoice, worthwhile
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_choice, "_shares", {})
+
+
 def computing(*values: float) -> Callable[[], Callable[[], Sequence[Tensor]]]:
     return lambda: lambda: [torch.tensor([float(value)]) for value in values]
 
@@ -47,7 +52,7 @@ def test_a_kernel_is_taken_if_it_is_right_and_clearly_faster(
     """Results may differ by a hundredth; what fails or differs is a warning."""
     caplog.set_level("INFO")
     monkeypatch.setattr(kernel_choice, "median_share", lambda *_: share)
-    taken = worthwhile("it", kernel, computing(1, 20), 0.01)
+    taken = worthwhile("it", 1, kernel, computing(1, 20), 0.01)
     assert taken == ("a Triton kernel" in message)
     assert caplog.messages == [message]
     compared = "took" in message
@@ -57,7 +62,24 @@ def test_a_kernel_is_taken_if_it_is_right_and_clearly_faster(
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
     monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
-    assert worthwhile("it", failing, failing, 0.01)
+    assert worthwhile("it", 1, failing, failing, 0.01)
+
+
+def test_a_case_is_compared_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of every training says what it takes, but a failure is no news."""
+    caplog.set_level("INFO")
+    shares = iter([0.5, 0.95])
+    monkeypatch.setattr(kernel_choice, "median_share", lambda *_: next(shares))
+    kernel = computing(1, 20)
+    asked = [("it", 1), ("it", 2), ("it", 1), ("it", 2)]
+    taken = [worthwhile(*one, kernel, kernel, 0.01) for one in asked]
+    assert taken == [True, False, True, False]
+    assert caplog.messages[2:] == caplog.messages[:2]
+    caplog.clear()
+    assert [worthwhile("that", 1, failing, kernel, 0.01) for _ in range(2)] == [False, False]
+    assert caplog.messages == ["that: torch: the kernel failed: PTX assembly aborted"]
 
 
 def test_a_training_compares_once_after_its_first_step_and_on_a_gpu_only(

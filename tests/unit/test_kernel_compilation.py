@@ -72,14 +72,27 @@ def test_attention_fits_on_a_gpu(
 
 @pytest.mark.parametrize("architecture", SHARED_KIB)
 @pytest.mark.parametrize("dtype", POINTERS, ids=str)
-@pytest.mark.parametrize("by_position", [True, False], ids=["items together", "positions together"])
-def test_softmax_fits_on_a_gpu(architecture: int, dtype: torch.dtype, by_position: bool) -> None:
-    rows = torch.empty(5000, 100) if by_position else torch.empty(100, 5000).T
+@pytest.mark.parametrize("smoothing", [True, False])
+@pytest.mark.parametrize(
+    ("by_position", "shape", "block_rows"),
+    [(True, (5000, 100), 32), (True, (100, 5000), 1), (False, (5000, 100), 64)],
+    ids=["items together", "one position", "positions together"],
+)
+def test_softmax_fits_on_a_gpu(
+    architecture: int,
+    dtype: torch.dtype,
+    by_position: bool,
+    shape: tuple[int, int],
+    block_rows: int,
+    smoothing: bool,
+) -> None:
+    rows = torch.empty(shape) if by_position else torch.empty(shape[::-1]).T
+    assert softmax.tile_shape(rows)["block_rows"] == block_rows
     tensors = ("log_sums", "logit_sums", "counts", "spread")
     sizes = ("num_rows", "num_columns", "width", "row_stride", "column_stride", "tiles_per_part")
     types = dict.fromkeys(tensors, "*fp32") | dict.fromkeys(sizes, "i32")
     types |= {"logits": POINTERS[dtype], "targets": "*i64", "label_smoothing": "fp32"}
-    constants = {"column_stride" if by_position else "row_stride": 1, "smoothing": True}
+    constants = {"column_stride" if by_position else "row_stride": 1, "smoothing": smoothing}
     for kernel in (softmax._sums_kernel, softmax._gradient_kernel):
         shared, spilled = compile_for(
             architecture, kernel, types, constants | softmax.tile_shape(rows), softmax.LAUNCH

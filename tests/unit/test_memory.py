@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.memory import check_memory, memory_limit
@@ -16,8 +20,12 @@ from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.size import count_weights
+from recsys.training.callbacks import EpochRecorder
+from recsys.training.gpu_memory import gpu_memory, release_gpu_memory
 from recsys.training.loop import train
 from recsys.training.module import TrainingModule
+from recsys.training.state import Curve, PartialEpoch, TrainingState
+from recsys.training.warm_start import WarmStart
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
@@ -27,7 +35,7 @@ def test_the_limit_is_that_of_this_machine() -> None:
     with pytest.raises(InputError, match=message):
         check_memory(2**50, "the rows", "take fewer")
     check_memory(2**20, "the rows", "take fewer", gpu_memory=2**21)
-    with pytest.raises(InputError, match=r"more than half of the 0\.0 of the GPU: take fewer"):
+    with pytest.raises(InputError, match=r"more than half of the 0\.0 free on the GPU: take fewer"):
         check_memory(2**20 + 1, "the rows", "take fewer", gpu_memory=2**21)
 
 
@@ -42,8 +50,86 @@ def test_a_step_that_does_not_fit_into_a_gpu_is_one_line(
     experiment = parse_experiment(tree)
     catalogue = Catalogue.of(experiment.model, tiny_dataset)
     histories = tiny_dataset.histories("test")
-    with pytest.raises(InputError, match=r"memory of the GPU: choose a smaller .* \(64\)"):
+    with pytest.raises(InputError, match=r"free on the GPU: choose a smaller .* \(64\)"):
         train(experiment, catalogue, histories, None, 1, lambda *_: False)
+
+
+def test_a_validation_that_does_not_fit_into_a_gpu_is_one_line(
+    tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a warm start, before the first step."""
+
+    def too_large(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(EpochRecorder, "validate_start", too_large)
+    experiment = parse_experiment({"model": {"embedding_dim": 4}})
+    catalogue, histories = Catalogue(tiny_dataset.num_items), tiny_dataset.histories("valid")
+    weights = build_model(experiment.model, tiny_dataset.num_items).state_dict()
+    items = np.arange(tiny_dataset.num_items + 1, dtype=np.int32)
+    warm = WarmStart(weights, items, np.zeros(len(items), dtype=np.bool_), None, 0.0, may_win=True)
+    with pytest.raises(InputError, match="training: it needs more memory than is free on the GPU"):
+        train(
+            experiment,
+            catalogue,
+            histories,
+            tiny_dataset.holdout("valid"),
+            1,
+            lambda *_: False,
+            start=warm,
+        )
+
+
+def test_the_memory_of_a_gpu_is_what_others_and_this_process_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_memory() is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 7)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 3)
+    assert gpu_memory() == 14
+
+
+def test_the_model_of_an_earlier_training_is_released_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is in a circle, as with Lightning's trainer, which only the garbage collector frees."""
+    gc.disable()
+    try:
+        for is_gpu in (False, True):
+            model = nn.Linear(2, 2)
+            model.trainer = [model]  # type: ignore[assignment]
+            alive = weakref.ref(model)
+            del model
+            monkeypatch.setattr(torch.cuda, "is_available", lambda there=is_gpu: there)
+            release_gpu_memory()
+            assert (alive() is None) == is_gpu
+    finally:
+        gc.enable()
+
+
+def test_a_state_that_waits_takes_no_memory_of_the_gpu() -> None:
+    """Of a contender of a race, for one: its weights, their moments and their average."""
+    with FakeTensorMode():
+        weights, moments, average = ({"w": torch.ones(3, device="cuda")} for _ in range(3))
+        random = torch.zeros(1, 5, dtype=torch.uint8)
+        state = TrainingState(weights, moments, random, 7, PartialEpoch(), Curve(), average)
+        kept = state.copy()
+    for tensors in (kept.weights, kept.moments, kept.average):
+        assert tensors["w"].device.type == "cpu"
+
+
+def test_the_copy_of_a_state_is_not_changed_with_it() -> None:
+    weights, moments = {"w": torch.ones(3)}, {"w.exp_avg": torch.ones(3)}
+    random = torch.zeros(1, 5, dtype=torch.uint8)
+    state = TrainingState(weights, moments, random, 7, PartialEpoch(), Curve(), {"w": weights["w"]})
+    kept = state.copy()
+    for tensor in (weights["w"], moments["w.exp_avg"], random):
+        tensor.add_(1)
+    assert kept.weights["w"].tolist() == kept.moments["w.exp_avg"].tolist() == [1, 1, 1]
+    assert not kept.random.any()
 
 
 @pytest.mark.parametrize(

@@ -174,10 +174,6 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto")
     return settle_precision(experiment, build_model(experiment.model, ITEMS))
 
 
-cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU decides without a clock")
-
-
-@cpu_only
 def test_bf16_is_taken_where_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +203,6 @@ def test_a_configured_precision_is_not_measured(
     assert caplog.messages == ["precision: float32: as set", "precision: bf16: as set"]
 
 
-@cpu_only
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
     monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
@@ -225,7 +220,6 @@ def test_measuring_changes_nothing(model: str) -> None:
     assert all(weight.grad is None for weight in built.parameters())
 
 
-@cpu_only
 def test_models_with_one_head_and_width_share_a_measurement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -243,7 +237,6 @@ def test_models_with_one_head_and_width_share_a_measurement(
 # --- The run -------------------------------------------------------------------------------------
 
 
-@cpu_only
 def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[TrainingState] = []
 
@@ -279,7 +272,6 @@ def dataset(tmp_path: Path) -> PreparedDataset:
     return prepare(log, out=tmp_path / "data")
 
 
-@cpu_only
 def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     dataset: PreparedDataset,
     tmp_path: Path,
@@ -302,7 +294,6 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     assert (params["training.precision"], params["precision"]) == ("auto", "bf16")
 
 
-@cpu_only
 def test_a_contender_settles_its_precision_once(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,24 @@ def test_a_profile_counts_tokens_padding_and_operations(tiny_dataset: PreparedDa
     assert found.gigaflops * 1e9 == 3 * 2 * tokens * columns * 8
     assert found.peak_share > 0
     assert found.precision == "float32"
+
+
+def test_a_profile_forks_the_random_state_of_its_own_gpu_only(
+    tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all GPUs torch would start each, and warn."""
+    forked: list[list[int]] = []
+
+    def fork_rng(devices: list[int]) -> AbstractContextManager[None]:
+        forked.append(devices)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
+    monkeypatch.setattr("recsys.experiments.profile.gpus", lambda: [2])
+    monkeypatch.setattr("recsys.experiments.profile._measure", lambda *_: None)
+    experiment = parse_experiment({}, SETTINGS)
+    profile(experiment, Catalogue(5), tiny_dataset.histories("valid"), steps=1)
+    assert forked == [[2]]
 
 
 def test_a_profile_restores_the_random_state(tiny_dataset: PreparedDataset) -> None:

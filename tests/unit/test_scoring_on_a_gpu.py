@@ -20,6 +20,7 @@ from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables.rank import evaluate
 from recsys.inference import ranking
@@ -251,7 +252,7 @@ def test_a_server_answers_as_on_the_cpu(
         tmp_path / "bundle", parse_experiment(tree, [], "test"), tiny_dataset, counts=True
     )
     if device.type != "cuda":
-        monkeypatch.setattr(ModelBundle, "use_gpu", lambda bundle: bundle.model.to(device))
+        monkeypatch.setattr(ModelBundle, "move_to_gpu", lambda bundle: bundle.model.to(device))
     retrieve = None if name == "dot product" else 3
     answers = []
     for gpu in (False, True):
@@ -298,6 +299,50 @@ def test_a_server_on_a_gpu_that_is_not_there_is_refused(
     answer = CliRunner().invoke(app, ["serve", str(tiny_bundle.path), "--gpu"])
     assert answer.exit_code != 0
     assert "--gpu: torch finds no GPU here that it can use" in str(answer.exception)
+
+
+@pytest.fixture
+def full_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU that has memory for some of the weights of a model only."""
+    plain, moved = nn.Module.to, list[nn.Module]()
+
+    def to(module: nn.Module, where: Any) -> nn.Module:
+        if where == "cuda":
+            moved.append(module)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        if where == "cpu" and module in moved:
+            moved.remove(module)
+        return plain(module, where)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nn.Module, "to", to)
+    yield
+    assert not moved
+
+
+@pytest.mark.usefixtures("full_gpu")
+def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(
+    tiny_bundle: ModelBundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    recommender = Recommender(ModelBundle.open(tiny_bundle.path))
+    before, scorer = recommender.recommend(HISTORIES, k=2), recommender.bundle.scorer
+    recommender.bundle.use_gpu()
+    problem = f"{tiny_bundle.path}: the model needs more memory than is free on the GPU"
+    assert caplog.messages == [f"{problem}: it stays on the CPU"]
+    assert recommender.bundle.scorer is scorer
+    assert_close(recommender.recommend(HISTORIES, k=2), before, "recommend")
+    with pytest.raises(InputError) as refused:
+        recommender.bundle.move_to_gpu()
+    assert str(refused.value) == problem
+
+
+@pytest.mark.usefixtures("full_gpu")
+def test_a_server_that_is_to_use_the_gpu_refuses_a_model_that_does_not_fit(
+    tiny_bundle: ModelBundle,
+) -> None:
+    settings = ServerSettings(tiny_bundle.path, gpu=True)
+    with pytest.raises(InputError, match="needs more memory than is free on the GPU"):
+        ServedModel.load(tiny_bundle.path, settings)
 
 
 def test_commands_that_answer_many_use_the_gpu(

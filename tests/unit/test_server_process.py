@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+import torch
 import typer.main
 import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
@@ -27,6 +28,7 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.server.logs import FACTS
 from recsys.server.process import answer
 from recsys.server.served_model import ServedModel
 from recsys.server.settings import ServerSettings
@@ -118,6 +120,48 @@ def test_a_damaged_bundle_does_not_replace_the_model(
         write_other(tmp_path / "bundle", tiny_bundle, tiny_dataset, 0.5)
         wait_for(lambda: server.service.model is not model)
         assert server.get("/v1/recommend", ASKED) != expected
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch.OutOfMemoryError, "the GPU has too little memory for it beside the old one"),
+        (MemoryError, "this machine has too little memory for it beside the old one"),
+        (RuntimeError, "CUDA error: 1 bytes"),
+    ],
+)
+def test_the_old_model_answers_where_there_is_no_memory_for_two(
+    error: type[Exception],
+    reason: str,
+    tiny_bundle: ModelBundle,
+    tiny_dataset: PreparedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The free bytes in torch's message differ each time; the failure is reported once even so."""
+    shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    options = ServerSettings(tmp_path / "bundle", reload_seconds=0.02)
+    with running(options) as server:
+        expected, model = server.get("/v1/recommend", ASKED), server.service.model
+        plain, tried, is_full = ServedModel.load, 0, True
+
+        def load(bundle: Path, settings: ServerSettings) -> ServedModel:
+            nonlocal tried
+            tried += 1
+            if is_full:
+                count = 1 if error is RuntimeError else tried
+                raise error(f"CUDA error: {count} bytes\nCompile with ...")
+            return plain(bundle, settings)
+
+        monkeypatch.setattr(ServedModel, "load", load)
+        write_other(tmp_path / "bundle", tiny_bundle, tiny_dataset, 0.5)
+        wait_for(lambda: tried >= 3)
+        assert server.get("/v1/recommend", ASKED) == expected
+        is_full = False
+        wait_for(lambda: server.service.model is not model)
+    failures = [one for one in caplog.records if "cannot be loaded" in one.getMessage()]
+    assert [vars(one)[FACTS]["reason"] for one in failures] == [reason]
 
 
 # --- A process of its own ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 from recsys.config import (
     AveragedConfig,
@@ -22,7 +23,7 @@ from recsys.config import (
 from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.state_cache import StateCache
+from recsys.inference.state_cache import StateCache, _size
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.protocols import Model
@@ -129,6 +130,14 @@ def test_the_least_recently_used_state_is_dropped() -> None:
     assert states.hits == 2
     scorer.score(Histories.from_lists([[2]]))
     assert states.misses == 4
+
+
+def test_what_is_kept_on_a_gpu_takes_whole_pieces_of_its_memory() -> None:
+    with FakeTensorMode():
+        for device, expected in (("cpu", 5 + 4 + 513), ("cuda", 5 + 512 + 1024)):
+            number = torch.empty(1, dtype=torch.int32, device=device)
+            state = number, torch.empty(513, dtype=torch.int8, device=device)
+            assert _size((b"abc", b"de"), state) == expected
 
 
 def test_rows_of_kept_states_and_steps_may_be_mixed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.training import processes
+from recsys.training.device import gpus, lightning_devices, training_device
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
 from recsys.training.objective import SampledObjective
@@ -236,6 +238,58 @@ def test_the_random_state_of_the_caller_is_restored() -> None:
     torch.manual_seed(5)
     train(make_experiment("dot_product"), Catalogue(ITEMS), histories, None, 1, lambda *_: None)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_no_gradients_are_kept_after_a_training() -> None:
+    """They take as much memory as the weights, where the model is used."""
+    histories, _ = walks(20, seed=1, planted=True)
+    experiment = make_experiment("dot_product")
+    model, _ = train(experiment, Catalogue(ITEMS), histories, None, 1, lambda *_: None)
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_the_time_of_an_epoch_ends_when_its_numbers_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU works on while the program goes on; to read a number waits for it."""
+    now = 0.0
+
+    class Late:
+        def tolist(self) -> list[float]:
+            nonlocal now
+            now += 60
+            return [12.0, 4.0]
+
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("recsys.training.callbacks.time", clock)
+    monkeypatch.setattr(processes, "all_reduce_sum", lambda _: Late())
+    monkeypatch.setattr("recsys.training.callbacks.check_finite", lambda *_: None)
+    histories, _ = walks(20, seed=1, planted=True)
+    epochs: list[dict[str, float]] = []
+    report = lambda _, metrics: epochs.append(metrics)  # noqa: E731
+    train(make_experiment("dot_product"), Catalogue(ITEMS), histories, None, 2, report)
+    assert [epoch["train/seconds"] for epoch in epochs] == [60, 60]
+    assert [epoch["train/loss"] for epoch in epochs] == [3, 3]
+
+
+@pytest.mark.parametrize(("processes_here", "expected"), [(1, [3]), (2, 2)])
+def test_a_single_process_trains_on_the_current_gpu(
+    processes_here: int, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    for name in ("count", "count_here"):
+        monkeypatch.setattr(processes, name, lambda: processes_here)
+    assert gpus() == [3]
+    assert training_device() == "cuda"
+    assert lightning_devices() == expected
+
+
+def test_without_a_gpu_a_training_has_a_process_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (gpus(), training_device(), lightning_devices()) == ([], "cpu", 1)
 
 
 def test_every_batch_of_every_epoch_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

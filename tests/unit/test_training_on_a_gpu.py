@@ -32,6 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "sequence to sequence": {"kind": "sequence_to_sequence", "max_generated": 4},
 }
 SAMPLED: dict[str, Any] = {"kind": "sampled_softmax", "num_negatives": 20}
+IS_AVAILABLE, VISIBLE = torch.cuda.is_available, os.environ.get("CUDA_VISIBLE_DEVICES")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 needs_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
 
@@ -56,6 +57,21 @@ def ndcg(experiment: Experiment, dataset: PreparedDataset, out: Path) -> float:
     return fit(experiment, dataset, out).test["ndcg_at_10"].mean
 
 
+def test_tests_that_are_not_marked_see_no_gpu() -> None:
+    assert not torch.cuda.is_available()
+    assert torch.cuda.device_count() == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    words = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    assert subprocess.check_output([sys.executable, "-c", words], text=True) == "''\n"
+
+
+@pytest.mark.gpu
+def test_tests_that_are_marked_see_what_there_is() -> None:
+    """They need no GPU for that."""
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == VISIBLE
+    assert torch.cuda.is_available is IS_AVAILABLE
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize(
@@ -76,6 +92,7 @@ def test_a_gpu_reaches_what_the_cpu_reaches(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert torch.cuda.is_available()
     experiment = experiment_of(model, tmp_path, **training)
     on_gpu = ndcg(experiment, dataset, tmp_path / "gpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -94,7 +111,8 @@ class Killed(BaseException):
 def test_a_killed_training_resumes_on_a_gpu(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = experiment_of({"head": ATTENTION}, tmp_path, checkpoint_minutes=0)
+    # On a GPU the last digits differ from run to run: patience must not count steps by them.
+    experiment = experiment_of({"head": ATTENTION}, tmp_path, checkpoint_minutes=0, patience=25)
     step, steps = TrainingModule.training_step, 0
 
     def counted(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:

@@ -15,7 +15,6 @@ from recsys.training.triangle_choice import settle_triangles
 
 ATTENTION = "{kind: target_attention, head_dim: 4}"
 narrow_share = product_timing.narrow_share  # before the fixture of all tests replaces it
-cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is timed")
 
 
 def made(head: str = ATTENTION) -> tuple[Experiment, Model]:
@@ -31,7 +30,6 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, precision: Precision)
     return model.head.attend.keywords["triangles"]  # type: ignore[attr-defined]
 
 
-@cpu_only
 @pytest.mark.parametrize(("share", "expected"), [(0.4, NARROW), (0.95, WIDE), (3.0, WIDE)])
 def test_the_faster_matrices_are_taken_in_bf16(
     share: float, expected: object, monkeypatch: pytest.MonkeyPatch
@@ -50,7 +48,6 @@ def test_in_float32_and_without_target_attention_nothing_is_timed(
     settle_triangles(*made("{kind: dot_product}"), "bf16")
 
 
-@cpu_only
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
     monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
