@@ -167,5 +167,5 @@ def test_bf16_is_timed_against_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", record)
     bf16_is_faster(torch.randn(1_000, 8))
-    assert types[:2] == [torch.bfloat16, torch.float32]
-    assert types.count(torch.bfloat16) == types.count(torch.float32) == 6
+    # Fewer where bf16 is emulated: what is much slower is not timed for long.
+    assert types in ([torch.bfloat16, torch.float32] * 3, [torch.bfloat16, torch.float32] * 6)
