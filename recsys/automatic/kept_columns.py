@@ -11,7 +11,7 @@ from recsys.config import CategoriesFeature, CategoryFeature, Feature, NumberFea
 from recsys.data.features.columns import COLUMN_CLASSES
 from recsys.data.features.feature_column import ColumnName
 from recsys.data.log_columns import dates_in, numbers_in
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.report.run_page import Choice
@@ -77,7 +77,7 @@ def _feature_of(column: pl.Series) -> Feature | None:
         return CategoriesFeature(kind="categories", column=column.name)
     if column.dtype.is_numeric():
         return NumberFeature(kind="number", column=column.name)
-    values = without_missing_words(column).drop_nulls()
+    values = present_values(column)
     numbers = numbers_in(values)  # integers that are text are codes, such as 007
     if numbers.dtype == pl.Float64 and not numbers.null_count():
         return NumberFeature(kind="number", column=column.name)

@@ -9,7 +9,7 @@ from itertools import chain
 import polars as pl
 
 from recsys.data.column_names import Role, is_ambiguous, is_sure, standings
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 from recsys.data.plausible import Doubt, Gravity, doubt_about, misfit
 
 MoreRows = Callable[[str, int], pl.Series]
@@ -85,7 +85,7 @@ class Sample:
 
     def _doubt_about(self, role: Role, values: pl.Series) -> Doubt | None:
         if values.name in self.tested:
-            values = without_missing_words(values).drop_nulls()
+            values = present_values(values)
         return doubt_about(role, values, is_ambiguous(values.name))
 
 

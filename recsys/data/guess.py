@@ -85,11 +85,13 @@ def guess_columns(
     found: dict[str, str] = {}
     doubted: dict[Role, Choice] = {}
     notes: dict[str, str] = {}
+    by_position = _by_position(rows)
     for role in WORDS:
         if role in known:
             continue
         taken = {name for other, name in (known | found).items() if other != "position"}
-        choice = _by_position(role, sample, taken) or sample.choose(role, taken)
+        placed = [name for name in by_position.get(role, ()) if name not in taken]
+        choice = Choice(placed) if placed else sample.choose(role, taken)
         if len(choice.columns) != 1:
             doubted[role] = choice
             continue
@@ -118,16 +120,15 @@ def _refuse_unknown(
             raise InputError(f"{origin}: no column {name!r} among {', '.join(rows.columns)}{near}")
 
 
-def _by_position(role: Role, sample: Sample, taken: Collection[str]) -> Choice | None:
-    """Return the column of a file without a header, if their types leave no doubt."""
-    names, rows = sample.rows.columns, sample.rows
+def _by_position(rows: pl.DataFrame) -> dict[Role, list[str]]:
+    """Return the columns of a file without a header, if their types leave no doubt."""
+    names = rows.columns
     if not _lack_names(rows) or len(names) not in (3, 4):
-        return None
+        return {}
     ids = all(misfit("user_id", rows[name]) is None for name in names[:2])
     if not ids or _likely_times(rows) != names[-1:] or _third_is_no_rating(rows):
-        return None
-    name = dict(zip(WORDS, (*names[:2], names[-1]), strict=True))[role]
-    return None if name in taken else Choice([name])
+        return {}
+    return {"user_id": names[:1], "item_id": names[1:2], "timestamp": names[-1:]}
 
 
 def _lack_names(rows: pl.DataFrame) -> bool:

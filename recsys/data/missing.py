@@ -28,3 +28,12 @@ def without_missing_words(values: pl.Series) -> pl.Series:
         .to_series()
         .alias(values.name)
     )
+
+
+def present_values(values: pl.Series) -> pl.Series:
+    """Return the values of `without_missing_words` that are not missing.
+
+    >>> present_values(pl.Series(["u1", "NULL", None])).to_list()
+    ['u1']
+    """
+    return without_missing_words(values).drop_nulls()

@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.data.column_names import Role
 from recsys.data.log_columns import dates_in, numbers_in
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 
 _FIRST_UNIX_TIME = 100_000_000
 """Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
@@ -134,7 +134,7 @@ def shown(value: object) -> str:
 
 def _known(values: pl.Series) -> pl.Series:
     """Return the values that are not missing."""
-    values = without_missing_words(values).drop_nulls()
+    values = present_values(values)
     return values.drop_nans() if values.dtype.is_float() else values
 
 

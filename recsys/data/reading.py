@@ -12,7 +12,7 @@ from recsys.config import Columns, DataConfig
 from recsys.data.column_choice import MoreRows
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
@@ -39,7 +39,8 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
     """
     config = config or DataConfig()
     table = open_table(source, header=config.header, encoding=config.encoding)
-    return _columns_of(_first_rows_of(table), config, table)
+    found, _ = _columns_of(_first_rows_of(table), config, table)
+    return found
 
 
 def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
@@ -67,7 +68,7 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     kept, dropped = keep_interactions(rows, config, columns, table.origin)
     if config.where is not None and dropped["where"] and kept.is_empty():
         raise holds_nowhere(rows, config.where, table.origin)
-    RowOrder.of(kept, columns).warn(columns, table.origin)
+    RowOrder.of(kept, columns).warn(table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)
     counts = sum_counts(blanks, dropped, log.dropped)
@@ -113,28 +114,31 @@ def settle_by(
     Raises:
         InputError: a column is missing or in doubt.
     """
-    found = _columns_of(first_rows, config, table)
+    found, sample = _columns_of(first_rows, config, table)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
     if config.time_format is not None:
         return found.columns, config
     name = found.columns.timestamp
-    times = first_rows(SAMPLE_ROWS, [name])[name]
+    times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
     form = compact_form(times)
     if form is not None:
         logger.info(
             "%s: column %r has %s and the like, read as dates, as with --time-format %r",
-            *(table.origin, name, without_missing_words(times).drop_nulls()[0], form),
+            *(table.origin, name, present_values(times)[0], form),
         )
     return found.columns, config.model_copy(update={"time_format": form})
 
 
-def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> GuessedColumns:
+def _columns_of(
+    first_rows: FirstRows, config: DataConfig, table: OpenTable
+) -> tuple[GuessedColumns, pl.DataFrame | None]:
+    """Return the columns, and the first rows if they were read to guess some."""
     given = config.columns
     named = {} if given is None else given.model_dump(exclude_unset=True)
     table.present([name for name in named.values() if name is not None])
     if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
-        found = GuessedColumns(given, {})
+        found, sample = GuessedColumns(given, {}), None
     else:
         sample = first_rows(SAMPLE_ROWS, ())
         left = [
@@ -147,7 +151,7 @@ def _columns_of(first_rows: FirstRows, config: DataConfig, table: OpenTable) -> 
             sample, given, table.origin, hint, config.time_format, more=more, tested=tested
         )
     table.refuse_lacking(name for name in found.columns.model_dump().values() if name is not None)
-    return found
+    return found, sample
 
 
 def _first_rows_of(table: OpenTable) -> FirstRows:

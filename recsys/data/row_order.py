@@ -25,7 +25,7 @@ class RowOrder:
     earlier: int = 0
     same: int = 0
     are_days: bool = True
-    """Whether all times are days."""
+    """Whether all times are days, and no column orders those of a day."""
 
     @classmethod
     def of(cls, rows: pl.DataFrame, columns: Columns) -> RowOrder:
@@ -35,6 +35,8 @@ class RowOrder:
         >>> RowOrder.of(rows, Columns())
         RowOrder(later=0, earlier=0, same=2, are_days=True)
         """
+        if columns.position is not None:  # which decides
+            return cls(are_days=False)
         times = rows[columns.timestamp]
         if not (are_days(times.head(1)) and are_days(times)):
             return cls(are_days=times.is_empty())
@@ -56,9 +58,9 @@ class RowOrder:
             self.are_days and other.are_days,
         )
 
-    def warn(self, columns: Columns, origin: str) -> None:
+    def warn(self, origin: str) -> None:
         """Warn of rows that are newest first and may be so within a day, where times are days."""
-        if columns.position is not None or not self.are_days:
+        if not self.are_days:
             return
         rows = self.later + self.earlier + self.same
         if self.later < _NOTABLE * self.earlier and self.same > _NOTABLE * rows:

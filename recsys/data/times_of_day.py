@@ -6,7 +6,7 @@ from datetime import time
 
 import polars as pl
 
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 from recsys.data.time_format import compact_form
 from recsys.errors import InputError
 
@@ -56,5 +56,5 @@ def _are_times_of_day(column: pl.Series) -> bool:
 
 
 def _all_match(values: pl.Series, pattern: str) -> bool:
-    values = without_missing_words(values).drop_nulls()
+    values = present_values(values)
     return values.dtype == pl.String and len(values) > 0 and values.str.contains(pattern).all()

@@ -17,7 +17,7 @@ from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.cost import StepMeter, matrix_speed
-from recsys.training.device import gpus
+from recsys.training.device import gpus, training_device
 from recsys.training.kernel_choice import KernelChoice
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
@@ -84,7 +84,7 @@ def _measure(
     experiment: Experiment, catalogue: Catalogue, histories: Histories, steps: int
 ) -> Profile:
     keep_freed_memory()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(training_device())
     config = experiment.training
     batches = build_batches(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recsys.config import Columns, DataConfig
 from recsys.data.log import KEPT, ROW, check_log
 from recsys.data.log_columns import plain_ids
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values
 from recsys.data.row_rules import (
     for_scoring,
     keep_interactions,
@@ -159,7 +159,7 @@ def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
 
 def _users(ids: pl.Series, origin: str) -> pl.Series:
     """Return the distinct ids of a column, ascending."""
-    distinct = plain_ids(without_missing_words(ids).drop_nulls().unique()).unique()
+    distinct = plain_ids(present_values(ids).unique()).unique()
     if distinct.dtype.is_integer():
         return distinct.cast(pl.Int64).sort().alias("user_id")
     return id_series(distinct, f"{origin}: column {ids.name!r}").sort().alias("user_id")

@@ -106,7 +106,7 @@ def stage_log(
         if config.where is not None and dropped["where"] and first is not None:
             raise holds_nowhere(first, config.where, table.origin, read - blanks)
         raise InputError(f"{table.origin}: no rows")
-    order.warn(columns, table.origin)
+    order.warn(table.origin)
     blank = {BLANK: blanks} if blanks else {}
     staged.dropped = sum_counts(blank, dropped, staged.dropped)
     return staged
