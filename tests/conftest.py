@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from recsys.tracking.store import write_tables
+
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("recsys", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("recsys")
@@ -81,6 +83,24 @@ def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
         if "benchmark" not in str(pytestconfig.getoption("-m")):
             patch.setattr("recsys.training.product_timing.bf16_share", lambda *_: 1.0)
             patch.setattr("recsys.training.product_timing.narrow_share", lambda *_: 1.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tables_are_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy the empty MLflow store, whose migrations take seconds, wherever one is made anew.
+
+    Processes that tests start make their own.
+    """
+    store = tmp_path_factory.mktemp("store") / "mlflow.db"
+
+    def copy_tables(file: Path) -> None:
+        if not store.exists():
+            write_tables(store)
+        shutil.copyfile(store, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recsys.tracking.store.write_tables", copy_tables)
         yield
 
 

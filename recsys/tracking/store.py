@@ -132,7 +132,12 @@ def _make_tables(database: Path) -> None:
     if database.exists() and database.stat().st_size:
         return
     with new_file(database) as part:
-        SqlAlchemyStore(f"{_SQLITE}{part}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
+        write_tables(part)
+
+
+def write_tables(file: Path) -> None:
+    """Write a new SQLite store without runs."""
+    SqlAlchemyStore(f"{_SQLITE}{file}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
 
 
 def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:

@@ -27,6 +27,7 @@ SPILLED = {torch.bfloat16: 0, torch.float32: 2500}
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
 
+@pytest.mark.slow
 def test_the_kernels_are_right_in_the_interpreter() -> None:
     assert passed_in_own_process("tests/unit/test_kernels.py", TRITON_INTERPRET="1")
 
@@ -43,7 +44,7 @@ def _compile_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (torch.bfloat16, 1, 1),  # sizes of 1 are constants to Triton
         (torch.bfloat16, 200, 64),
         (torch.bfloat16, 50, 128),
-        (torch.float32, 50, 128),  # the largest of all
+        pytest.param(torch.float32, 50, 128, marks=pytest.mark.slow),  # the largest of all
     ],
     ids=str,
 )

@@ -45,6 +45,7 @@ KNOWN = {user: items for user, items in HISTORIES.items() if items}
 Answer = Callable[[Recommender], Any]
 
 
+@pytest.mark.slow
 def test_scoring_is_right_on_a_pretended_gpu() -> None:
     """In a process of its own, which has that accelerator then."""
     if PRETENDED:

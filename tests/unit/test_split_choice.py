@@ -78,7 +78,7 @@ def test_a_run_says_which_split_it_chose(tmp_path: Path, monkeypatch: pytest.Mon
     assert "0 of 1,500 users have 4 interactions" in page
 
 
-@pytest.mark.parametrize("memory", [None, 1])
+@pytest.mark.parametrize("memory", [None, 40_000])
 def test_a_log_is_read_once_in_memory_or_part_by_part(
     memory: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
