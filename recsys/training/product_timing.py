@@ -31,8 +31,9 @@ no such instructions: 12 to 50 times with AVX2. A training step is not timed the
 def bf16_share(experiment: Experiment, model: Model) -> float:
     """Return the time of a training's products in bf16 as a share of that in float32, on the CPU.
 
-    That of a single product, if it tells that the processor emulates bf16. What this machine has measured before for the same shapes is read from the cache. The model and
-    the random state stay as they are.
+    That of a single product, if it tells that the processor emulates bf16. What this machine has
+    measured before for the same shapes is read from the cache. The model and the random state stay
+    as they are.
 
     Args:
         experiment: the settings of the model.
