@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from io import BytesIO
 from itertools import combinations, groupby
 from pathlib import Path
@@ -190,9 +191,7 @@ def _open(file: SourceFile, name: str) -> Part:
     try:
         source = file.path if file.compression is None else file.content()
         if file.kind == "Parquet":
-            found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
-            schema = dict(found.collect_schema())
-            uuids = uuids_in(_readable(source)) if pl.Binary in schema.values() else frozenset()
+            schema, uuids = _parquet_columns(source)
             return Part(source, name, schema | dict.fromkeys(uuids, pl.String()), uuids)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not size:
@@ -203,6 +202,33 @@ def _open(file: SourceFile, name: str) -> Part:
         if twice := _SAME_NAMES.match(str(error)):
             raise InputError(f"{name}: two columns are named {twice[1]}") from error
         raise InputError(f"{name}: cannot be read as {file.kind}: {first_line(error)}") from error
+
+
+ParquetColumns = tuple[dict[str, pl.DataType], frozenset[str]]
+"""The type of each column of a file, and the columns of UUIDs."""
+
+
+def _parquet_columns(source: Path | bytes) -> ParquetColumns:
+    """Return the columns of a file; those of an unchanged one are read once per process.
+
+    A folder of thousands of files is opened several times until it is prepared.
+    """
+    if isinstance(source, bytes):
+        return _read_parquet_columns(source)
+    facts = source.stat()
+    return _known_parquet_columns(source, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_parquet_columns(path: Path, *_: int) -> ParquetColumns:
+    return _read_parquet_columns(path)
+
+
+def _read_parquet_columns(source: Path | bytes) -> ParquetColumns:
+    found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
+    schema = dict(found.collect_schema())
+    has_bytes = pl.Binary in schema.values()
+    return schema, uuids_in(_readable(source)) if has_bytes else frozenset()
 
 
 def _folders(parts: Sequence[Part]) -> dict[str, pl.DataType]:
