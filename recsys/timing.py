@@ -17,8 +17,8 @@ without bf16 instructions emulate them, and five calls took seconds."""
 
 
 def median_share(
-    one: Callable[[], None],
-    other: Callable[[], None],
+    one: Callable[[], object],
+    other: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
     seconds: float = _SECONDS,
 ) -> float:

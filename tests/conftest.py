@@ -16,6 +16,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from recsys.tracking.store import write_tables
+from recsys.training.device import NO_CUBLAS_CONTEXT
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("recsys", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -112,6 +113,11 @@ def no_gpu() -> Iterator[None]:
         patch.setattr(torch.cuda, "device_count", lambda: 0)  # which Lightning asks
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ignore the warning on a GPU that trainings ignore; all others are errors (pyproject.toml)."""
+    config.addinivalue_line("filterwarnings", f"ignore:{NO_CUBLAS_CONTEXT}:UserWarning")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,7 +90,7 @@ class Trials:
                 if not journal.baselines:
                     raise
                 self.no_model = "Ctrl-C stopped the run before a model was trained"
-                logger.warning("%s: the best baseline is the answer", self.no_model)
+                logger.warning("%s: the best baseline is used", self.no_model)
             else:
                 journal.has_all_baselines = True
                 journal.write(self.budget.spent)
@@ -144,7 +144,7 @@ class Trials:
             if not self.baselines:
                 raise
             self.no_model = "Ctrl-C stopped the run before a model was validated"
-            logger.warning("%s: the best baseline is the answer", self.no_model)
+            logger.warning("%s: the best baseline is used", self.no_model)
             self.contenders = []
             return
         except InputError as error:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, app
+from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, app, check_gpu
 from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.progress import stage
@@ -37,19 +37,32 @@ def make_index(
         ),
     ] = None,
     part: HeldOutPart = "test",
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu",
+            help="Time the model on the GPU, as serve --gpu uses it, and recommend where there is "
+            "one. Default: CPU.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make an approximate index of a model's items, and measure whether it is worth using.
 
     For recommend --index and serve --index. It finds the items with the largest dot products
-    without scoring all, and misses some. Both searches are timed on this machine's CPU after
-    histories of the dataset, and the last line says which one to use. Needs the extra ann.
+    without scoring all, and misses some. Both searches are timed on this machine after histories
+    of the dataset, and the last line says which one to use. The index itself is always searched on
+    the CPU. Needs the extra ann.
     """
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
     from recsys.serving.make_index import make_index as make
 
+    if gpu:
+        check_gpu()
     opened = ModelBundle.open(bundle_folder(bundle))
+    if gpu:
+        opened.move_to_gpu()
     with stage("indexing"):
         made = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
     show_rows([asdict(row) | made.facts for row in made.times], as_json, hidden=[*made.facts])

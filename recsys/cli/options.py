@@ -18,6 +18,7 @@ from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
+from recsys.errors import InputError
 
 if TYPE_CHECKING:
     from recsys.serving.bundle import ModelBundle
@@ -114,6 +115,18 @@ def open_beside(
     dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
     loaded.use_gpu()
     return loaded, dataset
+
+
+def check_gpu() -> None:
+    """Return if there is a GPU.
+
+    Raises:
+        InputError: there is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError("--gpu: torch finds no GPU here that it can use")
 
 
 Log = Annotated[

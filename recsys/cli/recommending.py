@@ -81,7 +81,7 @@ def recommend_items(
     """Recommend the k best items for each history, or for users of a prepared dataset.
 
     With --data and neither --user nor histories, all users of the dataset are answered. With --out
-    histories may be larger than the memory, and a run that was ended goes on when it is repeated.
+    histories may be larger than the memory, and an interrupted run resumes when it is repeated.
     """
     recommender, users = open_recommender(bundle, data, user)
     recommender.bundle.use_gpu()

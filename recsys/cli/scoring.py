@@ -61,7 +61,7 @@ def score_items(
     """Score given items for given users; other items are not scored.
 
     With --data and no --user, the users are those of the candidates. With --out histories and
-    candidates may be larger than the memory, and a run that was ended goes on when it is repeated.
+    candidates may be larger than the memory, and an interrupted run resumes when it is repeated.
     """
     from recsys.serving.large_scores import LargeScores
 

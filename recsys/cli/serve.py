@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from recsys.cli.options import Bundle, Data, Index, app
-from recsys.errors import InputError
+from recsys.cli.options import Bundle, Data, Index, app, check_gpu
 
 KEY = "RECSYS_API_KEY"
 """The environment variable with the key that requests must bring."""
@@ -111,10 +110,7 @@ def serve_bundle(
     from recsys.server.settings import Limits, NamedModel, ServerSettings, cores, threads_of
 
     if gpu:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise InputError("--gpu: torch finds no GPU here that it can use")
+        check_gpu()
     named = None
     if is_model_name(bundle):
         find, folder = partial(model_place, bundle), partial(bundle_folder, bundle)

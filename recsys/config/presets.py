@@ -82,7 +82,7 @@ def preset_by_part(part: str) -> Preset:
         return known[fitting[0]]
     if fitting:
         raise InputError(f"preset {part!r}: several have it in their name: {', '.join(fitting)}")
-    raise InputError(f"preset {part!r}: there is none of this name{_hint(part)}")
+    raise InputError(f"preset {part!r}: no preset has this name{_hint(part)}")
 
 
 def no_config(name: str | os.PathLike[str]) -> InputError:

@@ -117,7 +117,7 @@ def check_log(
     if table.is_empty():
         raise InputError(f"{origin}: no rows")
     typed = [
-        RULES[role](LogColumn(table[role], table["row"], origin, name), None)
+        RULES[role](LogColumn(table[role], table["row"], origin, name))
         for role, name in roles.items()
     ]
     ordered = _in_order(table.with_columns(typed))

@@ -100,12 +100,17 @@ def text_facts(text: pl.Series) -> TextFacts:
     return TextFacts(text.null_count(), not_integers, not_numbers, dates_in(text).null_count())
 
 
-def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
-    """Return ids: integers as int64, or text; that of a part remains text, see `whole_ids`."""
+def checked_ids(column: LogColumn) -> pl.Series:
+    """Return the ids of a whole column: integers as int64, or text; see `whole_ids`."""
+    return whole_ids(checked_ids_of_part(column), column.name)
+
+
+def checked_ids_of_part(column: LogColumn) -> pl.Series:
+    """Return ids of a part of a column: text remains text, since the other parts decide on it."""
     ids = without_missing_words(column.values)
     column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop)
     if ids.dtype == pl.String:
-        return whole_ids(ids, column.name) if facts is None else ids
+        return ids
     if ids.dtype.is_float():
         column.refuse(ids.is_nan(), "an id is missing")
         rule = "a float of 2**53 or more is not exact: make ids integers or text at their source"
@@ -168,8 +173,13 @@ def plain_ids(ids: pl.Series) -> pl.Series:
     return integers if (integers == ids).fill_null(value=False).all() else ids
 
 
-def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
-    """Return times as int64, float64, date or date-time, in full precision for the order."""
+def checked_times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
+    """Return times as int64, float64, date or date-time, in full precision for the order.
+
+    Args:
+        column: the column, or a part of it.
+        facts: those of the whole column, if it is text and this is a part of it.
+    """
     times = without_missing_words(column.values)
     column.refuse(times.is_null(), "a value is missing" + column.how_to_drop)
     if times.dtype == pl.String:
@@ -277,9 +287,10 @@ def dates_in(text: pl.Series) -> pl.Series:
     return times
 
 
-RULES: dict[str, Callable[[LogColumn, TextFacts | None], pl.Series]] = {
-    "user_id": _ids,
-    "item_id": _ids,
-    "timestamp": _times,
-    "position": _times,
+RULES: dict[str, Callable[[LogColumn], pl.Series]] = {
+    "user_id": checked_ids,
+    "item_id": checked_ids,
+    "timestamp": checked_times,
+    "position": checked_times,
 }
+"""How a whole column is checked, by its role."""

@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from io import BytesIO
 from itertools import combinations, groupby
 from pathlib import Path
@@ -41,8 +42,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring parts with the same columns of the same types."""
+class SchemaGroup:
+    """Neighbouring parts with one schema: the same columns of the same types."""
 
     parts: tuple[Part, ...]
     schema: Schema
@@ -86,7 +87,7 @@ class Run:
 class Parts:
     """The files of a table, and the columns of all of them."""
 
-    runs: tuple[Run, ...]
+    groups: tuple[SchemaGroup, ...]
     schema: Schema
     """The columns that can be read, with the types that all parts are read in."""
     lacking: Mapping[str, str] = field(default_factory=dict)
@@ -99,9 +100,9 @@ class Parts:
 
         A column that a part lacks is null there.
         """
-        if len(self.runs) == 1:
-            return self.runs[0].scan()
-        return pl.concat([run.scan().select(run.columns(self.schema)) for run in self.runs])
+        if len(self.groups) == 1:
+            return self.groups[0].scan()
+        return pl.concat([group.scan().select(group.columns(self.schema)) for group in self.groups])
 
 
 def open_parts(files: Sequence[SourceFile], names: Sequence[str], hive: bool) -> Parts:
@@ -123,55 +124,59 @@ def open_parts(files: Sequence[SourceFile], names: Sequence[str], hive: bool) ->
     if kind == "JSON lines":  # an empty part has no columns, which differs from lacking one
         parts = [part for part in parts if part.schema] or parts
     folders = _folders(parts) if hive and kind == "Parquet" else None
-    runs = tuple(
-        Run(tuple(run), {**schema, **(folders or {})}, kind, folders)
-        for (schema, _), run in groupby(parts, key=lambda part: (part.schema, part.uuids))
+    groups = tuple(
+        SchemaGroup(tuple(files), {**schema, **(folders or {})}, kind, folders)
+        for (schema, _), files in groupby(parts, key=lambda part: (part.schema, part.uuids))
     )
-    return _joined(runs) if len(runs) > 1 else Parts(runs, runs[0].schema)
+    return _joined(groups) if len(groups) > 1 else Parts(groups, groups[0].schema)
 
 
-def _joined(runs: tuple[Run, ...]) -> Parts:
+def _joined(groups: tuple[SchemaGroup, ...]) -> Parts:
     """Return the parts of a table whose columns differ."""
     schema: dict[str, pl.DataType] = {}
     lacking: dict[str, str] = {}
     unreadable: dict[str, str] = {}
-    whole: list[set[str]] = [set() for _ in runs]
-    for name in dict.fromkeys(name for run in runs for name in run.schema):
-        without = [run for run in runs if name not in run.schema]
+    whole: list[set[str]] = [set() for _ in groups]
+    for name in dict.fromkeys(name for group in groups for name in group.schema):
+        without = [group for group in groups if name not in group.schema]
         if without:
             lacking[name] = without[0].parts[0].name
-        kind, runs_with_integers = _agreed(runs, name)
+        kind, groups_with_integers = _agreed(groups, name)
         if kind is None:
-            unreadable[name] = _difference(runs, name)
+            unreadable[name] = _difference(groups, name)
             continue
         schema[name] = kind
-        for number in runs_with_integers:
+        for number in groups_with_integers:
             whole[number].add(name)
-    known = zip(runs, whole, strict=True)
-    typed = tuple(replace(run, whole=frozenset(names)) for run, names in known)
+    known = zip(groups, whole, strict=True)
+    typed = tuple(replace(group, whole=frozenset(names)) for group, names in known)
     return Parts(typed, schema, lacking, unreadable)
 
 
-def _agreed(runs: Sequence[Run], name: str) -> tuple[pl.DataType | None, list[int]]:
-    """Return the type of a column for all runs, and the runs whose floats become integers.
+def _agreed(groups: Sequence[SchemaGroup], name: str) -> tuple[pl.DataType | None, list[int]]:
+    """Return the type of a column for all groups, and the groups whose floats become integers.
 
     Floats cannot tell apart all integers of 64 bits, and as text they are ``12.0``: whole ones, as
     pandas writes a column of integers some of which are missing, become integers first.
     """
-    kinds = [run.schema.get(name, pl.Null()) for run in runs]
+    kinds = [group.schema.get(name, pl.Null()) for group in groups]
     kind = common_type(kinds)
     if kind not in (pl.String, pl.Float64) or {*kinds} <= {kind, pl.Null()}:
         return kind, []
     floats = [number for number, kind in enumerate(kinds) if kind.is_float() or kind.is_decimal()]
-    whole = [number for number in floats if runs[number].has_whole(name)]
+    whole = [number for number in floats if groups[number].has_whole(name)]
     if kind == pl.Float64 and whole == floats:
         return common_type([pl.Int64(), *(kind for kind in kinds if kind.is_integer())]), whole
     return kind, whole if kind == pl.String else []
 
 
-def _difference(runs: Sequence[Run], name: str) -> str:
+def _difference(groups: Sequence[SchemaGroup], name: str) -> str:
     """Return words on two types of a column that have nothing in common, and files with them."""
-    holders = {run.schema[name]: run.parts[0].name for run in reversed(runs) if name in run.schema}
+    holders = {
+        group.schema[name]: group.parts[0].name
+        for group in reversed(groups)
+        if name in group.schema
+    }
     differing = (pair for pair in combinations(reversed(holders), 2) if common_type(pair) is None)
     found = " and ".join(f"is {kind} in {holders[kind]}" for kind in next(differing))
     return f"{found}: give it the same type in all files"
@@ -186,9 +191,7 @@ def _open(file: SourceFile, name: str) -> Part:
     try:
         source = file.path if file.compression is None else file.content()
         if file.kind == "Parquet":
-            found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
-            schema = dict(found.collect_schema())
-            uuids = uuids_in(_readable(source)) if pl.Binary in schema.values() else frozenset()
+            schema, uuids = _parquet_columns(source)
             return Part(source, name, schema | dict.fromkeys(uuids, pl.String()), uuids)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not size:
@@ -199,6 +202,33 @@ def _open(file: SourceFile, name: str) -> Part:
         if twice := _SAME_NAMES.match(str(error)):
             raise InputError(f"{name}: two columns are named {twice[1]}") from error
         raise InputError(f"{name}: cannot be read as {file.kind}: {first_line(error)}") from error
+
+
+ParquetColumns = tuple[dict[str, pl.DataType], frozenset[str]]
+"""The type of each column of a file, and the columns of UUIDs."""
+
+
+def _parquet_columns(source: Path | bytes) -> ParquetColumns:
+    """Return the columns of a file; those of an unchanged one are read once per process.
+
+    A folder of thousands of files is opened several times until it is prepared.
+    """
+    if isinstance(source, bytes):
+        return _read_parquet_columns(source)
+    facts = source.stat()
+    return _known_parquet_columns(source, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_parquet_columns(path: Path, *_: int) -> ParquetColumns:
+    return _read_parquet_columns(path)
+
+
+def _read_parquet_columns(source: Path | bytes) -> ParquetColumns:
+    found = pl.scan_parquet(_readable(source), glob=False, hive_partitioning=False)
+    schema = dict(found.collect_schema())
+    has_bytes = pl.Binary in schema.values()
+    return schema, uuids_in(_readable(source)) if has_bytes else frozenset()
 
 
 def _folders(parts: Sequence[Part]) -> dict[str, pl.DataType]:

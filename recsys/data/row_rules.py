@@ -99,12 +99,12 @@ def _dated(rows: pl.DataFrame, name: str, form: str, origin: str) -> pl.Series:
     """Return times of a form as ISO 8601; numbers that have it not are no times of another unit.
 
     Raises:
-        InputError: a number has not the form.
+        InputError: a number is not in the form.
     """
     times = as_iso(rows[name], form)
     if times.dtype == pl.String:
         wrong = times.cast(pl.Float64, strict=False).is_not_null()
-        rule = f"has not the form {form!r} of data.time_format, nor that of ISO 8601"
+        rule = f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
         LogColumn(rows[name], rows[ROW], origin, name).refuse(wrong, rule)
     return times
 

@@ -16,7 +16,7 @@ from narwhals.typing import IntoFrame
 
 from recsys.data.bytes_columns import with_utf8_as_text
 from recsys.data.frames import NO_COLUMN, open_frame
-from recsys.data.parts import UNREADABLE, Run, open_parts
+from recsys.data.parts import UNREADABLE, SchemaGroup, open_parts
 from recsys.data.source_files import find_files
 from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text
 from recsys.data.text_types import integer_columns, typed, typed_part
@@ -49,7 +49,7 @@ class OpenTable:
     """The columns that some file does not have, with the first such file."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """The columns that cannot be read, which only matters if one is needed, with the reason."""
-    runs: tuple[Run, ...] = ()
+    groups: tuple[SchemaGroup, ...] = ()
     """The Parquet or JSON files that the rows come from, if they do."""
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
@@ -225,7 +225,7 @@ def open_table(
                 kind,
                 lacking=parts.lacking,
                 unreadable=parts.unreadable,
-                runs=parts.runs,
+                groups=parts.groups,
             )
         texts = [
             open_text(file, header, name, encoding) for file, name in zip(files, names, strict=True)

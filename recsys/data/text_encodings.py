@@ -41,7 +41,7 @@ def as_utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
         try:
             content = content.decode(encoding).encode()
         except UnicodeDecodeError as error:
-            raise InputError(f"{file.path}: begins as {encoding} text, but is none") from error
+            raise InputError(f"{file.path}: begins like {encoding} text, but is not") from error
     elif other is not None and not _is_utf8([content]):
         content = _from_other(other, content, file.path)
     if b"\n" not in content:

@@ -37,7 +37,7 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
 
     Args:
         values: text or numbers such as 20241231; other types are unchanged, and so is text that
-            has not the form.
+            is not in the form.
         form: in the codes of strftime.
 
     Raises:
@@ -125,7 +125,7 @@ def _fit(text: pl.Series, form: str) -> int:
 
 
 def _times(text: pl.Series, form: str) -> pl.Series:
-    """Parse text as date-times, null where it has not the form."""
+    """Parse text as date-times, null where it is not in the form."""
     if ("%H" in form or "%I" in form) and "%M" not in form:  # which polars cannot read
         text, form = ("00 " + text).alias(text.name), f"%M {form}"
     try:

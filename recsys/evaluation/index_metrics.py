@@ -136,7 +136,7 @@ def _round(
     for call in (
         lambda: top_k(scorer.exact, histories, k, seen),
         lambda: top_k(scorer, histories, k, seen),
-        lambda: encoder.states(histories),
+        lambda: encoder.states(histories).cpu(),  # which waits for a GPU
     ):
         call()
         times.append(time.perf_counter())

@@ -46,6 +46,10 @@ class Recommendations(Answer):
     scores are counts of interactions."""
     skipped: int
     """How many items of the history are not in the catalogue."""
+    assumed_gap: int | None
+    """The time between two interactions, on the scale of the training log, that was assumed because
+    the history has no times and the model reads them; null if none was. An answer to given times is
+    better."""
 
 
 @dataclass(slots=True)
@@ -67,6 +71,8 @@ class Scores(Answer):
     """See `Recommendations`."""
     skipped: int
     """How many items of the history are not in the catalogue."""
+    assumed_gap: int | None
+    """See `Recommendations`."""
     unknown: list[Id]
     """The candidates that are not in the catalogue."""
 
@@ -115,6 +121,8 @@ class Explanation(Answer):
     purchases: list[Contribution]
     skipped: int
     """How many items of the history are not in the catalogue."""
+    assumed_gap: int | None
+    """See `Recommendations`."""
 
 
 class Problem(Answer):

@@ -119,6 +119,7 @@ def explanation(model: ServedModel, user: UserHistories, item: Id) -> Explanatio
         rest=rest,
         purchases=[Contribution(**row) for row in wanted],
         skipped=int(user.skipped[0]),
+        assumed_gap=user.assumed_gap,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -128,21 +128,26 @@ class ServedModel:
         elif user.user_id is not None:
             found = self._of_dataset(user.user_id, items, times)
         elif user.history is not None:
-            gap = self.bundle.manifest.usual_gap if self.bundle.times == "past" else None
-            self._check_reads(items, timed=times is not None or gap is not None)
+            self._check_reads(items, timed=times is not None)
             found = _known(self.items.tokens(items), times)
-            if times is None and gap is not None:  # as `ModelBundle.read_histories`
-                found = found.with_usual_times(gap)
+            if times is None and self._gap is not None:  # as `ModelBundle.read_histories`
+                found = found.with_usual_times(self._gap)
         else:
             raise InputError("give the history, the log or the user_id of a user")
         at = None if user.at is None else _time("at", user.at)
         return found.with_request_time(self.bundle.times, at)
 
+    @property
+    def _gap(self) -> int | None:
+        """The time between two interactions without times; None if the model cannot do with it."""
+        return self.bundle.manifest.usual_gap if self.bundle.times == "past" else None
+
     def _check_reads(self, items: list[Id], *, timed: bool) -> None:
         """Refuse items without what the model reads of each interaction.
 
         Raises:
-            InputError: the model reads features, or times and there are none.
+            InputError: the model reads features; or it reads times, there are none, and the usual
+                time between two interactions cannot stand for them.
         """
         encoders = self.bundle.encoders
         if items and encoders.reads_inputs:
@@ -150,7 +155,7 @@ class ServedModel:
                 f"history: the model reads {', '.join(encoders.input_columns)} too: give the "
                 "user's rows of the log, with these columns, as log"
             )
-        if items and not timed and self.bundle.times != "none":
+        if items and not timed and self.bundle.times != "none" and self._gap is None:
             raise InputError("history: the model reads the times of interactions: give times")
 
     def _of_log(self, rows: list[dict[str, Cell]]) -> UserHistories:
@@ -183,8 +188,13 @@ class ServedModel:
         tokens, times = self._ours[data.items[span]], np.asarray(data.timestamps[span])
         if new_items:
             tokens = np.concatenate([tokens, self.items.tokens(new_items)])
+            if new_times is not None:
+                return _known(tokens, np.append(times, new_times))
             # Without times the new interactions are the newest, in their order.
-            return _known(tokens, None if new_times is None else np.append(times, new_times))
+            if self._gap is None:
+                return _known(tokens, None)
+            later = times[-1:].sum() + np.arange(1, len(new_items) + 1) * np.int64(self._gap)
+            return replace(_known(tokens, np.append(times, later)), assumed_gap=self._gap)
         features, user_features = data.interaction_features, data.user_features
         return _known(
             tokens,

@@ -92,7 +92,10 @@ class Service:
         job = recommend_job(model, user, k, seen_policy(model.bundle, asked.seen), allowed)
         (items,) = await self.thread.ask(job)
         return Recommendations.model_construct(
-            items=items, source=source_of(user), skipped=int(user.skipped[0])
+            items=items,
+            source=source_of(user),
+            skipped=int(user.skipped[0]),
+            assumed_gap=user.assumed_gap,
         )
 
     async def score(self, asked: ScoreRequest) -> Scores:
@@ -113,6 +116,7 @@ class Service:
             ],
             source=source_of(user),
             skipped=int(user.skipped[0]),
+            assumed_gap=user.assumed_gap,
             unknown=unknown,
         )
 

@@ -1,4 +1,4 @@
-"""A large answer, written part by part: a run that was ended goes on, and the file appears whole.
+"""A large answer, written part by part: an interrupted run resumes, and the file appears whole.
 
 The parts are in a folder beside the file, ``NAME.parts``, which is deleted when the file is there.
 """

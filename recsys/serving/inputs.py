@@ -44,6 +44,9 @@ class UserHistories:
     """Shape [B]: how many items of each history are not in the catalogue."""
     positions: NDArray[np.int64]
     """Shape [N]: the index, from 0, of each item in the history as it was given."""
+    assumed_gap: int | None = None
+    """The time between two interactions that stands for missing times, on the scale of the training
+    log; None if no times are missing, or the model reads none."""
 
     @classmethod
     def from_raw(
@@ -135,7 +138,8 @@ class UserHistories:
         """Give histories without times those of interactions that follow each other after a gap."""
         offsets = self.histories.offsets
         places = np.arange(len(self.histories.items)) - np.repeat(offsets[:-1], np.diff(offsets))
-        return replace(self, histories=replace(self.histories, times=places * np.int64(gap)))
+        timed = replace(self.histories, times=places * np.int64(gap))
+        return replace(self, histories=timed, assumed_gap=gap)
 
     def with_request_time(self, reads: TimesRead, at: RequestTime | None) -> UserHistories:
         """Add the request time, if the model reads it.

@@ -27,8 +27,8 @@ _MOST_HISTORIES = 1000
 _USERS_TOGETHER = (1, 8, 64)
 _K, _K_OF_TWO_STAGES = 10, 200
 _ADVICE = {
-    "index": "Use it for {} at a time.",
-    "exact": "Use exact search (no --index) for {} at a time.",
+    "index": "Use it for {} at a time",
+    "exact": "Use exact search (no --index) for {} at a time",
 }
 
 
@@ -40,6 +40,8 @@ class MadeIndex:
     histories: int
     """The number of histories whose recall was measured; others decided how many lists are read."""
     build_seconds: float
+    device: str
+    """Where the model was timed: cpu, or cuda. The index is searched on the CPU."""
     times: list[SearchTime]
 
     @property
@@ -54,6 +56,7 @@ class MadeIndex:
             "k": manifest.k,
             "recall": manifest.recall,
             "histories": self.histories,
+            "device": self.device,
             "build_seconds": self.build_seconds,
             "mib": items.num_items * items.directions.shape[1] * 4 / 2**20,
         }
@@ -68,7 +71,12 @@ class MadeIndex:
             f"of the {facts['k']} best items ({facts['histories']:,} histories)."
         )
         by_use = {use: [row.users for row in self.times if row.use == use] for use in _ADVICE}
-        chosen = [_ADVICE[use].format(_joined(users)) for use, users in by_use.items() if users]
+        where = "on the CPU" if self.device == "cpu" else "on the GPU"
+        chosen = [
+            f"{_ADVICE[use].format(_joined(users))} {where}."
+            for use, users in by_use.items()
+            if users
+        ]
         even = self.times[0].break_even_items
         if even is not None:
             chosen.append(
@@ -89,7 +97,8 @@ def make_index(
 ) -> MadeIndex:
     """Write an index of the items of a bundle, and time it beside exact search.
 
-    With target attention, what the index replaces is the first stage, which is measured alone.
+    The model is timed where it is, on the CPU or on a GPU. With target attention, what the index
+    replaces is the first stage, which is measured alone.
 
     Args:
         bundle: the model.
@@ -122,7 +131,8 @@ def make_index(
     second = second if len(second) else first
 
     started = time.perf_counter()
-    items = ItemIndex.build(exact.vectors().float().cpu().numpy())
+    vectors = exact.vectors()
+    items = ItemIndex.build(vectors.float().cpu().numpy())
     built = time.perf_counter() - started
 
     seen = bundle.manifest.protocol.seen
@@ -136,7 +146,7 @@ def make_index(
     found = recall_of(scorer(chosen), second, length, seen)
     times = search_times(partial(scorer, chosen), second, length, seen, _USERS_TOGETHER)
     index = BundleIndex.write(out, bundle, chosen, length, found)
-    return MadeIndex(index, len(second), built, times)
+    return MadeIndex(index, len(second), built, vectors.device.type, times)
 
 
 def _joined(numbers: Sequence[int]) -> str:

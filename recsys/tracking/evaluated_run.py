@@ -69,7 +69,7 @@ class EvaluatedRun:
             logged: dict[str, float] = self.run.data.metrics
             name = f"{self.ranks.protocol.part}/{metric}"
             if name not in logged:
-                raise InputError(f"run {run_label(self.run)}: has not logged {name}")
+                raise InputError(f"run {run_label(self.run)}: did not log {name}")
             return logged[name]
         return float(self.table(metric).values(metric).mean())
 

@@ -50,7 +50,7 @@ class Outbox:
             return
         self._failed = time.monotonic()
         if not told:
-            logger.warning("%s; what is to be recorded is kept, and tried again", self.reason)
+            logger.warning("%s; the records are kept, and will be sent again", self.reason)
 
     def _try(self, write: Callable[[], object], left: list[Callable[[], object]]) -> None:
         """Write; or keep it, and all that is left if the store does not answer at all.

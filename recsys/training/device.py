@@ -6,6 +6,10 @@ import torch
 
 from recsys.training import processes
 
+NO_CUBLAS_CONTEXT = "Attempting to run cuBLAS, but there was no current CUDA context"
+"""How torch's warning begins at the first matrix product of autograd's thread on a GPU, which makes
+a context there: nothing is wrong, and users cannot avoid it."""
+
 
 def training_device() -> str:
     """Return what trainings run on: cuda, or cpu."""

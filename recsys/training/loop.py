@@ -34,7 +34,7 @@ from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
-from recsys.training.device import gpus, lightning_devices, training_device
+from recsys.training.device import NO_CUBLAS_CONTEXT, gpus, lightning_devices, training_device
 from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
 from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
@@ -285,10 +285,9 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
         if main and on_term is terminate:
             signal.signal(signal.SIGTERM, between_steps)
         with warnings.catch_warnings():
-            # Lightning 2.6 uses a deprecated torch API, and the first product of autograd's thread
-            # on a GPU makes its context: users cannot fix either.
+            # Lightning 2.6 uses a deprecated torch API, which users cannot fix.
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
-            warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
+            warnings.filterwarnings("ignore", NO_CUBLAS_CONTEXT, UserWarning)
             yield
     except SIGTERMException:
         raise Terminated from None

@@ -76,7 +76,7 @@ def test_other_numbers_are_numbers(times: list[float], engine: Engine, tmp_path:
 def test_a_later_number_that_is_no_date_is_refused(engine: Engine, tmp_path: Path) -> None:
     many = pl.concat([compact("%Y%m%d")] * 200)
     bad = pl.concat([many, log_of([20240230] * 6)])
-    with pytest.raises(InputError, match="'ts', data row 1201: has not the form '%Y%m%d' of data"):
+    with pytest.raises(InputError, match="'ts', data row 1201: is neither in the form '%Y%m%d'"):
         prepare(bad, out=tmp_path / "data", engine=engine)
 
 

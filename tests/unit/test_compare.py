@@ -408,7 +408,7 @@ def test_metrics_that_need_the_dataset_are_read_as_logged(
     comparison = compare([a], tracking, metrics=["novelty_at_10"])
     assert comparison.rows[0].metrics == {"novelty_at_10": 10.25}
     assert " 10.2500 " in printed(comparison)  # and not 1.2500
-    with pytest.raises(InputError, match=r"^run b \(\w{8}\): has not logged test/novelty_at_10$"):
+    with pytest.raises(InputError, match=r"^run b \(\w{8}\): did not log test/novelty_at_10$"):
         compare([], tracking, metrics=["novelty_at_10"])
 
 

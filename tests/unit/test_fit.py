@@ -326,7 +326,7 @@ def test_a_store_that_is_locked_for_a_while_loses_nothing(
             tracker.tag("trained_on", "train")
             other.execute("ROLLBACK")
         assert len(tracker.outbox.waiting) == 20
-        assert caplog.text.count("is kept, and tried again") == 1
+        assert caplog.text.count("the records are kept, and will be sent again") == 1
     client = MlflowClient(where.absolute_uri)
     run = client.get_run(tracker.run_id)
     assert run.info.status == "FINISHED"

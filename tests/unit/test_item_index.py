@@ -428,9 +428,11 @@ def test_commands_make_measure_and_use_an_index(
     assert all(row["use"] == ("index" if row["times_faster"] >= 1.2 else "exact") for row in rows)
     assert (rows[0]["items"], rows[0]["k"], rows[0]["histories"]) == (ITEMS, 10, USERS // 2)
     assert rows[0]["recall"] > 0.9
+    assert {row["device"] for row in rows} == {"cpu"}
     status, out, _ = run(capsys, *make)
     assert "break even items" in out
     assert "of the 10 best items (30 histories). Use " in out
+    assert " at a time on the CPU." in out
 
     ask = ("recommend", bundle, "--data", dataset.path, "-k", "3", "--json")
     status, exact, _ = run(capsys, *ask)

@@ -27,7 +27,7 @@ from recsys.training.schedule import Schedule
 pytest.importorskip("triton", reason="triton is not installed: torch's CUDA builds bring it")
 
 from triton.language import bfloat16, float32
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _convert_float
+from triton.runtime import interpreter  # of whose names only a run without a GPU needs some
 
 from recsys.kernels import softmax
 from recsys.kernels.decayed_attention import MAX_DIM, fused_averages, fused_sums
@@ -63,17 +63,18 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def multiply_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton 3.7's interpreter keeps bf16 as its bits, and multiplies these."""
-    plain = InterpreterBuilder.create_dot
+    plain = interpreter.InterpreterBuilder.create_dot
 
     def widened(side: Any) -> Any:
         if side.dtype.scalar != bfloat16:
             return side
-        return TensorHandle(_convert_float(side.data, bfloat16, float32, None).view("f4"), float32)
+        wide = interpreter._convert_float(side.data, bfloat16, float32, None)
+        return interpreter.TensorHandle(wide.view("f4"), float32)
 
     def create_dot(self: Any, one: Any, other: Any, *rest: Any) -> Any:
         return plain(self, widened(one), widened(other), *rest)
 
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
 def attended_as_defined(average: bool) -> Attend:
@@ -311,8 +312,9 @@ def test_a_training_takes_kernels_and_has_the_same_gradients(
     if head != "dot_product":
         expected.insert(0, "target attention" + expected[0].removeprefix("softmax"))
     assert caplog.messages == expected
+    # To the rounding of their largest elements: tensor cores do float32 as three products (tf32x3).
     for one, other in zip(gradients(), in_torch, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert (one - other).norm() <= 1e-4 * other.norm()
     choice.on_exception()
     if head != "dot_product":
         in_torch_again = add_averages if head == "average" else add_sums

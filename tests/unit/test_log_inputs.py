@@ -438,14 +438,14 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
             ": '12/1/2010 8:26'); its columns",
         ],
     ),
-    "a time that has not the form": (
+    "a time that is not in the form": (
         lines(
             "customer_id,sku,date\n1,2,31.12.2024\n1,3,2024-12-31\n1,3,12/31/2024\n",
             time_format="%d.%m.%Y",
         ),
         ["the time (date has neither numbers nor ISO 8601 dates", "'%m/%d/%Y'", "'12/31/2024'"],
     ),
-    "a time of a named column that has not the form": (
+    "a time of a named column that is not in the form": (
         lines(
             "customer_id,sku,date\n1,2,31.12.2024\n1,3,12/31/2024\n",
             user="customer_id",
@@ -455,11 +455,11 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         ),
         ["column 'date', data row 2: neither a number", "'%m/%d/%Y'", "'12/31/2024'"],
     ),
-    "a number that has not the form": (
+    "a number that is not in the form": (
         lines(BASE, time_format="%d.%m.%Y"),
         [
-            "column 'bought_at', data row 1: has not the form '%d.%m.%Y' of data.time_format",
-            f"nor that of ISO 8601: {START + 30}",
+            "column 'bought_at', data row 1: is neither in the form '%d.%m.%Y' of data.time_format",
+            f"nor in that of ISO 8601: {START + 30}",
         ],
     ),
     "a form with the name of a zone": (

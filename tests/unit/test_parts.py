@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from recsys.config import Columns
+from recsys.data import parts
 from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.tables import open_table, read_table
@@ -219,3 +220,26 @@ def test_a_table_with_a_log_of_its_own(mark: str, words: list[str], tmp_path: Pa
         for word in [f"{table}: ", *words, "pass the frame"]:
             assert word in str(caught.value)
     assert open_table(table / "0.parquet").count() == 3
+
+
+# --- Opened more than once -----------------------------------------------------------------------
+
+
+def test_the_columns_of_an_unchanged_file_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "log", rows(), rows(3))
+    first = open_table(folder)
+    read: list[Path | bytes] = []
+    plain = parts._read_parquet_columns
+
+    def noted(source: Path | bytes) -> parts.ParquetColumns:
+        read.append(source)
+        return plain(source)
+
+    monkeypatch.setattr(parts, "_read_parquet_columns", noted)
+    assert open_table(folder).names == first.names
+    assert not read
+    rows(3, price=[1.5, 2.5, 3.5]).write_parquet(folder / "1.parquet")
+    assert open_table(folder).names == (*first.names, "price")
+    assert read == [folder / "1.parquet"]

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -210,8 +211,9 @@ def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_measuring_changes_nothing(model: str) -> None:
+def test_measuring_changes_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every head and kind of model can be timed; gradients and the random state stay."""
+    monkeypatch.setattr(product_timing, "_single_product_share", lambda: 1.0)
     experiment = make_experiment(f"model={model}")
     built = build_model(experiment.model, ITEMS)
     before = torch.get_rng_state()
@@ -224,6 +226,7 @@ def test_models_with_one_head_and_width_share_a_measurement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     head = "head: {kind: dot_product}"
+    monkeypatch.setattr(product_timing, "_single_product_share", lambda: 1.0)
     monkeypatch.setattr(product_timing, "median_share", lambda *_: 0.4)
     encoder = make_experiment(f"model={{embedding_dim: 8, num_heads: 2, {head}}}")
     assert bf16_share(encoder, build_model(encoder.model, ITEMS)) == 0.4
@@ -232,6 +235,28 @@ def test_models_with_one_head_and_width_share_a_measurement(
     assert bf16_share(other, build_model(other.model, ITEMS)) == 0.4
     wider = make_experiment(f"model={{embedding_dim: 16, {head}}}")
     assert bf16_share(wider, build_model(wider.model, ITEMS)) == 9.0
+
+
+def test_a_single_product_tells_that_bf16_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step is timed then, and the product only once for all models of the machine."""
+    timed: list[float] = []
+
+    def slow(*_: Any, seconds: float) -> float:
+        timed.append(seconds)
+        return 12.0
+
+    monkeypatch.setattr(product_timing, "median_share", slow)
+    for dim in (8, 16):
+        experiment = make_experiment(f"model.embedding_dim={dim}")
+        assert bf16_share(experiment, build_model(experiment.model, ITEMS)) == 12.0
+    assert timed == [0.0]
+
+
+def test_a_slow_single_product_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([9.0, 0.4])
+    monkeypatch.setattr(product_timing, "median_share", lambda *_, **__: next(shares))
+    experiment = make_experiment()
+    assert bf16_share(experiment, build_model(experiment.model, ITEMS)) == 0.4
 
 
 # --- The run -------------------------------------------------------------------------------------

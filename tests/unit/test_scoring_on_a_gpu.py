@@ -199,7 +199,9 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     new = pl.DataFrame({"item_id": ["scarf"], "kind": ["warm"]})
     on_cpu, on_gpu = (Recommender(ModelBundle.open(bundle), dataset) for _ in range(2))
     on_gpu.bundle.model.to(device)
-    make_index(on_cpu.bundle, dataset, tmp_path / "index", k=2)
+    made = make_index(on_gpu.bundle, dataset, tmp_path / "index", k=2)
+    assert made.facts["device"] == device.type
+    assert " at a time on the GPU." in made.advice
     expected, found = (
         [
             one.with_new_items(new).recommend(HISTORIES, k=2),
@@ -293,13 +295,15 @@ def _number(answer: Any) -> float:
     return float(answer[1] if isinstance(answer, tuple) else answer)
 
 
-def test_a_server_on_a_gpu_that_is_not_there_is_refused(
+def test_a_gpu_that_is_not_there_is_refused(
     tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    answer = CliRunner().invoke(app, ["serve", str(tiny_bundle.path), "--gpu"])
-    assert answer.exit_code != 0
-    assert "--gpu: torch finds no GPU here that it can use" in str(answer.exception)
+    folder = str(tiny_bundle.path)
+    for words in (["serve", folder], ["index", folder, "--data", folder, "--out", folder]):
+        answer = CliRunner().invoke(app, [*words, "--gpu"])
+        assert answer.exit_code != 0
+        assert "--gpu: torch finds no GPU here that it can use" in str(answer.exception)
 
 
 @pytest.fixture

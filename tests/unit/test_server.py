@@ -204,17 +204,46 @@ def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
         more = pl.concat([log, pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")])
         expected = Recommender(bundle).score(more.filter(user_id="ann"), ITEMS, **at)
         assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        untimed = {"history": ["hat", "socks"], **at}
-        status, answer = server.ask("/v1/score", {**untimed, "user_id": "ann", "candidates": ITEMS})
-        assert (status, "give times" in answer["error"]) == (422, True)
-        status, answer = server.ask("/v1/score", {**untimed, "candidates": ITEMS})
-        if times == "past":  # it takes the usual time between two interactions
-            expected = Recommender(bundle).score([["hat", "socks"]], ITEMS)
-            assert_same(answer["items"], rows_of(expected, "item_id", "score"))
-        else:
-            assert (status, "give times" in answer["error"]) == (422, True)
+        assert found["assumed_gap"] is None
+        if times == "request":
+            asked: dict[str, Any] = {"history": ["hat", "socks"], **at, "candidates": ITEMS}
+            for user in ({}, {"user_id": "ann"}):
+                status, answer = server.ask("/v1/score", {**asked, **user})
+                assert (status, "give times" in answer["error"]) == (422, True)
             status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
             assert (status, answer["error"][:3]) == (422, "at:")
+
+
+def test_missing_times_are_the_usual_ones(tmp_path: Path) -> None:
+    """After those of the dataset, if the user is in it; the answer says so."""
+    rows = [(u, i, 10 * t) for u, items in PURCHASES.items() for t, i in enumerate(items)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    dataset = prepare(log, out=tmp_path / "data")
+    config = HSTUConfig(
+        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=4, times="past"
+    )
+    torch.manual_seed(3)
+    model = build_model(config, dataset.num_items)
+    bundle = ModelBundle.write(
+        tmp_path / "bundle", model, Experiment(model=config), dataset, ("train",)
+    )
+    assert bundle.manifest.usual_gap == 10
+    last = 10 * (len(PURCHASES["ann"]) - 1)
+    later = [("ann", "hat", last + 10), ("ann", "socks", last + 20)]
+    timed = pl.concat([log, pl.DataFrame(later, schema=log.schema, orient="row")])
+    untimed = {"history": ["hat", "socks"]}
+    with running(ServerSettings(bundle.path, dataset.path)) as server:
+        found = server.get("/v1/score", {**untimed, "candidates": ITEMS})
+        expected = Recommender(bundle).score([["hat", "socks"]], ITEMS)
+        assert_same(found["items"], rows_of(expected, "item_id", "score"))
+        assert found["assumed_gap"] == 10
+        known = {**untimed, "user_id": "ann"}
+        found = server.get("/v1/score", {**known, "candidates": ITEMS})
+        expected = Recommender(bundle).score(timed.filter(user_id="ann"), ITEMS)
+        assert_same(found["items"], rows_of(expected, "item_id", "score"))
+        assert found["assumed_gap"] == 10
+        assert server.get("/v1/recommend", {**known, "k": 1})["assumed_gap"] == 10
+        assert server.get("/v1/recommend", {"user_id": "ann", "k": 1})["assumed_gap"] is None
 
 
 def test_integer_ids_stay_integers(tmp_path: Path) -> None:

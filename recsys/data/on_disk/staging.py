@@ -12,9 +12,10 @@ import polars as pl
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
 from recsys.data.log_columns import (
-    RULES,
     LogColumn,
     TextFacts,
+    checked_ids_of_part,
+    checked_times,
     convert_kept,
     text_facts,
 )
@@ -53,13 +54,13 @@ class StagedLog:
         return {role: name for role, name in self.columns.model_dump().items() if name is not None}
 
     def checked(self, part: pl.DataFrame, role: str) -> pl.Series:
-        """Return the values of a role in a part of the staged rows, in their final type.
+        """Return the times of a role in a part of the staged rows, in their final type.
 
         Raises:
             InputError: a value breaks its column's rule.
         """
         column = LogColumn(part[role], part["row"], self.origin, self.names[role])
-        return RULES[role](column, self.facts.get(role))
+        return checked_times(column, self.facts.get(role))
 
 
 def stage_log(
@@ -172,7 +173,7 @@ def check_ids(
     for role, name in names.items():
         if role in _IDS:
             rule = LogColumn(filled[role], filled["row"], origin, name)
-            filled = filled.with_columns(RULES[role](rule, TextFacts()).alias(role))
+            filled = filled.with_columns(checked_ids_of_part(rule).alias(role))
             continue
         values = without_missing_words(filled[role])
         if values.dtype == pl.String and len(values):

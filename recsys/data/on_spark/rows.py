@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, ROW, whole_times
-from recsys.data.log_columns import RULES, LogColumn, TextFacts, text_facts
+from recsys.data.log_columns import LogColumn, TextFacts, checked_times, text_facts
 from recsys.data.missing import without_missing_words
 from recsys.data.on_disk.staging import add_facts, check_ids
 from recsys.data.on_spark.source import from_spark
@@ -118,7 +118,7 @@ class RowRules:
                 continue
             column = _exact(checked[role])
             values = LogColumn(column, checked["row"], self.origin, self.names[role])
-            times = RULES[role](values, self.times.get(role, TextFacts()))
+            times = checked_times(values, self.times.get(role))
             moment = MOMENT if role == "timestamp" else role
             checked = checked.with_columns(_moments(times).alias(moment))
             if role == "timestamp":

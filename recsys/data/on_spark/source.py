@@ -16,7 +16,7 @@ import polars as pl
 from recsys.data.bytes_columns import with_utf8_as_text
 from recsys.data.log import ROW
 from recsys.data.on_spark.session import is_spark_frame
-from recsys.data.parts import Run
+from recsys.data.parts import SchemaGroup
 from recsys.data.source_files import find_files, is_pattern
 from recsys.data.sources import find_named_dataset
 from recsys.data.tables import OpenTable, TableSource
@@ -113,7 +113,7 @@ def open_source(
     if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
         reader = reader.option("basePath", url_of(_fixed_part(source)))
     files = tuple(file.path.resolve() for file in find_files(source))
-    if len(table.runs) > 1:
+    if len(table.groups) > 1:
         return SparkSource(*_joined(reader, table), files)
     return SparkSource(reader.parquet(*map(url_to_read, files)), table, files)
 
@@ -206,7 +206,7 @@ def _joined(reader: DataFrameReader, table: OpenTable) -> tuple[DataFrame, OpenT
     target = table.frame.to_native().collect_schema()
     readable, unlike = dict[str, pl.DataType](), dict(table.unreadable)
     for name, kind in target.items():
-        found = {run.schema[name] for run in table.runs if name in run.schema} - {pl.Null()}
+        found = {group.schema[name] for group in table.groups if name in group.schema} - {pl.Null()}
         numbers = all(each.is_numeric() or each == pl.String for each in found)
         if len(found) > 1 and not (numbers and kind in _CASTS):
             types = " and ".join(sorted(map(str, found)))
@@ -214,23 +214,27 @@ def _joined(reader: DataFrameReader, table: OpenTable) -> tuple[DataFrame, OpenT
         else:
             readable[name] = kind
     rows = [
-        reader.parquet(*(url_to_read(Path(str(part.source))) for part in run.parts)).select(
+        reader.parquet(*(url_to_read(Path(str(part.source))) for part in group.parts)).select(
             *_places_of_rows(),
-            *(_converted(name, run, kind) for name, kind in readable.items() if name in run.schema),
+            *(
+                _converted(name, group, kind)
+                for name, kind in readable.items()
+                if name in group.schema
+            ),
         )
-        for run in table.runs
+        for group in table.groups
     ]
     joined = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
     return joined, replace(table, unreadable=unlike)
 
 
-def _converted(name: str, run: Run, kind: pl.DataType) -> Column:
+def _converted(name: str, group: SchemaGroup, kind: pl.DataType) -> Column:
     """Return a column of some files in its type for all files; see `part_types.converted`."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     values = column(name)
-    if name in run.whole:
-        if run.schema[name].is_float():
+    if name in group.whole:
+        if group.schema[name].is_float():
             values = F.when(~F.isnan(values), values)
         values = values.cast("bigint")
     return (values.cast(_CASTS[kind]) if kind in _CASTS else values).alias(name)
