@@ -13,6 +13,7 @@ from recsys.comparison.table import Comparison
 from recsys.drawing.axes import Axis, Tick, log_ticks, tick_label, value_axis
 from recsys.drawing.forest import ForestRow, draw_forest
 from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.marks import BEST
 from recsys.drawing.points import Point, draw_points
 from recsys.drawing.svg import Picture
 from recsys.tracking.artifacts import FIT_SECONDS
@@ -47,7 +48,7 @@ def draw_intervals(comparison: Comparison) -> Picture:
             value=f"{decimals(run.interval.mean)} {_interval(*run.interval[1:])}",
             hover=f"{run.label}: {words} {decimals(run.interval.mean)} "
             f"{_interval(*run.interval[1:])}, {run.row.model}",
-            colour=run.colour,
+            style=run.style,
             strong=run.is_best,
             hollow=run.is_reference,
         )
@@ -58,8 +59,8 @@ def draw_intervals(comparison: Comparison) -> Picture:
     caption = "Means over users with 95% intervals."
     if reference is not None:
         caption = (
-            "Means over users with 95% intervals, the best on top. The ring and the broken line "
-            "are the reference of the paired tests."
+            "Means over users with 95% intervals, the best on top. The hollow mark and the "
+            "broken line are the reference of the paired tests."
         )
     return draw(
         "intervals",
@@ -88,7 +89,7 @@ def draw_differences(comparison: Comparison) -> Picture | None:
                 value=text,
                 hover=f"{run.label} minus {first}: {text}, interval "
                 f"{_interval(found.low, found.high, '+')}",
-                colour=run.colour,
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -119,7 +120,7 @@ def draw_curves(comparison: Comparison, curves: Curves) -> Picture | None:
                     xs=epochs,
                     ys=[curve[epoch] for epoch in epochs],
                     hovers=[f"{run.label}, epoch {e}: {decimals(curve[e])}" for e in epochs],
-                    colour=run.colour,
+                    style=run.style,
                     strong=run.is_best,
                 )
             )
@@ -150,7 +151,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
     lines = []
     for run in by_merit(comparison):
         intervals = list(run.model.intervals(names).values())
-        banded = run.colour == 0 or run.is_reference
+        banded = run.style == BEST or run.is_reference
         lines.append(
             Line(
                 label=run.label,
@@ -162,7 +163,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
                     f"{run.label}: {heading(name)} {decimals(each.mean)} {_interval(*each[1:])}"
                     for name, each in zip(names, intervals, strict=True)
                 ],
-                colour=run.colour,
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -202,7 +203,7 @@ def draw_users(comparison: Comparison) -> Picture | None:
                 label=f"{run.label}: {better:.0%} better, {worse:.0%} worse",
                 xs=(chosen / max(len(differences) - 1, 1)).tolist(),
                 ys=differences[chosen].tolist(),
-                colour=run.colour,
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -249,7 +250,7 @@ def draw_costs(comparison: Comparison) -> Picture | None:
 def _cost(run: RankedRun, seconds: float) -> Point:
     mean, low, high = run.interval
     hover = f"{run.label}: {decimals(mean)} {_interval(low, high)}, {seconds:,.2f} s"
-    return Point(run.label, seconds, mean, low, high, hover, run.colour, run.is_best)
+    return Point(run.label, seconds, mean, low, high, hover, run.style, run.is_best)
 
 
 def _padded(title: str, lows: Sequence[float], highs: Sequence[float]) -> Axis:

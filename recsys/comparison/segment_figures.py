@@ -95,7 +95,7 @@ def _line(run: RankedRun, column: str, segments: list[object]) -> Line:
             f"[{decimals(each.low)}, {decimals(each.high)}]"
             for segment, each in zip(segments, found, strict=True)
         ],
-        colour=run.colour,
+        style=run.style,
         strong=run.is_best,
     )
 

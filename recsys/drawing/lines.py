@@ -15,7 +15,7 @@ from recsys.drawing.axes import (
     ticks_below,
 )
 from recsys.drawing.labels import spread
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import GREY, Style, shape
 from recsys.drawing.svg import fitted, node, picture, text_width
 
 _LABEL_HEIGHT = 15
@@ -40,7 +40,7 @@ class Line:
     hovers: Sequence[str] = ()
     """What the pointer shows over each point; if empty, the points are not marked. The points of a
     line with many are not marked either."""
-    colour: Colour = None
+    style: Style = GREY
     strong: bool = False
     """Is it thick, with a bold name?"""
     cross: bool = False
@@ -103,7 +103,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
             points=_joined(points),
             class_="line",
             stroke_width=3 if line.strong else 2,
-            stroke_dasharray="6 4" if line.dashed else None,
+            stroke_dasharray="6 4" if line.dashed else line.style.dashes,
         )
     )
     for number, (x, y) in enumerate(points):
@@ -116,7 +116,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
         if line.hovers:
             if len(points) <= _MOST_DOTS:
                 size = 3.5 if line.strong else 3
-                mark.append(node("circle", cx=x, cy=y, r=size, class_="dot ring"))
+                mark.append(shape(line.style, x, y, size, "dot ring"))
             mark.append(node("circle", cx=x, cy=y, r=_HIT, class_="hit"))
             mark.append(node("title", line.hovers[number]))
         drawn.append(node("g", *mark))
@@ -124,7 +124,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
         x, y = points[-1]
         stroke = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
         drawn.append(node("path", d=stroke, class_="line", stroke_width=2))
-    return node("g", *drawn, class_=colour_class(line.colour))
+    return node("g", *drawn, class_=line.style.css)
 
 
 def _name(line: Line, x: float, y: float, place: float, right: float, room: float) -> Element:
@@ -145,8 +145,8 @@ def _name(line: Line, x: float, y: float, place: float, right: float, room: floa
             )
         )
     weight = "strong" if line.strong else ""
-    muted = " muted" if line.colour is None else ""
-    parts.append(node("circle", cx=right + 19, cy=place, r=4, class_="dot"))
+    muted = " muted" if line.style == GREY else ""
+    parts.append(shape(line.style, right + 19, place, 4))
     parts.append(
         node(
             "text",
@@ -157,7 +157,7 @@ def _name(line: Line, x: float, y: float, place: float, right: float, room: floa
         )
     )
     parts.append(node("title", line.label))
-    return node("g", *parts, class_=colour_class(line.colour))
+    return node("g", *parts, class_=line.style.css)
 
 
 def _joined(points: Sequence[tuple[float, float]]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.axes import Axis, axis_titles, grid_across, left_margin, ticks_below
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import GREY, Style, shape
 from recsys.drawing.svg import fitted, node, picture, text_width
 
 _Box = tuple[float, float, float, float]
@@ -24,7 +24,7 @@ class Point:
     low: float
     high: float
     hover: str
-    colour: Colour = None
+    style: Style = GREY
     strong: bool = False
 
 
@@ -57,7 +57,7 @@ def draw_points(
                 stroke_width=2,
                 stroke_opacity="0.55",
             ),
-            node("circle", cx=px, cy=py, r=5, class_="dot ring"),
+            shape(point.style, px, py, 5, "dot ring"),
             node("circle", cx=px, cy=py, r=10, class_="hit"),
             node("title", point.hover),
         ]
@@ -68,7 +68,7 @@ def draw_points(
             taken.append(box)
             weight = "strong" if point.strong else ""
             parts.append(node("text", label, x=box[0], y=box[3] - 4, class_=f"{weight} halo"))
-        drawn.append(node("g", *parts, class_=colour_class(point.colour)))
+        drawn.append(node("g", *parts, class_=point.style.css))
     return picture(width, height, title, *drawn)
 
 

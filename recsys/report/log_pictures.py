@@ -10,6 +10,7 @@ from recsys.comparison.figures import FULL, HALF, draw
 from recsys.drawing.axes import value_axis
 from recsys.drawing.bars import Bar, draw_bars
 from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.marks import BEST
 from recsys.drawing.svg import Picture
 from recsys.report.log_summary import LogSummary
 
@@ -73,7 +74,7 @@ def _popularity(log: LogSummary) -> Picture:
             f"the {x:.0%} most popular items: {y:.0%} of the interactions"
             for x, y in zip(xs, ys, strict=True)
         ],
-        colour=0,
+        style=BEST,
         strong=True,
     )
     x = value_axis("items, the most popular first", 0, 1, percent=True)

@@ -10,7 +10,7 @@ from recsys.comparison.figures import FULL, draw
 from recsys.comparison.formats import decimals
 from recsys.drawing.axes import value_axis
 from recsys.drawing.lines import Line, draw_lines
-from recsys.drawing.palette import Colour, colours_by_merit
+from recsys.drawing.marks import Style, styles_by_merit
 from recsys.drawing.svg import Picture
 
 
@@ -59,17 +59,17 @@ class TunedBaseline:
 
 
 class RankedHeat(NamedTuple):
-    """A candidate at its place, with its colour."""
+    """A candidate at its place, with its style."""
 
     heat: Heat
-    colour: Colour
+    style: Style
 
 
 def ranked_heats(heats: Sequence[Heat]) -> list[RankedHeat]:
     """Return the winners, then the others, each by their best NDCG@10."""
     ordered = sorted(heats, key=lambda heat: (not heat.won, -(heat.best or 0.0)))
-    colours = colours_by_merit(len(ordered))
-    return [RankedHeat(heat, colour) for heat, colour in zip(ordered, colours, strict=True)]
+    styles = styles_by_merit(len(ordered))
+    return [RankedHeat(heat, style) for heat, style in zip(ordered, styles, strict=True)]
 
 
 def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> Picture | None:
@@ -91,11 +91,11 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
                 + (f", epoch {point.epochs:g}" if point.epochs else "")
                 for point in heat.points
             ],
-            colour=colour,
+            style=style,
             strong=heat.won,
             cross=not heat.won,
         )
-        for heat, colour in ranked_heats(heats)
+        for heat, style in ranked_heats(heats)
         if heat.points
     ]
     if not lines:
@@ -107,7 +107,7 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
     )
     if baseline is not None:
         lines.append(_level(baseline, seconds))
-        caption += "The dashed line is the best baseline. "
+        caption += "The dashed grey line is the best baseline. "
     heights = [y for line in lines for y in line.ys]
     minutes = seconds > 180
     if minutes:

@@ -19,10 +19,13 @@ from recsys.comparison.figures import draw_intervals
 from recsys.comparison.latex import comparison_latex
 from recsys.comparison.merit import by_merit, headline
 from recsys.comparison.page import write_comparison_report
+from recsys.comparison.page_table import page_table
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.table import Comparison
 from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
+from recsys.drawing.marks import BEST, GREY, key
+from recsys.drawing.svg import markup
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
 from recsys.evaluation.tables.rank import RankProtocol, RankTable
@@ -150,11 +153,15 @@ def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
     assert labels[:3] == ["better", f"{mean} [{low}, {high}]", "popularity · reference"]
 
 
-def test_the_best_shares_its_colour_with_no_run(tracking: TrackingConfig) -> None:
-    colours = [run.colour for run in by_merit(many_runs(compare([], tracking)))]
-    own = [colour for colour in colours if colour is not None]
-    assert len(own) == len(set(own)) == 7
-    assert colours[0] == 0
+def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig) -> None:
+    comparison = many_runs(compare([], tracking))
+    styles = [run.style for run in by_merit(comparison)]
+    assert len(set(styles)) == len(comparison.rows) == 12
+    assert GREY not in styles
+    assert styles[0] == BEST
+    table = page_table(comparison)["rows"]
+    assert isinstance(table, list)
+    assert [row["key"] for row in table] == [markup(key(style)) for style in styles]
 
 
 def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingConfig) -> None:

@@ -339,7 +339,7 @@ def test_the_race_ends_where_a_candidate_was_dropped() -> None:
     left, right = (point.split(",") for point in level.get("points", "").split(" "))
     assert left[1] == right[1]
     assert float(left[0]) < float(right[0])
-    assert "The dashed line is the best baseline." in with_level.caption
+    assert "The dashed grey line is the best baseline." in with_level.caption
 
 
 # --- Users ---------------------------------------------------------------------------------------
