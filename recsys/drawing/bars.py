@@ -16,7 +16,10 @@ class Bar(NamedTuple):
 
     label: str
     value: float
-    hover: str
+    name: str
+    """What the bar counts; the label may be shorter."""
+    text: str
+    """The value as a text."""
 
 
 def draw_bars(
@@ -52,7 +55,8 @@ def draw_bars(
                     height=bottom - peak,
                     class_="bar",
                 ),
-                node("title", bar.hover),
+                node("title", f"{bar.name}: {bar.text}"),
+                class_="mark",
             )
         )
         wide, middle = text_width(bar.label, 11), x + step / 2

@@ -26,7 +26,7 @@ class ForestRow:
     value: str
     """The numbers, beside the interval."""
     hover: str
-    """What the pointer shows over the row."""
+    """What the row says when it is pointed at or chosen."""
     style: Style = GREY
     strong: bool = False
     """Is its label bold?"""
@@ -99,5 +99,5 @@ def _row(
             class_=f"{weight} halo",
         ),
         node("title", row.hover),
-        class_=row.style.css,
+        class_=f"mark {row.style.css}",
     )

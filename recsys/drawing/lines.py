@@ -37,9 +37,10 @@ class Line:
     lows: Sequence[float] = ()
     """The lower ends of the intervals of the points; empty if they have none."""
     highs: Sequence[float] = ()
-    hovers: Sequence[str] = ()
-    """What the pointer shows over each point; if empty, the points are not marked. The points of a
-    line with many are not marked either."""
+    places: Sequence[str] = ()
+    """Where each point is, in words; if empty, the points cannot be chosen."""
+    values: Sequence[str] = ()
+    """The value of each point as a text. The points of a line with many are not marked."""
     style: Style = GREY
     strong: bool = False
     """Is it thick, with a bold name?"""
@@ -113,18 +114,24 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
             mark.append(
                 node("line", x1=x, x2=x, y1=low, y2=high, class_="line", stroke_opacity="0.55")
             )
-        if line.hovers:
+        if line.places:
             if len(points) <= _MOST_DOTS:
                 size = 3.5 if line.strong else 3
                 mark.append(shape(line.style, x, y, size, "dot ring"))
             mark.append(node("circle", cx=x, cy=y, r=_HIT, class_="hit"))
-            mark.append(node("title", line.hovers[number]))
-        drawn.append(node("g", *mark))
+            mark.append(node("title", _said(line, number)))
+        drawn.append(node("g", *mark, class_="mark" if line.places else None))
     if line.cross:
         x, y = points[-1]
         stroke = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
         drawn.append(node("path", d=stroke, class_="line", stroke_width=2))
     return node("g", *drawn, class_=line.style.css)
+
+
+def _said(line: Line, number: int) -> str:
+    """Return what a point says when it is pointed at or chosen."""
+    where = ", ".join(filter(None, (line.label, line.places[number])))
+    return f"{where}: {line.values[number]}"
 
 
 def _name(line: Line, x: float, y: float, place: float, right: float, room: float) -> Element:

@@ -33,7 +33,7 @@ def draw_points(
 ) -> Element:
     """Draw points; each name stands where it covers no other point or name, or is left out.
 
-    The names of the first points are placed first; the pointer shows those that had no room.
+    The names of the first points are placed first; a point that is chosen says its name.
     """
     left, right, top, bottom = left_margin(y), width - 10.0, 24.0, height - 42.0
     across, down = x.scale(left + 10, right - 10), y.scale(bottom, top)
@@ -68,7 +68,7 @@ def draw_points(
             taken.append(box)
             weight = "strong" if point.strong else ""
             parts.append(node("text", label, x=box[0], y=box[3] - 4, class_=f"{weight} halo"))
-        drawn.append(node("g", *parts, class_=point.style.css))
+        drawn.append(node("g", *parts, class_=f"mark {point.style.css}"))
     return picture(width, height, title, *drawn)
 
 

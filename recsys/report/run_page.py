@@ -16,7 +16,8 @@ from recsys.comparison.table import Comparison
 from recsys.data.files import new_file
 from recsys.drawing.marks import Style, key
 from recsys.drawing.page import render
-from recsys.drawing.svg import Picture, markup
+from recsys.drawing.picture import Picture
+from recsys.drawing.svg import markup
 from recsys.report.answer import Answer, sentence
 from recsys.report.examples import UserExample
 from recsys.report.log_pictures import log_pictures

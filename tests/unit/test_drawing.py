@@ -17,8 +17,10 @@ from recsys.drawing.labels import spread
 from recsys.drawing.lines import Line, draw_lines
 from recsys.drawing.marks import BEST, Style, key, shape, styles_by_merit
 from recsys.drawing.palette import DARK, LIGHT, Theme
+from recsys.drawing.picture import Picture
 from recsys.drawing.points import Point, draw_points
-from recsys.drawing.svg import Picture, markup, node, picture
+from recsys.drawing.svg import markup, node, picture
+from recsys.drawing.values import Values
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
 EYES = {
@@ -131,16 +133,19 @@ def test_pictures_draw_every_run_in_its_style() -> None:
         *(400, axis, axis, ""),
     )
     lines = draw_lines(
-        [Line(str(n), [n, 16], [n, n], hovers=["", ""], style=s) for n, s in enumerate(styles)],
+        [
+            Line(str(n), [n, 16], [n, n], places=["a", "b"], values=["", ""], style=s)
+            for n, s in enumerate(styles)
+        ],
         *(400, axis, axis, ""),
     )
     expected = {(style.css, shape(style, 0, 0, 1).get("points", "").count(",")) for style in styles}
     for drawn in (forest, points, lines):
         marks = {
-            (group.get("class"), mark.get("points", "").count(","))
+            (group.get("class", "").removeprefix("mark "), mark.get("points", "").count(","))
             for group in drawn.iter("g")
             for mark in group.iter()
-            if group.get("class") and mark.get("class", "").startswith("dot")
+            if group.get("class", "mark") != "mark" and mark.get("class", "").startswith("dot")
         }
         assert marks == expected
     strokes = {
@@ -179,12 +184,12 @@ def test_ticks_of_a_log_axis_are_few() -> None:
 def test_names_cannot_break_a_picture() -> None:
     evil = '<script>alert(1)</script> & "x" \x00\x1b $a_1$'
     row = ForestRow(evil, 1, 0, 2, evil, evil)
-    line = Line(evil, [1, 2], [1, 2], hovers=[evil, evil])
+    line = Line(evil, [1, 2], [1, 2], places=[evil, evil], values=[evil, evil])
     axis = value_axis(evil, 0, 2)
     for drawn in (
         draw_forest([row], 400, axis, evil),
         draw_lines([line], 400, axis, axis, evil),
-        draw_bars([Bar(evil, 1, evil)], 400, evil, evil, evil),
+        draw_bars([Bar(evil, 1, evil, evil)], 400, evil, evil, evil),
         draw_points([Point(evil, 1, 1, 0, 2, evil)], 400, axis, axis, evil),
     ):
         text = markup(drawn)
@@ -205,7 +210,7 @@ def test_one_value_has_an_axis() -> None:
 
 def test_a_file_brings_its_style() -> None:
     drawn = picture(10, 10, "a dot", node("circle", cx=5, cy=5, r=2, class_="dot"))
-    root = fromstring(Picture("dot", "a dot", "", drawn, drawn).file)  # noqa: S314 - our own
+    root = fromstring(Picture("dot", "a dot", "", drawn, drawn, Values((), ())).file)  # noqa: S314 - our own
     assert root[0].tag.endswith("style")
     assert LIGHT.colours[0] in (root[0].text or "")
     assert "var(" not in (root[0].text or "")  # few programs that show SVG know variables
