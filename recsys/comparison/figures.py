@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from xml.etree.ElementTree import Element
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,8 +12,10 @@ from recsys.comparison.table import Comparison
 from recsys.drawing.axes import Axis, Tick, log_ticks, tick_label, value_axis
 from recsys.drawing.forest import ForestRow, draw_forest
 from recsys.drawing.lines import Line, draw_lines
+from recsys.drawing.marks import BEST
+from recsys.drawing.picture import FULL, HALF, Picture, draw
 from recsys.drawing.points import Point, draw_points
-from recsys.drawing.svg import Picture
+from recsys.drawing.values import Values, line_values
 from recsys.tracking.artifacts import FIT_SECONDS
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -23,15 +24,8 @@ CUTOFFS = (1, 2, 3, 5, 10, 20, 50, 100)
 Curves = Mapping[str, Mapping[int, float]]
 """NDCG@10 on the validation targets, by run id and epoch."""
 
-FULL, HALF, NARROW = 960, 520, 358
-"""The widths of pictures in pixels: of the page, of half of it, and of a telephone."""
 _MOST_POINTS = 240
 """The number of users that are drawn in a curve, evenly chosen: more would not be visible."""
-
-
-def draw(name: str, title: str, caption: str, width: int, at: Callable[[int], Element]) -> Picture:
-    """Draw a picture for wide screens and for narrow ones."""
-    return Picture(name, title, caption, at(width), at(NARROW))
 
 
 def draw_intervals(comparison: Comparison) -> Picture:
@@ -47,7 +41,7 @@ def draw_intervals(comparison: Comparison) -> Picture:
             value=f"{decimals(run.interval.mean)} {_interval(*run.interval[1:])}",
             hover=f"{run.label}: {words} {decimals(run.interval.mean)} "
             f"{_interval(*run.interval[1:])}, {run.row.model}",
-            colour=run.colour,
+            style=run.style,
             strong=run.is_best,
             hollow=run.is_reference,
         )
@@ -58,8 +52,8 @@ def draw_intervals(comparison: Comparison) -> Picture:
     caption = "Means over users with 95% intervals."
     if reference is not None:
         caption = (
-            "Means over users with 95% intervals, the best on top. The ring and the broken line "
-            "are the reference of the paired tests."
+            "Means over users with 95% intervals, the best on top. The hollow mark and the "
+            "broken line are the reference of the paired tests."
         )
     return draw(
         "intervals",
@@ -67,6 +61,13 @@ def draw_intervals(comparison: Comparison) -> Picture:
         caption,
         FULL,
         lambda width: draw_forest(rows, width, axis, f"{words} of every run", reference),
+        Values(
+            ("run", words, "95% interval"),
+            tuple(
+                (run.label, decimals(run.interval.mean), _interval(*run.interval[1:]))
+                for run in runs
+            ),
+        ),
     )
 
 
@@ -74,11 +75,14 @@ def draw_differences(comparison: Comparison) -> Picture | None:
     """Draw the paired difference of every run to the first; None if none was tested."""
     metric = headline(comparison)
     words, first = heading(metric), comparison.rows[0].name
-    rows = []
+    rows, numbers = [], []
     for run in by_merit(comparison):
         if (found := run.row.differences.get(metric)) is None:
             continue
-        text = f"{decimals(found.difference, '+')}, p = {decimals(found.p_value)}"
+        interval = _interval(found.low, found.high, "+")
+        change, p_value = decimals(found.difference, "+"), decimals(found.p_value)
+        numbers.append((run.label, change, interval, p_value))
+        text = f"{change}, p = {p_value}"
         rows.append(
             ForestRow(
                 label=run.label,
@@ -86,9 +90,8 @@ def draw_differences(comparison: Comparison) -> Picture | None:
                 low=found.low,
                 high=found.high,
                 value=text,
-                hover=f"{run.label} minus {first}: {text}, interval "
-                f"{_interval(found.low, found.high, '+')}",
-                colour=run.colour,
+                hover=f"{run.label} minus {first}: {text}, interval {interval}",
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -103,6 +106,7 @@ def draw_differences(comparison: Comparison) -> Picture | None:
         "p-values. An interval that crosses the broken line may be chance.",
         FULL,
         lambda width: draw_forest(rows, width, axis, f"Difference of {words} to {first}", 0.0),
+        Values(("run", "difference", "95% interval", "p-value"), tuple(numbers)),
     )
 
 
@@ -118,8 +122,9 @@ def draw_curves(comparison: Comparison, curves: Curves) -> Picture | None:
                     label=run.label,
                     xs=epochs,
                     ys=[curve[epoch] for epoch in epochs],
-                    hovers=[f"{run.label}, epoch {e}: {decimals(curve[e])}" for e in epochs],
-                    colour=run.colour,
+                    places=[f"epoch {epoch}" for epoch in epochs],
+                    values=[decimals(curve[epoch]) for epoch in epochs],
+                    style=run.style,
                     strong=run.is_best,
                 )
             )
@@ -136,6 +141,7 @@ def draw_curves(comparison: Comparison, curves: Curves) -> Picture | None:
         "NDCG@10 on the validation targets, on which the epoch is chosen.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "NDCG@10 on validation by epoch", height=340),
+        line_values(lines, "epoch", "NDCG@10"),
     )
 
 
@@ -150,7 +156,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
     lines = []
     for run in by_merit(comparison):
         intervals = list(run.model.intervals(names).values())
-        banded = run.colour == 0 or run.is_reference
+        banded = run.style == BEST or run.is_reference
         lines.append(
             Line(
                 label=run.label,
@@ -158,11 +164,9 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
                 ys=[each.mean for each in intervals],
                 lows=[each.low for each in intervals] if banded else (),
                 highs=[each.high for each in intervals] if banded else (),
-                hovers=[
-                    f"{run.label}: {heading(name)} {decimals(each.mean)} {_interval(*each[1:])}"
-                    for name, each in zip(names, intervals, strict=True)
-                ],
-                colour=run.colour,
+                places=[heading(name) for name in names],
+                values=[f"{decimals(each.mean)} {_interval(*each[1:])}" for each in intervals],
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -179,6 +183,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
         caption,
         HALF,
         lambda width: draw_lines(lines, width, x, y, f"{title} of every run"),
+        line_values(lines, "metric", words),
     )
 
 
@@ -189,12 +194,13 @@ def draw_users(comparison: Comparison) -> Picture | None:
         comparison: the runs.
     """
     metric = headline(comparison)
-    first, lines = comparison.models[0].values(metric), []
+    first, lines, shares = comparison.models[0].values(metric), [], []
     for run in by_merit(comparison):
         if not run.row.differences:  # the first run, and those of other targets
             continue
         differences = np.sort(run.model.values(metric) - first)
         better, worse = (differences > 0).mean(), (differences < 0).mean()
+        shares.append((run.label, f"{better:.0%}", f"{worse:.0%}", f"{1 - better - worse:.0%}"))
         count = min(len(differences), _MOST_POINTS)
         chosen = np.linspace(0, len(differences) - 1, count).round().astype(np.int64)
         lines.append(
@@ -202,7 +208,7 @@ def draw_users(comparison: Comparison) -> Picture | None:
                 label=f"{run.label}: {better:.0%} better, {worse:.0%} worse",
                 xs=(chosen / max(len(differences) - 1, 1)).tolist(),
                 ys=differences[chosen].tolist(),
-                colour=run.colour,
+                style=run.style,
                 strong=run.is_best,
             )
         )
@@ -219,6 +225,7 @@ def draw_users(comparison: Comparison) -> Picture | None:
         f"run is better or worse than {name}; for the others both are equally good.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "Differences of the users"),
+        Values(("run", "better for", "worse for", "equal for"), tuple(shares)),
     )
 
 
@@ -243,13 +250,25 @@ def draw_costs(comparison: Comparison) -> Picture | None:
         "Seconds as measured on the machine of each run, which may have run other jobs.",
         HALF,
         lambda width: draw_points(points, width, x, y, "Quality against seconds"),
+        Values(
+            ("run", "seconds to fit", heading(metric), "95% interval"),
+            tuple(
+                (
+                    point.label,
+                    f"{point.x:,.2f}",
+                    decimals(point.y),
+                    _interval(point.low, point.high),
+                )
+                for point in points
+            ),
+        ),
     )
 
 
 def _cost(run: RankedRun, seconds: float) -> Point:
     mean, low, high = run.interval
     hover = f"{run.label}: {decimals(mean)} {_interval(low, high)}, {seconds:,.2f} s"
-    return Point(run.label, seconds, mean, low, high, hover, run.colour, run.is_best)
+    return Point(run.label, seconds, mean, low, high, hover, run.style, run.is_best)
 
 
 def _padded(title: str, lows: Sequence[float], highs: Sequence[float]) -> Axis:

@@ -1,4 +1,4 @@
-"""The order of merit: which run of a comparison is best, and which colour is whose."""
+"""The order of merit: which run of a comparison is best, and how each is drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.table import ComparedRun, Comparison
-from recsys.drawing.palette import Colour, colour_class, colours_by_merit
+from recsys.drawing.marks import Style, styles_by_merit
 from recsys.evaluation.metrics.intervals import Interval
 
 HEADLINE = "ndcg_at_10"
@@ -21,7 +21,7 @@ class RankedRun:
     model: ModelRuns
     interval: Interval
     """The headline metric."""
-    colour: Colour
+    style: Style
     is_best: bool
     """Is it the best of several?"""
     is_reference: bool
@@ -32,11 +32,6 @@ class RankedRun:
         """The name of the run in pictures."""
         seeds = f" ({self.row.seeds} seeds)" if self.row.seeds > 1 else ""
         return self.row.name + seeds
-
-    @property
-    def colour_name(self) -> str:
-        """The name of its colour in style sheets."""
-        return colour_class(self.colour)
 
 
 def headline(comparison: Comparison) -> str:
@@ -57,8 +52,9 @@ def by_merit(comparison: Comparison) -> list[RankedRun]:
         for row, model in pairs
     ]
     order = sorted(range(len(found)), key=lambda number: -found[number][2].mean)
-    colours = colours_by_merit(len(order), always=order.index(0))
     return [
-        RankedRun(*found[number], colour, several and place == 0, several and number == 0)
-        for place, (number, colour) in enumerate(zip(order, colours, strict=True))
+        RankedRun(*found[number], style, several and place == 0, several and number == 0)
+        for place, (number, style) in enumerate(
+            zip(order, styles_by_merit(len(order)), strict=True)
+        )
     ]

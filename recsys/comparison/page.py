@@ -29,7 +29,7 @@ from recsys.data.csv_cells import write_csv
 from recsys.data.files import file_sha256, new_folder
 from recsys.data.manifest import FolderManifest
 from recsys.drawing.page import render
-from recsys.drawing.svg import Picture
+from recsys.drawing.picture import Picture
 from recsys.evaluation.metrics.registry import find_metric
 from recsys.evaluation.segments import SEGMENTS
 

@@ -9,6 +9,8 @@ from recsys.comparison.effect import Effect
 from recsys.comparison.formats import TESTS, decimals, heading
 from recsys.comparison.merit import RankedRun, by_merit
 from recsys.comparison.table import ComparedRun, Comparison
+from recsys.drawing.marks import key
+from recsys.drawing.svg import markup
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 _ALPHA = 0.05
@@ -50,7 +52,7 @@ def _row(comparison: Comparison, run: RankedRun, costs: list[str]) -> Mapping[st
         "run_id": row.run_id,
         "model": row.model,
         "fitted_on": row.fitted_on,
-        "colour": run.colour_name,
+        "key": markup(key(run.style)),
         "is_reference": run.is_reference,
         "cells": [_cell(comparison, row, metric) for metric in comparison.metrics],
         "costs": [_amount(row.costs.get(cost)) for cost in costs],

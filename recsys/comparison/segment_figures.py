@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recsys.comparison.figures import HALF, draw
 from recsys.comparison.formats import decimals, heading
 from recsys.comparison.merit import HEADLINE, RankedRun, by_merit
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.table import Comparison
 from recsys.drawing.axes import Axis, value_axis
 from recsys.drawing.lines import Line, draw_lines
-from recsys.drawing.svg import Picture
+from recsys.drawing.picture import HALF, Picture, draw
+from recsys.drawing.values import line_values
 from recsys.evaluation.segments import SEGMENTS
 
 MOST_RUNS = 5
@@ -77,6 +77,7 @@ def _draw(column: str, runs: list[RankedRun]) -> Picture | None:
         f"95% intervals over the users with such targets; targets per segment: {sizes}.",
         HALF,
         lambda width: draw_lines(lines, width, x, y, _TITLES.get(column, words), whiskers=True),
+        line_values(lines, words, heading(HEADLINE)),
     )
 
 
@@ -90,12 +91,11 @@ def _line(run: RankedRun, column: str, segments: list[object]) -> Line:
         ys=[each.mean for each in found],
         lows=[each.low for each in found],
         highs=[each.high for each in found],
-        hovers=[
-            f"{run.label}, {segment}: {decimals(each.mean)} "
-            f"[{decimals(each.low)}, {decimals(each.high)}]"
-            for segment, each in zip(segments, found, strict=True)
+        places=[str(segment) for segment in segments],
+        values=[
+            f"{decimals(each.mean)} [{decimals(each.low)}, {decimals(each.high)}]" for each in found
         ],
-        colour=run.colour,
+        style=run.style,
         strong=run.is_best,
     )
 

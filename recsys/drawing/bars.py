@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.axes import Axis, axis_titles, grid_across, left_margin, value_axis
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import BEST, Style
 from recsys.drawing.svg import node, picture, text_width
 
 
@@ -16,7 +16,10 @@ class Bar(NamedTuple):
 
     label: str
     value: float
-    hover: str
+    name: str
+    """What the bar counts; the label may be shorter."""
+    text: str
+    """The value as a text."""
 
 
 def draw_bars(
@@ -27,7 +30,7 @@ def draw_bars(
     title: str,
     *,
     height: int = 230,
-    colour: Colour = 0,
+    style: Style = BEST,
 ) -> Element:
     """Draw vertical bars from 0; of labels that would touch, the later is left out."""
     y = value_axis(y_title, 0, max(bar.value for bar in bars) or 1, 4)
@@ -52,7 +55,8 @@ def draw_bars(
                     height=bottom - peak,
                     class_="bar",
                 ),
-                node("title", bar.hover),
+                node("title", f"{bar.name}: {bar.text}"),
+                class_="mark",
             )
         )
         wide, middle = text_width(bar.label, 11), x + step / 2
@@ -68,4 +72,4 @@ def draw_bars(
                     class_="tick muted",
                 )
             )
-    return picture(width, height, title, node("g", *drawn, class_=colour_class(colour)))
+    return picture(width, height, title, node("g", *drawn, class_=style.css))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.axes import Axis, Scale, ticks_below
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import GREY, Style, shape
 from recsys.drawing.svg import fitted, node, picture, text_width
 
 _NARROW = 500
@@ -26,8 +26,8 @@ class ForestRow:
     value: str
     """The numbers, beside the interval."""
     hover: str
-    """What the pointer shows over the row."""
-    colour: Colour = None
+    """What the row says when it is pointed at or chosen."""
+    style: Style = GREY
     strong: bool = False
     """Is its label bold?"""
     hollow: bool = False
@@ -89,7 +89,7 @@ def _row(
         node("rect", x=0, y=top, width=width, height=tall, class_="hit"),
         node("text", fitted(row.label, room), x=edge, y=text, class_=f"{weight} halo"),
         node("line", x1=low, x2=high, y1=middle, y2=middle, class_="line", stroke_width=3),
-        node("circle", cx=mean, cy=middle, r=5, class_="hollow" if row.hollow else "dot ring"),
+        shape(row.style, mean, middle, 5, "hollow" if row.hollow else "dot ring"),
         node(
             "text",
             row.value,
@@ -99,5 +99,5 @@ def _row(
             class_=f"{weight} halo",
         ),
         node("title", row.hover),
-        class_=colour_class(row.colour),
+        class_=f"mark {row.style.css}",
     )

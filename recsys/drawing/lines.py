@@ -15,7 +15,7 @@ from recsys.drawing.axes import (
     ticks_below,
 )
 from recsys.drawing.labels import spread
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import GREY, Style, shape
 from recsys.drawing.svg import fitted, node, picture, text_width
 
 _LABEL_HEIGHT = 15
@@ -37,10 +37,11 @@ class Line:
     lows: Sequence[float] = ()
     """The lower ends of the intervals of the points; empty if they have none."""
     highs: Sequence[float] = ()
-    hovers: Sequence[str] = ()
-    """What the pointer shows over each point; if empty, the points are not marked. The points of a
-    line with many are not marked either."""
-    colour: Colour = None
+    places: Sequence[str] = ()
+    """Where each point is, in words; if empty, the points cannot be chosen."""
+    values: Sequence[str] = ()
+    """The value of each point as a text. The points of a line with many are not marked."""
+    style: Style = GREY
     strong: bool = False
     """Is it thick, with a bold name?"""
     cross: bool = False
@@ -103,7 +104,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
             points=_joined(points),
             class_="line",
             stroke_width=3 if line.strong else 2,
-            stroke_dasharray="6 4" if line.dashed else None,
+            stroke_dasharray="6 4" if line.dashed else line.style.dashes,
         )
     )
     for number, (x, y) in enumerate(points):
@@ -113,18 +114,24 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
             mark.append(
                 node("line", x1=x, x2=x, y1=low, y2=high, class_="line", stroke_opacity="0.55")
             )
-        if line.hovers:
+        if line.places:
             if len(points) <= _MOST_DOTS:
                 size = 3.5 if line.strong else 3
-                mark.append(node("circle", cx=x, cy=y, r=size, class_="dot ring"))
+                mark.append(shape(line.style, x, y, size, "dot ring"))
             mark.append(node("circle", cx=x, cy=y, r=_HIT, class_="hit"))
-            mark.append(node("title", line.hovers[number]))
-        drawn.append(node("g", *mark))
+            mark.append(node("title", _said(line, number)))
+        drawn.append(node("g", *mark, class_="mark" if line.places else None))
     if line.cross:
         x, y = points[-1]
         stroke = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
         drawn.append(node("path", d=stroke, class_="line", stroke_width=2))
-    return node("g", *drawn, class_=colour_class(line.colour))
+    return node("g", *drawn, class_=line.style.css)
+
+
+def _said(line: Line, number: int) -> str:
+    """Return what a point says when it is pointed at or chosen."""
+    where = ", ".join(filter(None, (line.label, line.places[number])))
+    return f"{where}: {line.values[number]}"
 
 
 def _name(line: Line, x: float, y: float, place: float, right: float, room: float) -> Element:
@@ -145,8 +152,8 @@ def _name(line: Line, x: float, y: float, place: float, right: float, room: floa
             )
         )
     weight = "strong" if line.strong else ""
-    muted = " muted" if line.colour is None else ""
-    parts.append(node("circle", cx=right + 19, cy=place, r=4, class_="dot"))
+    muted = " muted" if line.style == GREY else ""
+    parts.append(shape(line.style, right + 19, place, 4))
     parts.append(
         node(
             "text",
@@ -157,7 +164,7 @@ def _name(line: Line, x: float, y: float, place: float, right: float, room: floa
         )
     )
     parts.append(node("title", line.label))
-    return node("g", *parts, class_=colour_class(line.colour))
+    return node("g", *parts, class_=line.style.css)
 
 
 def _joined(points: Sequence[tuple[float, float]]) -> str:

@@ -1,4 +1,4 @@
-"""HTML pages: one file with its style and pictures, which loads nothing."""
+"""HTML pages: one file with its style, script and pictures, which loads nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def render(template: str, **context: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(style=_style(), **context)
+    return environment.get_template(template).render(
+        style=_style(), script=_source("drawing/page.js"), **context
+    )
 
 
 def _source(name: str) -> str:

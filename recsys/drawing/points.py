@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.axes import Axis, axis_titles, grid_across, left_margin, ticks_below
-from recsys.drawing.palette import Colour, colour_class
+from recsys.drawing.marks import GREY, Style, shape
 from recsys.drawing.svg import fitted, node, picture, text_width
 
 _Box = tuple[float, float, float, float]
@@ -24,7 +24,7 @@ class Point:
     low: float
     high: float
     hover: str
-    colour: Colour = None
+    style: Style = GREY
     strong: bool = False
 
 
@@ -33,7 +33,7 @@ def draw_points(
 ) -> Element:
     """Draw points; each name stands where it covers no other point or name, or is left out.
 
-    The names of the first points are placed first; the pointer shows those that had no room.
+    The names of the first points are placed first; a point that is chosen says its name.
     """
     left, right, top, bottom = left_margin(y), width - 10.0, 24.0, height - 42.0
     across, down = x.scale(left + 10, right - 10), y.scale(bottom, top)
@@ -57,7 +57,7 @@ def draw_points(
                 stroke_width=2,
                 stroke_opacity="0.55",
             ),
-            node("circle", cx=px, cy=py, r=5, class_="dot ring"),
+            shape(point.style, px, py, 5, "dot ring"),
             node("circle", cx=px, cy=py, r=10, class_="hit"),
             node("title", point.hover),
         ]
@@ -68,7 +68,7 @@ def draw_points(
             taken.append(box)
             weight = "strong" if point.strong else ""
             parts.append(node("text", label, x=box[0], y=box[3] - 4, class_=f"{weight} halo"))
-        drawn.append(node("g", *parts, class_=colour_class(point.colour)))
+        drawn.append(node("g", *parts, class_=f"mark {point.style.css}"))
     return picture(width, height, title, *drawn)
 
 

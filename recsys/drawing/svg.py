@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from xml.etree.ElementTree import Element, tostring
-
-from recsys.drawing.palette import LIGHT, picture_style
 
 # Widths of letters in their height, of DejaVu Sans: among the fonts of systems it is wide.
 _NARROW, _PLAIN, _CAPITAL, _WIDE, _FULL = 0.36, 0.61, 0.68, 0.95, 1.05
@@ -77,35 +74,6 @@ def fitted(text: str, width: float, size: float = 12) -> str:
     while text and text_width(text + "…", size) > width:
         text = text[:-1]
     return text.rstrip() + "…"
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture of a page, drawn for wide screens and for narrow ones."""
-
-    name: str
-    """The name of its file, without extension."""
-    title: str
-    caption: str
-    wide: Element
-    narrow: Element
-
-    @property
-    def wide_svg(self) -> str:
-        """The picture for wide screens as markup."""
-        return markup(self.wide)
-
-    @property
-    def narrow_svg(self) -> str:
-        """The picture for narrow screens as markup."""
-        return markup(self.narrow)
-
-    @property
-    def file(self) -> str:
-        """The content of an SVG file: the wide picture with its colours on white."""
-        style = f"<style>{picture_style(LIGHT)}svg{{background:{LIGHT.paper}}}</style>"
-        head, _, rest = self.wide_svg.partition(">")
-        return f"{head}>{style}{rest}\n"
 
 
 def _advance(letter: str) -> float:

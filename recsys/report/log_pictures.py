@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from recsys.comparison.figures import FULL, HALF, draw
 from recsys.drawing.axes import value_axis
 from recsys.drawing.bars import Bar, draw_bars
 from recsys.drawing.lines import Line, draw_lines
-from recsys.drawing.svg import Picture
+from recsys.drawing.marks import BEST
+from recsys.drawing.picture import FULL, HALF, Picture, draw
+from recsys.drawing.values import bar_values, line_values
 from recsys.report.log_summary import LogSummary
 
 _CURVE = 60
@@ -33,8 +34,8 @@ def _lengths(log: LogSummary) -> Picture:
         last = number == len(edges) - 1
         high = int(log.lengths.max(initial=low)) if last else edges[number + 1] - 1
         label = str(low) if high <= low else f"{low}–{high}"
-        hover = f"{label} interactions: {count:,} users, {count / max(log.users, 1):.1%}"
-        bars.append(Bar(label, count, hover))
+        text = f"{count:,} users, {count / max(log.users, 1):.1%}"
+        bars.append(Bar(label, count, f"{label} interactions", text))
     middle = float(np.median(log.lengths)) if len(log.lengths) else 0.0
     return draw(
         "log_lengths",
@@ -45,6 +46,7 @@ def _lengths(log: LogSummary) -> Picture:
         lambda width: draw_bars(
             bars, width, "interactions of a user", "users", "Users by length of their history"
         ),
+        bar_values(bars, "length of the history", "users"),
     )
 
 
@@ -69,11 +71,9 @@ def _popularity(log: LogSummary) -> Picture:
         "",
         xs.tolist(),
         ys.tolist(),
-        hovers=[
-            f"the {x:.0%} most popular items: {y:.0%} of the interactions"
-            for x, y in zip(xs, ys, strict=True)
-        ],
-        colour=0,
+        places=[f"the {x:.1%} most popular items" for x in xs],
+        values=[f"{y:.0%} of the interactions" for y in ys],
+        style=BEST,
         strong=True,
     )
     x = value_axis("items, the most popular first", 0, 1, percent=True)
@@ -86,6 +86,7 @@ def _popularity(log: LogSummary) -> Picture:
         lambda width: draw_lines(
             [line], width, x, y, "Share of the interactions of the most popular items", height=230
         ),
+        line_values([line], "items", "share of the training interactions"),
     )
 
 
@@ -96,7 +97,7 @@ def _over_time(log: LogSummary) -> Picture:
         Bar(
             name,
             count,
-            f"{time_label(low, log.dated, 0)} to {time_label(high, log.dated, 0)}: "
+            f"{time_label(low, log.dated, 0)} to {time_label(high, log.dated, 0)}",
             f"{count:,} interactions",
         )
         for name, low, high, count in zip(
@@ -110,6 +111,7 @@ def _over_time(log: LogSummary) -> Picture:
         f"From {first} to {last}, in {len(bars)} periods of equal length.",
         FULL,
         lambda width: draw_bars(bars, width, "time", "interactions", "Interactions over time"),
+        bar_values(bars, "period", "interactions"),
     )
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from recsys.comparison.figures import FULL, draw
 from recsys.comparison.formats import decimals
 from recsys.drawing.axes import value_axis
 from recsys.drawing.lines import Line, draw_lines
-from recsys.drawing.palette import Colour, colours_by_merit
-from recsys.drawing.svg import Picture
+from recsys.drawing.marks import Style, styles_by_merit
+from recsys.drawing.picture import FULL, Picture, draw
+from recsys.drawing.values import Values
 
 
 class RacePoint(NamedTuple):
@@ -23,6 +23,11 @@ class RacePoint(NamedTuple):
     """The epochs it had trained by then; 0 for counts."""
     ndcg: float
     """NDCG@10 on the validation targets."""
+
+    @property
+    def when(self) -> str:
+        """When it was measured, in words."""
+        return f"{self.seconds:,.0f} s" + (f", epoch {self.epochs:g}" if self.epochs else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +64,17 @@ class TunedBaseline:
 
 
 class RankedHeat(NamedTuple):
-    """A candidate at its place, with its colour."""
+    """A candidate at its place, with its style."""
 
     heat: Heat
-    colour: Colour
+    style: Style
 
 
 def ranked_heats(heats: Sequence[Heat]) -> list[RankedHeat]:
     """Return the winners, then the others, each by their best NDCG@10."""
     ordered = sorted(heats, key=lambda heat: (not heat.won, -(heat.best or 0.0)))
-    colours = colours_by_merit(len(ordered))
-    return [RankedHeat(heat, colour) for heat, colour in zip(ordered, colours, strict=True)]
+    styles = styles_by_merit(len(ordered))
+    return [RankedHeat(heat, style) for heat, style in zip(ordered, styles, strict=True)]
 
 
 def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> Picture | None:
@@ -86,16 +91,13 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
             label=heat.candidate,
             xs=[point.seconds for point in heat.points],
             ys=[point.ndcg for point in heat.points],
-            hovers=[
-                f"{heat.candidate}: {decimals(point.ndcg)} after {point.seconds:,.0f} s"
-                + (f", epoch {point.epochs:g}" if point.epochs else "")
-                for point in heat.points
-            ],
-            colour=colour,
+            places=[point.when for point in heat.points],
+            values=[decimals(point.ndcg) for point in heat.points],
+            style=style,
             strong=heat.won,
             cross=not heat.won,
         )
-        for heat, colour in ranked_heats(heats)
+        for heat, style in ranked_heats(heats)
         if heat.points
     ]
     if not lines:
@@ -107,7 +109,7 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
     )
     if baseline is not None:
         lines.append(_level(baseline, seconds))
-        caption += "The dashed line is the best baseline. "
+        caption += "The dashed grey line is the best baseline. "
     heights = [y for line in lines for y in line.ys]
     minutes = seconds > 180
     if minutes:
@@ -125,6 +127,14 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
         caption + "The test targets had no part in it.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "The race of the candidates", height=380),
+        Values(
+            ("candidate", "measured at", "NDCG@10 on validation"),
+            tuple(
+                (heat.candidate, point.when, decimals(point.ndcg))
+                for heat, _ in ranked_heats(heats)
+                for point in heat.points
+            ),
+        ),
     )
 
 

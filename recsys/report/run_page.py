@@ -14,9 +14,10 @@ from recsys.comparison.page_table import page_table
 from recsys.comparison.segment_figures import draw_segments
 from recsys.comparison.table import Comparison
 from recsys.data.files import new_file
+from recsys.drawing.marks import Style, key
 from recsys.drawing.page import render
-from recsys.drawing.palette import colour_class
-from recsys.drawing.svg import Picture
+from recsys.drawing.picture import Picture
+from recsys.drawing.svg import markup
 from recsys.report.answer import Answer, sentence
 from recsys.report.examples import UserExample
 from recsys.report.log_pictures import log_pictures
@@ -134,13 +135,13 @@ def _drawn(*pictures: Picture | None) -> list[Picture]:
     return [picture for picture in pictures if picture is not None]
 
 
-def _heat(heat: Heat, colour: int | None) -> Mapping[str, object]:
+def _heat(heat: Heat, style: Style) -> Mapping[str, object]:
     return {
         "candidate": heat.candidate,
         "description": heat.description,
         "outcome": heat.outcome,
         "won": heat.won,
-        "colour": colour_class(colour),
+        "key": markup(key(style)),
         "best": "" if heat.best is None else decimals(heat.best),
         "epochs": f"{heat.points[-1].epochs:g}" if heat.points else "",
         "seconds": f"{heat.points[-1].seconds:,.0f}" if heat.points else "",

@@ -19,10 +19,13 @@ from recsys.comparison.figures import draw_intervals
 from recsys.comparison.latex import comparison_latex
 from recsys.comparison.merit import by_merit, headline
 from recsys.comparison.page import write_comparison_report
+from recsys.comparison.page_table import page_table
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.table import Comparison
 from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
+from recsys.drawing.marks import BEST, GREY, key
+from recsys.drawing.svg import markup
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
 from recsys.evaluation.tables.rank import RankProtocol, RankTable
@@ -118,17 +121,18 @@ class Page(HTMLParser):
 def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     page = Page((tmp_path / "out" / "comparison.html").read_text())
-    better = next(cell for cell in page.cells if cell.startswith("better"))
+    better = next(cell for cell in page.cells if re.match("better.*fitted on", cell))
     mean, low, high = comparison.rows[1].intervals["ndcg_at_10"]
     cell = page.cells[page.cells.index(better) + 2]
     assert cell.startswith(f"{mean:.4f}*".replace("0.", "."))
     assert f"[{low:.4f}, {high:.4f}]".replace("0.", ".") in cell
     assert "p = .000" in cell
-    worse = next(cell for cell in page.cells if cell.startswith("<img"))
+    worse = next(cell for cell in page.cells if re.match("<img.*fitted on", cell))
     assert "†" in page.cells[page.cells.index(worse) + 2]
     # The page loads nothing from elsewhere, and names are escaped.
     assert page.addresses == ["data:,"]  # no icon to ask for
-    assert not {"script", "img"} & set(page.tags)
+    assert "img" not in page.tags
+    assert page.tags.count("script") == 1  # ours
     assert page.headings[:4] == [
         *("NDCG@10", "Difference to popularity", "Learning curves", "Every number")
     ]
@@ -150,17 +154,44 @@ def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
     assert labels[:3] == ["better", f"{mean} [{low}, {high}]", "popularity · reference"]
 
 
-def test_the_best_shares_its_colour_with_no_run(tracking: TrackingConfig) -> None:
-    colours = [run.colour for run in by_merit(many_runs(compare([], tracking)))]
-    own = [colour for colour in colours if colour is not None]
-    assert len(own) == len(set(own)) == 7
-    assert colours[0] == 0
+def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig) -> None:
+    comparison = many_runs(compare([], tracking))
+    styles = [run.style for run in by_merit(comparison)]
+    assert len(set(styles)) == len(comparison.rows) == 12
+    assert GREY not in styles
+    assert styles[0] == BEST
+    table = page_table(comparison)["rows"]
+    assert isinstance(table, list)
+    assert [row["key"] for row in table] == [markup(key(style)) for style in styles]
 
 
 def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingConfig) -> None:
     comparison = compare([], tracking, metrics=["recall_at_5", "mrr"])
     assert headline(comparison) == "mrr"
     assert draw_intervals(comparison).title == "MRR"
+
+
+def test_every_picture_has_its_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
+    comparison = recsys.compare((), tracking, report=tmp_path / "out")
+    text = (tmp_path / "out" / "comparison.html").read_text()
+    whole = r'<figure id="(\w+)">.*?</figure>\s*<details>(.*?)</details>'
+    figures = re.findall(whole, text, re.DOTALL)
+    assert [name for name, _ in figures] == re.findall(r'<figure id="(\w+)">', text)
+    tables = {name: Page(table).cells for name, table in figures}
+    mean, low, high = (f"{value:.4f}"[1:] for value in comparison.rows[1].intervals["ndcg_at_10"])
+    assert tables["intervals"][:6] == [
+        *("run", "NDCG@10", "95% interval", "better", mean, f"[{low}, {high}]")
+    ]
+    found = comparison.rows[1].differences["ndcg_at_10"]
+    assert tables["differences"][4:6] == ["better", f"+{found.difference:.4f}".replace("0.", ".")]
+    assert tables["learning_curves"] == [
+        *("epoch", "better", "epoch 1", ".1000", "epoch 2", ".2000")
+    ]
+    assert tables["ndcg_by_k"][:2] == ["metric", "better"]
+    assert f"{mean} [{low}, {high}]" in tables["ndcg_by_k"]
+    assert tables["costs"][4:6] == ["better", "100.00"]
+    assert tables["users"][0:4] == ["run", "better for", "worse for", "equal for"]
+    assert sum(int(share[:-1]) for share in tables["users"][5:8]) == pytest.approx(100, abs=1)
 
 
 def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
@@ -226,6 +257,7 @@ def test_a_browser_shows_it(
     tracking: TrackingConfig, tmp_path: Path, look: Look, width: int, dark: bool
 ) -> None:
     comparison = many_runs(compare([], tracking))
+    names = [run.label for run in by_merit(comparison)]
     curves = {row.run_id: {1: 0.1, 2: 0.2} for row in comparison.rows}
     page = write_comparison_report(tmp_path / "out", comparison, curves)
     sight = look(page, width, dark)
@@ -236,6 +268,20 @@ def test_a_browser_shows_it(
     assert np.ptp(sight.pixels[1000:]) > 0.5  # pictures were drawn, not left empty
     assert sight.crossing == []
     assert sight.outside == []
+    pictures = {each["name"]: each for each in sight.readings}
+    assert {"intervals", "differences", "learning_curves", "costs"} <= set(pictures)
+    for each in sight.readings:
+        assert set(each["keys"]) <= set(each["marks"])
+        assert each["tap"] == each["marks"][0]
+        assert each["chosen"] == 1
+    # Rows go down; along a line and from line to line, the best first.
+    forest = pictures["intervals"]
+    assert forest["keys"] == [*forest["marks"][:3], forest["marks"][-1]]
+    *_, worse, best = (
+        [mark for mark in pictures["ndcg_by_k"]["marks"] if mark.startswith(f"{name}, ")]
+        for name in reversed(names[:2])
+    )
+    assert pictures["ndcg_by_k"]["keys"] == [best[0], best[1], worse[1], worse[-1]]
     assert sight.console == []
     assert sight.links == 0
 

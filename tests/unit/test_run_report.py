@@ -124,7 +124,7 @@ def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
     assert words.index("target attention chosen") < words.index("dropped after 2 epochs")
     assert "pctm window 10, recent decay 0.7 .0210 1.2" in words
     assert "future_training" in words
-    assert "<script" not in page
+    assert page.count("<script") == 1  # ours
     assert "<b>C0" not in page
     assert EVIL in words
 
@@ -137,7 +137,21 @@ def test_pictures_come_before_the_table_and_say_their_values(report: RunReport) 
         mean = f"{row.metrics['ndcg_at_10']:.4f}".replace("0.", ".", 1)
         assert any(mean in each for each in re.findall(r"<title>([^<]*)</title>", page[:table]))
     for point in report.heats[0].points:
-        assert f"<title>dot product: {point.ndcg:.4f}".replace("0.", ".", 1) in page
+        mean = f"{point.ndcg:.4f}".replace("0.", ".", 1)
+        assert f"<title>dot product, {point.when}: {mean}</title>" in page
+
+
+def test_every_picture_has_its_numbers_in_a_table(report: RunReport) -> None:
+    page = run_page(report)
+    whole = r'<figure id="(\w+)">.*?</figure>\s*<details>(.*?)</details>'
+    figures = re.findall(whole, page, re.DOTALL)
+    assert [name for name, _ in figures] == re.findall(r'<figure id="(\w+)">', page)
+    tables = {name: text_of(table) for name, table in figures}
+    assert "dot product 20 s, epoch 2 .0200" in tables["race"]
+    assert tables["log_lengths"].startswith("length of the history users")
+    assert " interactions " in tables["log_lengths"]
+    assert "the 100.0% most popular items 100% of the interactions" in tables["log_popularity"]
+    assert f"{report.log.per_period[0]:,} interactions" in tables["log_time"]
 
 
 def test_the_page_is_one_file_that_loads_nothing(report: RunReport, tmp_path: Path) -> None:
@@ -185,6 +199,10 @@ def test_a_browser_shows_it(
     assert np.ptp(sight.pixels[1500:]) > 0.5
     assert sight.crossing == []
     assert sight.outside == []
+    assert len(sight.readings) >= 7
+    for each in sight.readings:
+        assert set(each["keys"]) <= set(each["marks"])
+        assert each["tap"] == each["marks"][0]
     assert sight.console == []
     assert sight.links == 0
 
@@ -339,7 +357,7 @@ def test_the_race_ends_where_a_candidate_was_dropped() -> None:
     left, right = (point.split(",") for point in level.get("points", "").split(" "))
     assert left[1] == right[1]
     assert float(left[0]) < float(right[0])
-    assert "The dashed line is the best baseline." in with_level.caption
+    assert "The dashed grey line is the best baseline." in with_level.caption
 
 
 # --- Users ---------------------------------------------------------------------------------------
