@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset
+from recsys.automatic.journal import Journal
 from recsys.automatic.page import write_page
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.run import run_automatically
@@ -113,6 +114,7 @@ def fit_log(
         shown_command = without_password(command)
         with phases.timed("page"):
             page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
+        Journal.beside(plan.out, {}).remove()  # not before: a run that is killed here resumes
     phases.log()
     return FittedLog(dataset, automatic, page, budget.spent)
 
