@@ -9,10 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from recsys.automatic.averaging import Averaging
+from recsys.automatic.tuned_baselines import MeasuredBaseline
+from recsys.config import Experiment
 from recsys.data.files import file_sha256
 from recsys.data.manifest import MANIFEST
 from recsys.experiments.results import Run
-from recsys.tracking.runs import are_finished
+from recsys.tracking.runs import are_finished, rename_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,33 @@ class Answer:
         """Return the answer whose bundle was just written."""
         digest = file_sha256(run.bundle / MANIFEST)
         return cls(run, sentence, baseline, list(beaten), averaging, digest)
+
+    @classmethod
+    def of_baseline(
+        cls,
+        run: Run,
+        best: MeasuredBaseline,
+        ours: str,
+        model: Run | None,
+        averaging: Averaging | None,
+    ) -> Answer:
+        """Return the answer that is a baseline, and rename the run of the model that it beats.
+
+        Args:
+            run: that of the baseline, whose bundle was just written.
+            best: the baseline.
+            ours: what is said of the models.
+            model: the run of the best model, if there is one.
+            averaging: see `Answer`.
+        """
+        beaten = [] if model is None else [model.run_id]
+        for run_id in beaten:  # else both have the name of the answer
+            rename_run(run_id, f"{run.bundle.parent.name}-model", run.tracking)
+        sentence = (
+            f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
+            f"and {ours}."
+        )
+        return cls.of(run, sentence, best.name, beaten, averaging)
 
     def plain(self) -> dict[str, Any]:
         """Return it as a journal writes it; see `parse`."""
@@ -76,3 +105,9 @@ class Answer:
 
 
 _ADAPTER = TypeAdapter(Answer)
+
+
+def baseline_experiment(name: str, protocol: Experiment) -> Experiment:
+    """Return the settings of a baseline under the protocol of a model."""
+    kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
+    return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})

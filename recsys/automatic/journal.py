@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from recsys.automatic.answer import Answer
+from recsys.automatic.averaging import Averaging
 from recsys.automatic.contender import Contender
+from recsys.automatic.finish import Finished
+from recsys.automatic.kept_training import KeptTraining, checkpoint_of
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.data.files import new_file
 from recsys.data.manifest import manifest_digest
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 from recsys.report.race import RacePoint
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.checkpoint import Checkpoint, CheckpointError, CheckpointFile
 from recsys.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,10 @@ class Journal:
     """Those of the race; empty before it."""
     raced: Sequence[str] = ()
     """The names of the contenders of an interrupted run; beside an answer the best one first."""
+    training: KeptTraining | None = None
+    """None before the training has ended, or if Ctrl-C ended it."""
+    model: Checkpoint | None = field(default=None, repr=False)
+    """The model of an interrupted run whose training has ended."""
     answer: Answer | None = None
     """None before its test has ended."""
     tested: dict[str, str] = field(default_factory=dict)
@@ -78,8 +85,9 @@ class Journal:
             logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
             self.remove()
             return 0.0
-        if not self._read_answer(tree):
+        if not self._read_end(tree):
             logger.info("%s: its results are not there any more: it starts anew", self.folder)
+            self.training, self.model, self.answer, self.tested = None, None, None, {}
             self.remove()
             return 0.0
         try:
@@ -90,18 +98,19 @@ class Journal:
         self.targets, self.raced = tree["targets"], list(tree["contenders"])
         return float(tree["seconds"])
 
-    def _read_answer(self, tree: Mapping[str, Any]) -> bool:
-        """Read the answer and its tests, if the run had come so far; False if they are gone."""
-        fields, tested = tree.get("answer"), tree.get("tested", {})
-        if fields is None:
-            return True
+    def _read_end(self, tree: Mapping[str, Any]) -> bool:
+        """Read the end of the training, the answer and its tests; False if they are gone."""
+        training, answer, tested = (tree.get(each) for each in ("training", "answer", "tested"))
         try:
-            answer = Answer.parse(fields)
-        except ValueError:
+            if answer is not None:
+                self.answer, self.tested = Answer.parse(answer), tested or {}
+                return self.answer.is_there(self.tested.values())
+            if training is not None:
+                self.training, self.model = KeptTraining.parse(training), self._model_file.read()
+                return self.model is not None
+        except (ValueError, CheckpointError) as error:
+            logger.warning("%s: %s", self.folder, first_line(error))
             return False
-        if not answer.is_there(tested.values()):
-            return False
-        self.answer, self.tested = answer, tested
         return True
 
     def restore(self, contenders: Sequence[Contender]) -> None:
@@ -121,7 +130,7 @@ class Journal:
             if not known.get("is_known", True):  # its memory was freed
                 one.dropped_in, one.points = known["dropped_in"], points
                 one.second_chance = known["second_chance"]
-                one.interrupted = self.answer is not None and known["interrupted"]
+                one.interrupted = self.answer is not None and known["interrupted"]  # it has ended
                 continue
             try:
                 latest, best = self._read(one, "latest"), self._read(one, "best")
@@ -183,10 +192,33 @@ class Journal:
                 }
                 for one in self.contenders
             },
+            "training": None if self.training is None else self.training.plain(),
             "answer": None if self.answer is None else self.answer.plain(),
             "tested": self.tested,
         }
         self._write_tree(spent)
+
+    def keep_training(
+        self,
+        finished: Finished,
+        averaging: Averaging | None,
+        contenders: Sequence[Contender],
+        spent: float,
+    ) -> None:
+        """Write the model of a training that has ended; no state of a contender is needed then.
+
+        Args:
+            finished: the training.
+            averaging: what came of a mean.
+            contenders: the best one first.
+            spent: the seconds of the whole run so far.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._model_file.write(checkpoint_of(finished.fitted))
+        for one in contenders:
+            one.forget()
+        self.training, self.contenders = KeptTraining.of(finished, averaging), contenders
+        self.write(spent)
 
     def keep_answer(self, answer: Answer, contenders: Sequence[Contender], spent: float) -> None:
         """Write the answer, after its bundle and its test; no state of a contender is needed then.
@@ -241,6 +273,10 @@ class Journal:
     def _file(self, contender: Contender, which: str) -> CheckpointFile:
         name = contender.candidate.name
         return CheckpointFile(self.folder / f"{name}.{which}", {"contender": name, **self.facts})
+
+    @property
+    def _model_file(self) -> CheckpointFile:
+        return CheckpointFile(self.folder / "model", dict(self.facts))
 
     def _read(self, contender: Contender, which: str) -> TrainingState | None:
         found = self._file(contender, which).read()

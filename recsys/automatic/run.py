@@ -79,12 +79,13 @@ def run_automatically(
     phases = Phases() if phases is None else phases
     averages = plan.averages and not facts.features  # models with features have no mean
     trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages, encoders)
-    if journal.answer is None:
-        answer = _find_answer(trials, candidates, targets, journal, plan)
+    if journal.answer is None and journal.training is None:
+        _train(trials, candidates, targets, journal)
     else:
-        answer = journal.answer
-        logger.info("resuming after the test of the answer")
+        step = "the training" if journal.answer is None else "the test of the answer"
+        logger.info("resuming after %s", step)
         trials.restore(candidates, journal)
+    answer = journal.answer or _find_answer(trials, protocol, journal, plan)
     with phases.timed("baselines"):
         runs = trials.test_baselines(protocol, journal, besides=answer.baseline)
     return AutomaticRun(
@@ -120,23 +121,23 @@ def _log_start(choices: Sequence[Choice], dataset: PreparedDataset, protocol: Ex
         logger.info("audit: %s: %s %s", one.name, f"{one.count:,}", one.sentence)
 
 
-def _find_answer(
-    trials: Trials,
-    candidates: Sequence[Candidate],
-    targets: Targets,
-    journal: Journal,
-    plan: Plan,
-) -> Answer:
-    """Tune baselines, race and train models, and test the best of all, which the journal keeps."""
-    protocol, phases = candidates[0].experiment, trials.phases
+def _train(
+    trials: Trials, candidates: Sequence[Candidate], targets: Targets, journal: Journal
+) -> None:
+    """Tune baselines, and race and train models."""
+    phases = trials.phases
     with phases.timed("baselines"):
-        trials.tune_baselines(protocol, journal)
+        trials.tune_baselines(candidates[0].experiment, journal)
     with phases.timed("training"):
         trials.race(candidates, journal, targets)
     validating = sum(one.seconds_validating for one in trials.contenders)
     # With what an interrupted run took.
     phases.add("training", trials.budget.before - validating)
     phases.add("validation", validating)
+
+
+def _find_answer(trials: Trials, protocol: Experiment, journal: Journal, plan: Plan) -> Answer:
+    """Test the best of all that was tried; the journal keeps it."""
     with trials.answering():
         answer, chosen = trials.answer(protocol, plan.out)
         logger.info("%s", answer.sentence)

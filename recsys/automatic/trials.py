@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from recsys.automatic.answer import Answer
+from recsys.automatic.answer import Answer, baseline_experiment
 from recsys.automatic.averaging import Averaging, end_training, name_of
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Candidate
@@ -34,7 +34,6 @@ from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run
 from recsys.interrupts import first_waits
-from recsys.tracking.runs import rename_run
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
@@ -160,15 +159,21 @@ class Trials:
             self.contenders, left, self.held_out.valid, self.say, averages=self.averages
         )
         self.stopped = any(one.interrupted for one in self.contenders)
+        if not self.stopped:  # else a run that a second Ctrl-C ends resumes the race
+            spent = self.budget.spent
+            journal.keep_training(self.finished, self.averaging, self.contenders, spent)
 
     def restore(self, candidates: Sequence[Candidate], journal: Journal) -> None:
-        """Take what an interrupted run with an answer had tried from its journal."""
+        """Take what an interrupted run had tried from its journal, if its training has ended."""
         self._take_baselines(journal)
         by_name = {each.name: each for each in candidates}
         self.contenders = [self._contender(by_name[name]) for name in journal.raced]
         journal.restore(self.contenders)
         if journal.answer is not None:
             self.averaging = journal.answer.averaging
+        elif journal.training is not None and journal.model is not None:
+            self.averaging = journal.training.averaging
+            self.finished = journal.training.finished(journal.model, self.dataset, self.encoders)
 
     def _contender(self, candidate: Candidate) -> Contender:
         return Contender.ready(
@@ -233,28 +238,12 @@ class Trials:
         ours: str,
         model: Run | None = None,
     ) -> tuple[Answer, Experiment]:
-        """Test and write the best baseline as the answer.
-
-        Args:
-            best: the best baseline.
-            protocol: an experiment with its protocol.
-            out: the folder of the bundle.
-            ours: what is said of the models.
-            model: the run of the best model, if there is one.
-        """
         if best is None:
             raise ValueError("neither a model nor a baseline was tried")
-        chosen = _baseline_experiment(best.name, protocol)
+        chosen = baseline_experiment(best.name, protocol)
         test = self.held_out.test
         run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
-        beaten = [] if model is None else [model.run_id]
-        for run_id in beaten:  # else both have the name of the answer
-            rename_run(run_id, f"{protocol.name}-model", protocol.tracking)
-        sentence = (
-            f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
-            f"and {ours}."
-        )
-        return Answer.of(run, sentence, best.name, beaten, self.averaging), chosen
+        return Answer.of_baseline(run, best, ours, model, self.averaging), chosen
 
     def test_baselines(
         self, protocol: Experiment, journal: Journal, besides: str | None
@@ -304,9 +293,3 @@ def _tell_what_is_left_out() -> None:
     logger.warning(
         "Ctrl-C: the test of the best model ends, those of baselines are left out; %s", _AGAIN
     )
-
-
-def _baseline_experiment(name: str, protocol: Experiment) -> Experiment:
-    """Return the settings of a baseline under the protocol of a model."""
-    kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
-    return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})

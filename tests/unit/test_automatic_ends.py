@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from mlflow import MlflowClient
 
 from recsys.automatic.candidates import Plan
@@ -20,6 +21,9 @@ from recsys.config import TrackingConfig
 from recsys.errors import InputError
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import evaluate_and_write
+from recsys.model.protocols import Model
+from recsys.serving.bundle import ModelBundle
+from recsys.training.refit import Fitted
 from tests.unit.conftest import chains
 
 LIMIT = "6s"
@@ -111,6 +115,40 @@ def test_a_run_that_is_killed_while_its_page_is_written_only_writes_the_page(
     assert (plan.out / "bundle" / "manifest.json").stat().st_mtime_ns == bundle
     assert states(plan) == runs
     assert not plan.out.with_name(".mine.race").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("averages", [False, True])
+def test_a_run_that_is_killed_in_the_test_of_its_model_tests_the_same_model(
+    log: pl.DataFrame, plan: Plan, monkeypatch: pytest.MonkeyPatch, averages: bool
+) -> None:
+    """There would be no time for its refit after that, nor for a mean."""
+    monkeypatch.setattr(Plan, "averages", averages)
+    monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
+    for cost in ("STORE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
+        monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
+    monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
+    models: list[Model] = []
+
+    def kill(_: object, __: object, ___: object, fitted: Fitted, *____: object) -> None:
+        models.append(fitted.model)
+        raise Killed
+
+    monkeypatch.setattr("recsys.automatic.averaging.pays", lambda *_: True)
+    with monkeypatch.context() as patch:
+        patch.setattr("recsys.automatic.trials.evaluate_and_write", kill)
+        with pytest.raises(Killed):
+            fit_log(log, plan, "60s")
+    monkeypatch.setattr("recsys.automatic.trials.tune_baselines", raises(AssertionError()))
+    monkeypatch.setattr("recsys.automatic.trials.race", raises(AssertionError()))
+    again = fit_log(log, plan, "60s").automatic
+    bundle = ModelBundle.open(plan.out / "bundle")
+    assert bundle.manifest.protocol.trained_on == ("train", "valid")
+    assert len(again.chosen) == (2 if averages else 1)
+    kept, tested = models[0].state_dict(), bundle.model.state_dict()
+    assert kept.keys() == tested.keys()
+    assert all(torch.equal(kept[name], tested[name]) for name in kept)
+    assert again.run.best_epoch > 0
 
 
 @pytest.mark.slow
