@@ -44,18 +44,18 @@ class Averaging:
 
     sentence: str
     """For the user."""
-    pair: Pair | None = None
-    """Both members, if their mean was tried."""
+    pair: tuple[str, str] | None = None
+    """The names of both members, the better one first, if their mean was tried."""
     chosen: bool = False
     """Whether the mean is the model of the answer."""
 
-    def outcome(self, one: Contender) -> str:
+    def outcome(self, name: str) -> str:
         """Return what the mean meant for a contender, after a comma; empty if it was no member."""
-        if self.pair is None or one not in self.pair:
+        if self.pair is None or name not in self.pair:
             return ""
-        other = self.pair[1] if one is self.pair[0] else self.pair[0]
+        other = self.pair[1] if name == self.pair[0] else self.pair[0]
         did = "averaged with" if self.chosen else "and no better averaged with"
-        return f", {did} {other.candidate.name}"
+        return f", {did} {other}"
 
 
 class Ended(NamedTuple):
@@ -114,7 +114,7 @@ def name_of(winner: Contender, averaging: Averaging | None) -> str:
     """Return the name of the model that is the answer if no baseline is better."""
     if averaging is None or averaging.pair is None or not averaging.chosen:
         return winner.candidate.name
-    return "the mean of " + " and ".join(one.candidate.name for one in averaging.pair)
+    return "the mean of " + " and ".join(averaging.pair)
 
 
 def train_second(
@@ -217,16 +217,18 @@ def _best_of(
     members = first.fitted, second.fitted
     mean = Finished(experiment, mean_of(experiment, dataset, catalogue, valid, members))
     both = ndcg_with_counts(experiment, dataset, valid, mean.fitted)
-    names = f"{pair[0].candidate.name} and {pair[1].candidate.name}"
+    names = pair[0].candidate.name, pair[1].candidate.name
+    both_names = " and ".join(names)
     figures = (
-        f"validation NDCG@10 with counts {both:.4f}, {alone:.4f} of {pair[0].candidate.name} and "
-        f"{other:.4f} of {pair[1].candidate.name} alone"
+        f"validation NDCG@10 with counts {both:.4f}, {alone:.4f} of {names[0]} and "
+        f"{other:.4f} of {names[1]} alone"
     )
     if pays(both, alone):
-        sentence = f"The mean of {names} is better: {figures}."
-        return pair, mean, Averaging(sentence, pair, chosen=True)
+        sentence = f"The mean of {both_names} is better: {figures}."
+        return pair, mean, Averaging(sentence, names, chosen=True)
     rule = f"it would have to be {GAIN:.0%} better"
-    return pair, first, Averaging(f"The mean of {names} did not pay: {figures}; {rule}.", pair)
+    sentence = f"The mean of {both_names} did not pay: {figures}; {rule}."
+    return pair, first, Averaging(sentence, names)
 
 
 def pays(mean: float, alone: float) -> bool:

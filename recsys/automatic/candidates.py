@@ -7,6 +7,7 @@ logs of several kinds (docs/results.md has the measurements) and never reads a h
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -145,6 +146,11 @@ def choose_sizes(facts: LogFacts) -> list[Choice]:
     return choices
 
 
+def choose_shared(facts: LogFacts) -> list[Choice]:
+    """Choose the settings that all candidates share; see `propose`."""
+    return [choose_seen(facts), *choose_sizes(facts)]
+
+
 class _Kind(NamedTuple):
     """A kind of model."""
 
@@ -155,10 +161,18 @@ class _Kind(NamedTuple):
     """The model section, without the sizes that all kinds share."""
 
 
-def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
-    """Return the candidates of a race, those that are most likely to win first."""
-    choices = [choose_seen(facts), *choose_sizes(facts)]
-    shared = [f"{choice.setting}={choice.value}" for choice in choices]
+def propose(
+    facts: LogFacts, shared: Sequence[Choice], data: DataConfig, plan: Plan
+) -> list[Candidate]:
+    """Return the candidates of a race, those that are most likely to win first.
+
+    Args:
+        facts: those of the log.
+        shared: the settings that all have; see `choose_shared`.
+        data: the settings of the data.
+        plan: name, preset, seed and store.
+    """
+    overrides = [f"{choice.setting}={choice.value}" for choice in shared]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     kinds = _kinds(facts)
     features = [feature.model_dump() for feature in facts.features]
@@ -174,7 +188,7 @@ def propose(facts: LogFacts, data: DataConfig, plan: Plan) -> list[Candidate]:
             "count_ensemble": {},
             "tracking": plan.tracking,
         }
-        experiment = parse_experiment(tree, shared, name)
+        experiment = parse_experiment(tree, overrides, name)
         candidates.append(Candidate(name, kind.description, kind.cost, experiment))
     return candidates
 

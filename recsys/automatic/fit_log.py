@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from recsys.automatic.budget import Budget, parse_time_limit
 from recsys.automatic.candidates import Plan, Preset
+from recsys.automatic.journal import Journal
 from recsys.automatic.page import write_page
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.run import run_automatically
@@ -31,6 +32,7 @@ from recsys.errors import InputError
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import check_out
 from recsys.progress import shown, stage
+from recsys.report.run_page import Choice
 from recsys.tracking.links import without_password
 from recsys.tracking.store import check_store
 
@@ -81,28 +83,13 @@ def fit_log(
     Raises:
         InputError: the log, a setting or the store is invalid.
     """
-    if plan.preset not in TIME_LIMITS:
-        raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
-    parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
-    limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
-    budget, name = Budget(limit), plan.name  # the time passes while a store is made, too
+    budget = Budget(_seconds(plan, time_limit))  # they pass while a store is made, too
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     check_out(plan.out)  # before a dataset of that name is replaced
-    phases = Phases()
+    phases, name = Phases(), plan.name
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        settings = completed(config, words)
-        out = _prepared_folder(name, source)
-        choose = None if "split" in settings.model_fields_set else choose_split
-        write_dataset(source, settings, out, items, users, choose_split=choose)
-        dataset = PreparedDataset.open(out)
-        chosen = []
-        if (split := dataset.config.split) != settings.split:
-            chosen.append(explained(split, dataset.offsets))
-        counts = ", ".join(f"{dataset.manifest.counts[each]:,} {each}" for each in _COUNTED)
-        reasons = {why: n for why, n in dataset.manifest.dropped.items() if n}
-        dropped = "".join(f", {n:,} dropped ({why})" for why, n in reasons.items())
-        logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
+        dataset, chosen = _prepare(source, name, completed(config, words), items, users)
         check_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
@@ -113,8 +100,44 @@ def fit_log(
         shown_command = without_password(command)
         with phases.timed("page"):
             page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
+        Journal.beside(plan.out, {}).remove()  # not before: a run that is killed here resumes
     phases.log()
     return FittedLog(dataset, automatic, page, budget.spent)
+
+
+def _seconds(plan: Plan, time_limit: str | float | None) -> float:
+    """Return the time limit, by default that of the preset.
+
+    Raises:
+        InputError: it is none, or the preset or the name is invalid.
+    """
+    if plan.preset not in TIME_LIMITS:
+        raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
+    parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
+    return TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
+
+
+def _prepare(
+    source: TableSource,
+    name: str,
+    settings: DataConfig,
+    items: TableSource | None,
+    users: TableSource | None,
+) -> tuple[PreparedDataset, list[Choice]]:
+    """Prepare the log, and say what came of it.
+
+    Returns:
+        The dataset, and the split if it was chosen and is not the usual one.
+    """
+    out = _prepared_folder(name, source)
+    choose = None if "split" in settings.model_fields_set else choose_split
+    write_dataset(source, settings, out, items, users, choose_split=choose)
+    dataset = PreparedDataset.open(out)
+    manifest, split = dataset.manifest, dataset.config.split
+    counts = ", ".join(f"{manifest.counts[each]:,} {each}" for each in _COUNTED)
+    dropped = "".join(f", {n:,} dropped ({why})" for why, n in manifest.dropped.items() if n)
+    logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
+    return dataset, [] if split == settings.split else [explained(split, dataset.offsets)]
 
 
 def _prepared_folder(name: str, source: TableSource) -> Path:

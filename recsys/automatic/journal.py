@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys.automatic.answer import Answer
+from recsys.automatic.averaging import Averaging
 from recsys.automatic.contender import Contender
+from recsys.automatic.finish import Finished
+from recsys.automatic.kept_training import KeptTraining, checkpoint_of
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.data.files import new_file
 from recsys.data.manifest import manifest_digest
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 from recsys.report.race import RacePoint
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.checkpoint import Checkpoint, CheckpointError, CheckpointFile
 from recsys.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -45,16 +49,34 @@ class Journal:
     """Whether they are all that will be tuned."""
     contenders: Sequence[Contender] = ()
     """Those of the race; empty before it."""
+    raced: Sequence[str] = ()
+    """The names of the contenders of an interrupted run; beside an answer the best one first."""
+    training: KeptTraining | None = None
+    """None before the training has ended, or if Ctrl-C ended it."""
+    model: Checkpoint | None = field(default=None, repr=False)
+    """The model of an interrupted run whose training has ended."""
+    answer: Answer | None = None
+    """None before its test has ended."""
+    tested: dict[str, str] = field(default_factory=dict)
+    """The ids of the MLflow runs of the baselines that were tested beside it, by name."""
     _last: dict[str, float] = field(default_factory=dict, repr=False)
     """When each contender was saved last."""
     _tree: dict[str, Any] = field(default_factory=dict, repr=False)
     """What was written last."""
     _written_at: float = field(default=0.0, repr=False)
 
+    @classmethod
+    def beside(cls, out: Path, facts: Mapping[str, Any]) -> Journal:
+        """Return the journal of the run whose results are in a folder."""
+        return cls(out.with_name(f".{out.name}.race"), facts)
+
     def seconds_spent(self) -> float:
         """Return the seconds that the interrupted run had spent; 0 if there is none to resume.
 
-        A journal of other facts is deleted.
+        A journal of other facts is deleted, and so is one whose answer is not there any more.
+
+        Raises:
+            InputError: there is an answer, and its store cannot be used.
         """
         tree = self._read_tree()
         if tree is None:
@@ -63,13 +85,33 @@ class Journal:
             logger.info("%s: of a run with other data or settings: it starts anew", self.folder)
             self.remove()
             return 0.0
+        if not self._read_end(tree):
+            logger.info("%s: its results are not there any more: it starts anew", self.folder)
+            self.training, self.model, self.answer, self.tested = None, None, None, {}
+            self.remove()
+            return 0.0
         try:
             baselines = [MeasuredBaseline.parse(one) for one in tree["baselines"]]
             self.baselines, self.has_all_baselines = baselines, tree["has_all_baselines"]
         except LookupError:
             logger.info("%s: of another version: its baselines are tuned again", self.folder)
-        self.targets = tree["targets"]
+        self.targets, self.raced = tree["targets"], list(tree["contenders"])
         return float(tree["seconds"])
+
+    def _read_end(self, tree: Mapping[str, Any]) -> bool:
+        """Read the end of the training, the answer and its tests; False if they are gone."""
+        training, answer, tested = (tree.get(each) for each in ("training", "answer", "tested"))
+        try:
+            if answer is not None:
+                self.answer, self.tested = Answer.parse(answer), tested or {}
+                return self.answer.is_there(self.tested.values())
+            if training is not None:
+                self.training, self.model = KeptTraining.parse(training), self._model_file.read()
+                return self.model is not None
+        except (ValueError, CheckpointError) as error:
+            logger.warning("%s: %s", self.folder, first_line(error))
+            return False
+        return True
 
     def restore(self, contenders: Sequence[Contender]) -> None:
         """Give the contenders the states that they had, and keep those that come."""
@@ -84,8 +126,11 @@ class Journal:
                 continue
             points = [RacePoint(**point) for point in known["points"]]
             one.failure = known.get("failure", "")
+            one.ended_rising = known.get("ended_rising", False)
             if not known.get("is_known", True):  # its memory was freed
                 one.dropped_in, one.points = known["dropped_in"], points
+                one.second_chance = known["second_chance"]
+                one.interrupted = self.answer is not None and known["interrupted"]  # it has ended
                 continue
             try:
                 latest, best = self._read(one, "latest"), self._read(one, "best")
@@ -142,11 +187,56 @@ class Journal:
                     "is_partner": one.is_partner,
                     "is_known": one.latest is not None,
                     "failure": one.failure,
+                    "ended_rising": one.ended_rising,
+                    "interrupted": one.interrupted,
                 }
                 for one in self.contenders
             },
+            "training": None if self.training is None else self.training.plain(),
+            "answer": None if self.answer is None else self.answer.plain(),
+            "tested": self.tested,
         }
         self._write_tree(spent)
+
+    def keep_training(
+        self,
+        finished: Finished,
+        averaging: Averaging | None,
+        contenders: Sequence[Contender],
+        spent: float,
+    ) -> None:
+        """Write the model of a training that has ended; no state of a contender is needed then.
+
+        Args:
+            finished: the training.
+            averaging: what came of a mean.
+            contenders: the best one first.
+            spent: the seconds of the whole run so far.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._model_file.write(checkpoint_of(finished.fitted))
+        for one in contenders:
+            one.forget()
+        self.training, self.contenders = KeptTraining.of(finished, averaging), contenders
+        self.write(spent)
+
+    def keep_answer(self, answer: Answer, contenders: Sequence[Contender], spent: float) -> None:
+        """Write the answer, after its bundle and its test; no state of a contender is needed then.
+
+        Args:
+            answer: the answer.
+            contenders: the best one first.
+            spent: the seconds of the whole run so far.
+        """
+        for one in contenders:
+            one.forget()
+        self.answer, self.contenders = answer, contenders
+        self.write(spent)
+
+    def keep_test(self, baseline: str, run_id: str, spent: float) -> None:
+        """Write the run of a baseline that was tested."""
+        self.tested[baseline] = run_id
+        self.write(spent)
 
     def note(self, spent: float) -> None:
         """Write the time spent, if it was written long ago; all else stays as it was written."""
@@ -162,7 +252,7 @@ class Journal:
         self._written_at = time.monotonic()
 
     def remove(self) -> None:
-        """Delete the journal of a complete run."""
+        """Delete the journal, if there is one."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._last.clear()
 
@@ -183,6 +273,10 @@ class Journal:
     def _file(self, contender: Contender, which: str) -> CheckpointFile:
         name = contender.candidate.name
         return CheckpointFile(self.folder / f"{name}.{which}", {"contender": name, **self.facts})
+
+    @property
+    def _model_file(self) -> CheckpointFile:
+        return CheckpointFile(self.folder / "model", dict(self.facts))
 
     def _read(self, contender: Contender, which: str) -> TrainingState | None:
         found = self._file(contender, which).read()

@@ -142,7 +142,7 @@ def _outcome(one: Contender, automatic: AutomaticRun) -> str:
 
 def _outcome_of_race(one: Contender, automatic: AutomaticRun) -> str:
     averaging = None if automatic.winner is None else automatic.averaging
-    averaged = "" if averaging is None else averaging.outcome(one)
+    averaged = "" if averaging is None else averaging.outcome(one.candidate.name)
     if one is automatic.winner:
         return f"won{averaged}"
     if one is automatic.contenders[0]:

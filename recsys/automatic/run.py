@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 from rich.progress import Progress
 
+from recsys.automatic.answer import Answer
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import Candidate, Plan, choose_shared, propose
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.journal import Journal
 from recsys.automatic.kept_columns import choose_features
@@ -40,9 +41,10 @@ def run_automatically(
 ) -> AutomaticRun:
     """Choose settings for a log on its validation part, train, test once, and log everything.
 
-    Ctrl-C ends the race, and the best model so far is tested and kept; while baselines are tested,
-    it leaves out the others. A run that was killed resumes from its journal, ``.NAME.race``, when
-    it is started again, with the time that was left.
+    Ctrl-C ends the race, and the best model so far is tested and kept; while that or baselines are
+    tested, it leaves out the other baselines. A run that was killed resumes from its journal,
+    ``.NAME.race``, when it is started again, with the time that was left; the caller removes the
+    journal when the page is written.
 
     Args:
         dataset: the prepared dataset.
@@ -57,59 +59,91 @@ def run_automatically(
         InputError: nothing is held out to choose or to test on, or there is nothing to train on.
     """
     facts = LogFacts.of(dataset)
-    choices = [*of_data, choose_seen(facts), *choose_sizes(facts)]
+    shared = choose_shared(facts)
+    choices = [*of_data, *shared]
     if facts.kept:
         choices.append(choose_features(facts.kept))
-    candidates = propose(facts, dataset.config, plan)
+    candidates = propose(facts, shared, dataset.config, plan)
     protocol = candidates[0].experiment
     encoders = Encoders.fit(protocol.model, dataset)  # all candidates read the same
     dataset = encoders.read(dataset)
-    journal = Journal(
-        plan.out.with_name(f".{plan.out.name}.race"),
-        {"dataset": dataset.fingerprint}
-        | {one.name: one.experiment.model_dump(mode="json") for one in candidates},
-    )
-    if plan.fresh:
-        journal.remove()
-    budget.before = journal.seconds_spent()
+    journal = _open_journal(plan, dataset, candidates, budget)
     targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
     journal.targets = list(targets.sizes)
-    logger.info("machine: %s", Machine.here())
-    for choice in choices:
-        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
-    for one in warnings_in(audit(dataset, protocol.evaluation.seen)):  # worth knowing before
-        logger.info("audit: %s: %s %s", one.name, f"{one.count:,}", one.sentence)
-    phases = Phases() if phases is None else phases
+    _log_start(choices, dataset, protocol)
 
     def say(what: str) -> None:
         journal.note(budget.spent)
         announce(what)
 
+    phases = Phases() if phases is None else phases
     averages = plan.averages and not facts.features  # models with features have no mean
     trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages, encoders)
+    if journal.answer is None and journal.training is None:
+        _train(trials, candidates, targets, journal)
+    else:
+        step = "the training" if journal.answer is None else "the test of the answer"
+        logger.info("resuming after %s", step)
+        trials.restore(candidates, journal)
+    answer = journal.answer or _find_answer(trials, protocol, journal, plan)
     with phases.timed("baselines"):
-        trials.tune_baselines(protocol, journal)
-    with phases.timed("training"):
-        trials.race(candidates, journal, targets)
-    validating = sum(one.seconds_validating for one in trials.contenders)
-    phases.add("training", budget.before - validating)  # with what an interrupted run took
-    phases.add("validation", validating)
-    run, chosen, answer, beaten = trials.answer(protocol, plan.out)
-    logger.info("%s", answer)
-    _write_settings(chosen, answer, plan, dataset)
-    with phases.timed("baselines"):
-        runs = trials.test_baselines(protocol, besides=chosen.baseline)
-    journal.remove()
+        runs = trials.test_baselines(protocol, journal, besides=answer.baseline)
     return AutomaticRun(
-        run,
-        [*beaten, *runs],
+        answer.run,
+        [*answer.beaten, *runs],
         choices,
         trials.baselines,
         trials.contenders,
-        answer,
-        chosen.baseline is None,
+        answer.sentence,
+        answer.baseline is None,
         trials.averaging,
     )
+
+
+def _open_journal(
+    plan: Plan, dataset: PreparedDataset, candidates: Sequence[Candidate], budget: Budget
+) -> Journal:
+    """Return the journal of an interrupted run, whose time is spent, or a new one."""
+    settings = {one.name: one.experiment.model_dump(mode="json") for one in candidates}
+    journal = Journal.beside(plan.out, {"dataset": dataset.fingerprint} | settings)
+    if plan.fresh:
+        journal.remove()
+    budget.before = journal.seconds_spent()
+    return journal
+
+
+def _log_start(choices: Sequence[Choice], dataset: PreparedDataset, protocol: Experiment) -> None:
+    """Log the machine, the settings that follow from the log, and warnings of the audit."""
+    logger.info("machine: %s", Machine.here())
+    for choice in choices:
+        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
+    for one in warnings_in(audit(dataset, protocol.evaluation.seen)):  # worth knowing before
+        logger.info("audit: %s: %s %s", one.name, f"{one.count:,}", one.sentence)
+
+
+def _train(
+    trials: Trials, candidates: Sequence[Candidate], targets: Targets, journal: Journal
+) -> None:
+    """Tune baselines, and race and train models."""
+    phases = trials.phases
+    with phases.timed("baselines"):
+        trials.tune_baselines(candidates[0].experiment, journal)
+    with phases.timed("training"):
+        trials.race(candidates, journal, targets)
+    validating = sum(one.seconds_validating for one in trials.contenders)
+    # With what an interrupted run took.
+    phases.add("training", trials.budget.before - validating)
+    phases.add("validation", validating)
+
+
+def _find_answer(trials: Trials, protocol: Experiment, journal: Journal, plan: Plan) -> Answer:
+    """Test the best of all that was tried; the journal keeps it."""
+    with trials.answering():
+        answer, chosen = trials.answer(protocol, plan.out)
+        logger.info("%s", answer.sentence)
+        _write_settings(chosen, answer.sentence, plan, trials.dataset)
+        journal.keep_answer(answer, trials.contenders, trials.budget.spent)
+    return answer
 
 
 def _write_settings(chosen: Experiment, answer: str, plan: Plan, dataset: PreparedDataset) -> None:

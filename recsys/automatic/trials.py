@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from rich.progress import Progress
 
+from recsys.automatic.answer import Answer, baseline_experiment
 from recsys.automatic.averaging import Averaging, end_training, name_of
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Candidate
@@ -30,7 +33,7 @@ from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run
-from recsys.tracking.runs import rename_run
+from recsys.interrupts import first_waits
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _RACE_SHARE = 0.4
 """Share of the training time for the race; the winner takes the rest."""
+
+_AGAIN = "Ctrl-C again ends the run at once, and the same command resumes it"
 
 
 @dataclass
@@ -65,6 +70,10 @@ class Trials:
     """Why there is no model."""
     averaging: Averaging | None = None
     """What came of a mean with another kind of model; None if it was not to be tried."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the training, or what is before it."""
+    leaves_out_tests: bool = False
+    """Whether Ctrl-C came later: the baselines that are not tested yet are left out."""
 
     def say(self, what: str) -> None:
         """Announce what is tried next, and the best so far: narrow terminals cut off its name."""
@@ -89,12 +98,13 @@ class Trials:
             except KeyboardInterrupt:
                 if not journal.baselines:
                     raise
+                self.stopped = True
                 self.no_model = "Ctrl-C stopped the run before a model was trained"
                 logger.warning("%s: the best baseline is used", self.no_model)
             else:
                 journal.has_all_baselines = True
                 journal.write(self.budget.spent)
-        self.baselines = sorted(journal.baselines, key=lambda one: one.ndcg_at_10, reverse=True)
+        self._take_baselines(journal)
 
     def race(self, candidates: Sequence[Candidate], journal: Journal, targets: Targets) -> None:
         """Race the candidates, and train the winner to the end of its time, unless Ctrl-C was.
@@ -109,17 +119,7 @@ class Trials:
         if self.no_model:
             return
         try:
-            contenders = [
-                Contender.ready(
-                    each,
-                    self.dataset,
-                    self.held_out.valid,
-                    lambda: self.budget.spent,
-                    self.progress,
-                    self.encoders,
-                )
-                for each in candidates
-            ]
+            contenders = [self._contender(each) for each in candidates]
         except InputError as error:  # no user has two interactions before the held-out ones
             self._none_can_be_trained(error)
             return
@@ -143,6 +143,7 @@ class Trials:
         except KeyboardInterrupt:  # no model was validated
             if not self.baselines:
                 raise
+            self.stopped = True
             self.no_model = "Ctrl-C stopped the run before a model was validated"
             logger.warning("%s: the best baseline is used", self.no_model)
             self.contenders = []
@@ -157,7 +158,35 @@ class Trials:
         self.contenders, self.finished, self.averaging = end_training(
             self.contenders, left, self.held_out.valid, self.say, averages=self.averages
         )
-        self.say("testing")
+        self.stopped = any(one.interrupted for one in self.contenders)
+        if not self.stopped:  # else a run that a second Ctrl-C ends resumes the race
+            spent = self.budget.spent
+            journal.keep_training(self.finished, self.averaging, self.contenders, spent)
+
+    def restore(self, candidates: Sequence[Candidate], journal: Journal) -> None:
+        """Take what an interrupted run had tried from its journal, if its training has ended."""
+        self._take_baselines(journal)
+        by_name = {each.name: each for each in candidates}
+        self.contenders = [self._contender(by_name[name]) for name in journal.raced]
+        journal.restore(self.contenders)
+        if journal.answer is not None:
+            self.averaging = journal.answer.averaging
+        elif journal.training is not None and journal.model is not None:
+            self.averaging = journal.training.averaging
+            self.finished = journal.training.finished(journal.model, self.dataset, self.encoders)
+
+    def _contender(self, candidate: Candidate) -> Contender:
+        return Contender.ready(
+            candidate,
+            self.dataset,
+            self.held_out.valid,
+            lambda: self.budget.spent,
+            self.progress,
+            self.encoders,
+        )
+
+    def _take_baselines(self, journal: Journal) -> None:
+        self.baselines = sorted(journal.baselines, key=lambda one: one.ndcg_at_10, reverse=True)
 
     def _none_can_be_trained(self, error: InputError) -> None:
         if not self.baselines:
@@ -168,58 +197,78 @@ class Trials:
     def _left_before_tests(self, targets: Targets, *models: Contender) -> float:
         return self.budget.left - reserve(targets, self.baselines, *models)
 
-    def answer(self, protocol: Experiment, out: Path) -> tuple[Run, Experiment, str, list[str]]:
-        """Choose between the model and the best baseline on validation; the bundle is the answer.
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Test the answer to the end at the first Ctrl-C of the run; a second one ends the run."""
+        self.say("testing")
+        if self.stopped:
+            logger.warning("Ctrl-C: the best so far is tested; %s", _AGAIN)
+            yield
+            return
+        with first_waits(signal.SIGINT, say=_tell_what_is_left_out) as came:
+            yield
+        self.leaves_out_tests = bool(came)
+
+    def answer(self, protocol: Experiment, out: Path) -> tuple[Answer, Experiment]:
+        """Choose between the model and the best baseline on validation; test and write the answer.
 
         Returns:
-            The run, its settings, a sentence on the choice, and the id of the run of the model if
-            the baseline is better.
+            The answer, and its settings.
         """
-        best, beaten = self.baselines[0] if self.baselines else None, []
+        best = self.baselines[0] if self.baselines else None
         if self.finished is None:
-            ours = self.no_model
-        else:
-            name = name_of(self.contenders[0], self.averaging)
-            model = self._write_model(self.finished, out)
-            quality = model.valid["ndcg_at_10"].mean
-            if best is None or best.ndcg_at_10 < quality:
-                sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}"
-                if best is not None:
-                    sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
-                sentence += "." if self.averaging is None else f". {self.averaging.sentence}"
-                return model, self.finished.experiment, sentence, []
-            beaten = [model.run_id]
+            return self._answer_baseline(best, protocol, out, self.no_model)
+        name = name_of(self.contenders[0], self.averaging)
+        model = self._write_model(self.finished, out)
+        quality = model.valid["ndcg_at_10"].mean
+        if best is not None and best.ndcg_at_10 >= quality:
             ours = f"{quality:.4f} of the best model, {name}"
+            return self._answer_baseline(best, protocol, out, ours, model)
+        sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}"
+        if best is not None:
+            sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
+        sentence += "." if self.averaging is None else f". {self.averaging.sentence}"
+        return Answer.of(model, sentence, averaging=self.averaging), self.finished.experiment
+
+    def _answer_baseline(
+        self,
+        best: MeasuredBaseline | None,
+        protocol: Experiment,
+        out: Path,
+        ours: str,
+        model: Run | None = None,
+    ) -> tuple[Answer, Experiment]:
         if best is None:
             raise ValueError("neither a model nor a baseline was tried")
-        chosen = _baseline_experiment(best.name, protocol)
+        chosen = baseline_experiment(best.name, protocol)
         test = self.held_out.test
         run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
-        for run_id in beaten:  # else both have the name of the answer
-            rename_run(run_id, f"{protocol.name}-model", protocol.tracking)
-        sentence = (
-            f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
-            f"and {ours}."
-        )
-        return run, chosen, sentence, beaten
+        return Answer.of_baseline(run, best, ours, model, self.averaging), chosen
 
-    def test_baselines(self, protocol: Experiment, besides: str | None) -> list[str]:
+    def test_baselines(
+        self, protocol: Experiment, journal: Journal, besides: str | None
+    ) -> list[str]:
         """Test all baselines but the one that is the answer, best first; return their runs' ids.
 
-        Ctrl-C leaves out the rest.
+        Those that the journal has are not tested again. Ctrl-C leaves out the rest, also where it
+        came while the answer was tested.
         """
         others = [one for one in self.baselines if one.name != besides]
-        runs: list[str] = []
+        left = [] if self.leaves_out_tests else others
         try:
-            for number, one in enumerate(others, 1):
+            for number, one in enumerate(left, 1):
+                if one.name in journal.tested:
+                    continue
                 self.say(f"testing baseline {number} of {len(others)}: {one.name}")
                 test = self.held_out.test
-                runs.append(
-                    fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
-                )
+                run_id = fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
+                journal.keep_test(one.name, run_id, self.budget.spent)
         except KeyboardInterrupt:
-            logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
-        return runs
+            self.leaves_out_tests = True
+        tested = [journal.tested[one.name] for one in others if one.name in journal.tested]
+        if self.leaves_out_tests:
+            logger.warning("Ctrl-C: %d of %d baselines are tested", len(tested), len(others))
+        return tested
 
     def _write_model(self, finished: Finished, out: Path) -> Run:
         experiment, dataset = finished.experiment, self.contenders[0].dataset
@@ -240,7 +289,7 @@ class Trials:
             )
 
 
-def _baseline_experiment(name: str, protocol: Experiment) -> Experiment:
-    """Return the settings of a baseline under the protocol of a model."""
-    kept = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
-    return Experiment.model_validate({**kept, "baseline": name, "training": {"refit": True}})
+def _tell_what_is_left_out() -> None:
+    logger.warning(
+        "Ctrl-C: the test of the best model ends, those of baselines are left out; %s", _AGAIN
+    )

@@ -82,11 +82,15 @@ def train_model(
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     if as_json:
         means = {name: figure.mean for name, figure in run.test.items()}
-        show_rows([row | means | {"baselines": baselines}], as_json)
+        beside = {"baselines": baselines.metrics, "baselines_sampled": baselines.sampled}
+        show_rows([row | means | beside], as_json)
         return
     show_rows([row], as_json)
-    tested = {experiment.name: run.headline} | baselines
-    print("\nTest metrics beside counts without settings, one protocol (all metrics: --json):")
+    tested = {experiment.name: run.headline} | baselines.metrics
+    counts = "counts without settings"
+    if baselines.sampled is not None:
+        counts += f" (these on {baselines.sampled:,} random histories, for want of time)"
+    print(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
     show_rows(
         [
             {"name": name} | {title(metric): metrics.get(metric) for metric in run.headline}

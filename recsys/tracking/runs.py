@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import LifecycleStage, Run
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from pydantic import TypeAdapter
 
 from recsys.config import TrackingConfig
@@ -36,6 +37,7 @@ from recsys.tracking.store import refuse_broken_store, store_lock
 
 __all__ = [
     "Run",
+    "are_finished",
     "audit_of",
     "differing_tags",
     "existing_store",
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_MISSING = ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
 
 
 def find_runs(
@@ -144,6 +148,25 @@ def rename_run(run_id: str, name: str, tracking: TrackingConfig) -> None:
     """
     with refuse_broken_store(tracking.uri):
         MlflowClient(tracking.absolute_uri).update_run(run_id, name=name)
+
+
+def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
+    """Return whether a store has all of these runs, finished and not deleted.
+
+    Raises:
+        InputError: the store does not exist or cannot be used.
+    """
+    with existing_store(tracking) as client:
+        for run_id in run_ids:
+            try:
+                info = client.get_run(run_id).info
+            except MlflowException as error:
+                if error.error_code != _MISSING:
+                    raise
+                return False
+            if info.status != "FINISHED" or info.lifecycle_stage != LifecycleStage.ACTIVE:
+                return False
+    return True
 
 
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:

@@ -27,6 +27,7 @@ from recsys.errors import InputError, Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
+from recsys.interrupts import undivided
 from recsys.tracking.logged_model import local_folder, log_bundle
 from recsys.tracking.mlflow_model import ModelFacts
 from recsys.tracking.outbox import Outbox
@@ -183,7 +184,6 @@ def track(
     tracking = experiment.tracking
     client, experiment_id = open_store(tracking)
     outbox = Outbox(tracking.uri)
-    known = None if resumed is None else _reopen(client, resumed, outbox)
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
@@ -192,22 +192,29 @@ def track(
         _FINGERPRINT: config_fingerprint(dataset, model, settings),
         **protocol_tags(dataset, experiment.evaluation, candidates),
     }
-    if known is None:
-        with refuse_broken_store(tracking.uri):
-            run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
-    tracker = known or Tracker(client, run.info.run_id, outbox)
+    tracker = None
     try:
+        with undivided():  # a run that is open is closed, whenever a signal comes
+            tracker = known = None if resumed is None else _reopen(client, resumed, outbox)
+            if tracker is None:
+                with refuse_broken_store(tracking.uri):
+                    run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
+                tracker = Tracker(client, run.info.run_id, outbox)
         if known is None:
             tracker.log_settings(settings)
             tracker.log_dataset(dataset)
             tracker.log_audit(audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | Terminated)
-        with suppress(RecordError):  # the first error counts; a warning has told of the store
-            tracker.end("KILLED" if stopped else "FAILED")
+        # A signal between the block and this function closes the generator.
+        stopped = isinstance(error, KeyboardInterrupt | Terminated | GeneratorExit)
+        # The first error counts; a warning has told of the store.
+        with suppress(RecordError), undivided():
+            if tracker is not None:
+                tracker.end("KILLED" if stopped else "FAILED")
         raise
-    tracker.end("FINISHED")
+    with undivided():
+        tracker.end("FINISHED")
 
 
 def _reopen(client: MlflowClient, run_id: str, outbox: Outbox) -> Tracker | None:

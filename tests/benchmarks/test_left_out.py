@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from recsys.automatic import candidates, run
+from recsys.automatic import candidates
 from recsys.automatic.facts import LogFacts
 from recsys.report.run_page import Choice
 from tests.benchmarks.test_automatic import run_log
@@ -38,8 +38,7 @@ def test_a_log_with_the_rule_that_the_others_make(
             for one in choose(facts)
         ]
 
-    for module in (candidates, run):
-        monkeypatch.setattr(module, "choose_sizes", choose_without)
+    monkeypatch.setattr(candidates, "choose_sizes", choose_without)
     order = tuple(kind for kind in candidates._DENSE_ORDER if kind != left_out)
     monkeypatch.setattr(candidates, "_DENSE_ORDER", order)
     run_log(name, "without", monkeypatch, request)

@@ -17,7 +17,14 @@ import torch
 
 from recsys.automatic.averaging import Averaging
 from recsys.automatic.budget import Budget, parse_time_limit
-from recsys.automatic.candidates import Plan, Preset, choose_seen, choose_sizes, propose
+from recsys.automatic.candidates import (
+    Plan,
+    Preset,
+    choose_seen,
+    choose_shared,
+    choose_sizes,
+    propose,
+)
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.finish import finish
@@ -71,7 +78,9 @@ def contenders(
     dataset: PreparedDataset, tracking: TrackingConfig, preset: Preset = "fast"
 ) -> list[Contender]:
     facts = LogFacts.of(dataset)
-    candidates = propose(facts, dataset.config, Plan("test", preset, 0, tracking))
+    candidates = propose(
+        facts, choose_shared(facts), dataset.config, Plan("test", preset, 0, tracking)
+    )
     valid = dataset.holdout("valid")
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
 
@@ -173,7 +182,7 @@ def test_repeats_decide_about_seen_items() -> None:
 
 def test_a_large_catalogue_is_sampled(tracking: TrackingConfig) -> None:
     facts = replace(USUAL, items=200_000)
-    candidates = propose(facts, DataConfig(), Plan("x", "fast", 0, tracking))
+    candidates = propose(facts, choose_shared(facts), DataConfig(), Plan("x", "fast", 0, tracking))
     assert {one.experiment.training.loss.kind for one in candidates} == {"sampled_softmax"}
 
 
@@ -183,7 +192,7 @@ def test_candidates_are_complete_experiments(
     tracking: TrackingConfig, preset: Preset, has_times: bool
 ) -> None:
     facts = replace(USUAL, has_times=has_times)
-    candidates = propose(facts, DataConfig(), Plan("x", preset, 3, tracking))
+    candidates = propose(facts, choose_shared(facts), DataConfig(), Plan("x", preset, 3, tracking))
     assert len({one.name for one in candidates}) == len(candidates) >= 2
     assert {one.experiment.seed for one in candidates} == {3}
 
@@ -668,12 +677,12 @@ def test_outcomes_on_the_page(after_a_race: list[Contender]) -> None:
 
     assert outcomes(winner) == ["won", "dropped in round 1"]
     names = winner.candidate.name, other.candidate.name
-    assert outcomes(winner, Averaging("", (winner, other), chosen=True)) == [
+    assert outcomes(winner, Averaging("", names, chosen=True)) == [
         f"won, averaged with {names[1]}",
         f"dropped in round 1, averaged with {names[0]}",
     ]
-    assert "no better averaged with" in outcomes(winner, Averaging("", (winner, other)))[1]
-    of_a_baseline = outcomes(None, Averaging("", (winner, other), chosen=True))
+    assert "no better averaged with" in outcomes(winner, Averaging("", names))[1]
+    of_a_baseline = outcomes(None, Averaging("", names, chosen=True))
     assert of_a_baseline[1] == "dropped in round 1"
     other.second_chance = True
     assert outcomes(winner)[1] == "dropped in round 1, and not better in a second chance"
@@ -872,7 +881,6 @@ def test_a_model_wins_where_two_items_tell(
     assert len(model.recommend(users=[0, 1], k=3)) == 6
     settings = load_experiment(here / "runs" / "steps" / "experiment.yaml")
     assert settings.evaluation.seen == run.choices[0].value
-    assert not (here / "runs" / ".steps.race").exists()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, propose
+from recsys.automatic.candidates import Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.finish import finish
@@ -46,7 +46,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def contenders(dataset: PreparedDataset, plan: Plan) -> list[Contender]:
-    candidates = propose(LogFacts.of(dataset), dataset.config, plan)
+    facts = LogFacts.of(dataset)
+    candidates = propose(facts, choose_shared(facts), dataset.config, plan)
     valid = dataset.holdout("valid")
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
 
@@ -262,7 +263,8 @@ class Sealed:
 def test_baselines_race_and_refit_do_not_see_the_test_targets(
     dataset: PreparedDataset, plan: Plan
 ) -> None:
-    candidates = propose(LogFacts.of(dataset), dataset.config, plan)
+    facts = LogFacts.of(dataset)
+    candidates = propose(facts, choose_shared(facts), dataset.config, plan)
     protocol = candidates[0].experiment
     found = Targets.choose(dataset, protocol.evaluation, 1e6, 0)
     sealed: Any = Sealed(found.held_out.test)

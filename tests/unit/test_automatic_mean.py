@@ -20,7 +20,7 @@ from recsys.automatic.averaging import (
     train_second,
 )
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, Preset, propose
+from recsys.automatic.candidates import Plan, Preset, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.page import write_page
@@ -57,7 +57,10 @@ def tracking(tmp_path: Path) -> TrackingConfig:
 def contenders(
     dataset: PreparedDataset, tracking: TrackingConfig, preset: Preset
 ) -> list[Contender]:
-    candidates = propose(LogFacts.of(dataset), dataset.config, Plan("x", preset, 0, tracking))
+    facts = LogFacts.of(dataset)
+    candidates = propose(
+        facts, choose_shared(facts), dataset.config, Plan("x", preset, 0, tracking)
+    )
     valid = dataset.holdout("valid")
     return [Contender.ready(each, dataset, valid, clock=lambda: 0.0) for each in candidates]
 
@@ -452,4 +455,3 @@ def test_a_run_that_is_killed_in_the_training_of_the_second_resumes(
     assert budget.spent < 1.05 * LIMIT  # with what the killed one had spent
     assert run.averaging is not None
     assert run.averaging.chosen
-    assert not (here / "runs" / ".killed.race").exists()

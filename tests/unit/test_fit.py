@@ -120,7 +120,8 @@ def test_mlflow_shows_the_dataset_and_a_headline(
 def test_the_simplest_baselines_are_those_that_runs_log(
     dataset: PreparedDataset, experiment: Experiment
 ) -> None:
-    found = simplest_baselines(experiment, dataset)
+    found, sampled = simplest_baselines(experiment, dataset)
+    assert sampled is None
     logged = MlflowClient(experiment.tracking.absolute_uri)
     for name in ("markov", "popularity"):
         metrics = logged.get_run(fit_baseline(name, experiment, dataset)).data.metrics
@@ -128,11 +129,20 @@ def test_the_simplest_baselines_are_those_that_runs_log(
         assert {"ndcg_at_10", "recall_at_10", "mrr"} == set(found[name])
 
 
-def test_no_baselines_are_counted_beside_very_many_scores(
+def test_the_simplest_baselines_are_tested_on_a_sample_of_very_many_scores(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headline, "_MOST_SCORES", 10_000)
-    assert simplest_baselines(experiment, dataset) == {}
+    everything = simplest_baselines(experiment, dataset)
+    monkeypatch.setattr(headline, "_MOST_SCORES", 40 * dataset.num_items)
+    assert simplest_baselines(experiment, dataset) == everything  # it has fewer than the fewest
+    monkeypatch.setattr(headline, "_FEWEST", 30)
+    sampled = simplest_baselines(experiment, dataset)
+    assert sampled.sampled == 40
+    test = dataset.holdout("test").sample(40, experiment.seed)
+    name = next(iter(sampled.metrics))
+    alone = fit_baseline(name, experiment, dataset, test=test)
+    logged = MlflowClient(experiment.tracking.absolute_uri).get_run(alone).data.metrics
+    assert sampled.metrics[name]["recall_at_10"] == logged["test/recall_at_10"]
 
 
 def test_a_training_that_is_too_short_says_so(

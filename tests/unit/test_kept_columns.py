@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from recsys.automatic.budget import Budget
-from recsys.automatic.candidates import Plan, propose
+from recsys.automatic.candidates import Plan, choose_shared, propose
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.kept_columns import choose_features
 from recsys.automatic.run import run_automatically
@@ -76,7 +76,7 @@ def test_each_column_is_read_by_its_values(tmp_path: Path) -> None:
     assert "day is left out: dates are not read as features" in choice.reason
     assert "inf, which is not a number" in choice.reason
     data = prepare(chains(4, 4), out=tmp_path / "other").config
-    for candidate in propose(facts, data, Plan("test", "best")):
+    for candidate in propose(facts, choose_shared(facts), data, Plan("test", "best")):
         model = candidate.experiment.model
         assert isinstance(model, FeatureReaderConfig)
         columns = [feature.column for feature in model.interaction_features]
@@ -96,7 +96,7 @@ def test_a_column_of_any_name_is_read(tmp_path: Path) -> None:
     name = "prix: 'à', {payé} \"€\" #1 ✓\N{GRINNING FACE}\x85\x80"
     facts = kept(tmp_path, **{name: ["a", "b"] * 8})
     data = prepare(chains(4, 4), out=tmp_path / "other").config
-    model = propose(facts, data, Plan("test"))[0].experiment.model
+    model = propose(facts, choose_shared(facts), data, Plan("test"))[0].experiment.model
     assert isinstance(model, FeatureReaderConfig)
     assert [feature.column for feature in model.interaction_features] == [name]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from recsys.automatic.candidates import Plan, propose
+from recsys.automatic.candidates import Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.refit import refit
@@ -326,7 +326,8 @@ def test_a_contender_settles_its_precision_once(
     shares = iter([0.4])
     monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
     plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
-    candidate = propose(LogFacts.of(dataset), dataset.config, plan)[0]
+    facts = LogFacts.of(dataset)
+    candidate = propose(facts, choose_shared(facts), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
     contender.advance(lambda one: len(one.points) >= 1)
     refit(contender, lambda: 0.0)
