@@ -11,6 +11,7 @@ from functools import cached_property
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
+from recsys.automatic.pace import MOST_STEPS
 from recsys.automatic.refit_length import planned_epochs, refit_cost
 from recsys.config import Experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
@@ -23,9 +24,6 @@ from recsys.training.device import training_device
 from recsys.training.loop import ENDLESS, build_batches, train
 from recsys.training.state import MONITOR, Curve, TrainingState
 
-STEPS_PER_EPOCH = 50
-"""Steps of an epoch, which is a share of a pass over a large log; a small log has several epochs
-between two validations."""
 VALIDATION_SHARE = 0.25
 """Share of the time that validations take at most."""
 PATIENCE = 4
@@ -183,6 +181,7 @@ class Contender:
         clock: Callable[[], float],
         progress: Progress | None = None,
         encoders: Encoders = NO_ENCODERS,
+        steps_per_epoch: int = MOST_STEPS,
     ) -> Contender:
         """Return a contender that has not started, with epochs of like numbers of steps.
 
@@ -194,8 +193,8 @@ class Contender:
         catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
         steps = max(len(build_batches(experiment, dataset.histories("valid"))), 1)
         changes = {
-            "epochs_per_pass": max(1, steps // STEPS_PER_EPOCH),
-            "validate_every": math.ceil(STEPS_PER_EPOCH / steps),
+            "epochs_per_pass": max(1, steps // steps_per_epoch),
+            "validate_every": math.ceil(steps_per_epoch / steps),
         }
         training = experiment.training.model_copy(update=changes)
         candidate = replace(

@@ -14,6 +14,7 @@ from recsys.automatic.candidates import Candidate, Plan, choose_shared, propose
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.journal import Journal
 from recsys.automatic.kept_columns import choose_features
+from recsys.automatic.pace import Pace
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
@@ -68,8 +69,11 @@ def run_automatically(
     encoders = Encoders.fit(protocol.model, dataset)  # all candidates read the same
     dataset = encoders.read(dataset)
     journal = _open_journal(plan, dataset, candidates, budget)
-    targets = Targets.choose(dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets)
-    journal.targets = list(targets.sizes)
+    pace = journal.pace or Pace.measure(candidates, dataset, encoders, progress)
+    targets = Targets.choose(
+        dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets, pace.ranking
+    )
+    journal.pace, journal.targets = pace, list(targets.sizes)
     _log_start(choices, dataset, protocol)
 
     def say(what: str) -> None:
@@ -78,7 +82,9 @@ def run_automatically(
 
     phases = Phases() if phases is None else phases
     averages = plan.averages and not facts.features  # models with features have no mean
-    trials = Trials(dataset, targets.held_out, budget, progress, say, phases, averages, encoders)
+    trials = Trials(
+        dataset, targets.held_out, pace, budget, progress, say, phases, averages, encoders
+    )
     if journal.answer is None and journal.training is None:
         _train(trials, candidates, targets, journal)
     else:

@@ -24,6 +24,10 @@ _VALID_SHARE, _TEST_SHARE = 0.1, 0.15
 _WEIGHING_SHARE = 0.03
 """The share of the time limit for weighting the counts once more, on more targets. On Sports 5,000
 chose the weight 4, with .0427 on test, where 8 is better."""
+_MODEL_SHARE = 0.01
+"""The share of the time limit in which the cheapest model ranks the validation targets."""
+_MODEL_TESTS = 6
+"""Rankings of a test target by a model of twice the cost of the cheapest, to test it."""
 _MEASURED = 500
 
 
@@ -46,6 +50,7 @@ class Targets:
         limit: float,
         seed: int,
         sizes: Sequence[int] | None = None,
+        ranking: float = 0.0,
     ) -> Targets:
         """Choose as many targets as a time limit allows: at most 5,000 for validation.
 
@@ -57,6 +62,7 @@ class Targets:
             limit: seconds of the whole run.
             seed: of the samples.
             sizes: the numbers of histories of the samples, where they were chosen before.
+            ranking: seconds in which the cheapest model ranks the targets of a history.
 
         Raises:
             InputError: there are no targets; see `find_holdout`.
@@ -66,6 +72,9 @@ class Targets:
         if sizes is None:
             valid_size = int(_VALID_SHARE * limit / (unit * _COUNT_TRIALS))
             test_size = int(_TEST_SHARE * limit / (unit * _TESTS))
+            if ranking:
+                valid_size = min(valid_size, int(_MODEL_SHARE * limit / ranking))
+                test_size = min(test_size, int(_TEST_SHARE * limit / (ranking * _MODEL_TESTS)))
             valid_size = min(max(valid_size, _LEAST_VALID), _MOST_VALID)
             weighed = int(_WEIGHING_SHARE * limit / (unit * _COUNT_TRIALS))
             sizes = valid_size, max(test_size, _LEAST_TEST), max(weighed, valid_size)

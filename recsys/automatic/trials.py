@@ -19,6 +19,7 @@ from recsys.automatic.candidates import Candidate
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished
 from recsys.automatic.journal import Journal
+from recsys.automatic.pace import Pace
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.reserve import reserve
 from recsys.automatic.second_chances import train_on
@@ -52,6 +53,7 @@ class Trials:
     dataset: PreparedDataset
     """With the features that the models read."""
     held_out: HeldOutParts
+    pace: Pace
     budget: Budget
     progress: Progress | None
     announce: Callable[[str], None]
@@ -183,6 +185,7 @@ class Trials:
             lambda: self.budget.spent,
             self.progress,
             self.encoders,
+            self.pace.steps_per_epoch(self.budget.limit),
         )
 
     def _take_baselines(self, journal: Journal) -> None:

@@ -16,6 +16,7 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
+from recsys.automatic.pace import Pace
 from recsys.automatic.page import write_page
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.refit import refit
@@ -32,6 +33,8 @@ from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.phases import Phases
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
+
+FAST = Pace(step=0.0, ranking=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +209,7 @@ def test_a_run_that_is_killed_among_its_baselines_tunes_the_others(
     facts, folder = {"dataset": dataset.fingerprint}, plan.out.with_name(".mine.race")
 
     def trials() -> Trials:
-        return Trials(dataset, held_out, Budget(1e6), None, lambda _: None, Phases())
+        return Trials(dataset, held_out, FAST, Budget(1e6), None, lambda _: None, Phases())
 
     first = Journal(folder, facts)
     with pytest.raises(Killed):
@@ -270,7 +273,7 @@ def test_baselines_race_and_refit_do_not_see_the_test_targets(
     sealed: Any = Sealed(found.held_out.test)
     targets = replace(found, held_out=HeldOutParts(found.held_out.valid, sealed))
     budget = Budget(30)
-    words = (dataset, targets.held_out, budget, None, lambda _: None, Phases())
+    words = (dataset, targets.held_out, FAST, budget, None, lambda _: None, Phases())
     trials, journal = Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
     trials.tune_baselines(protocol, journal)
     trials.race(candidates, journal, targets)
