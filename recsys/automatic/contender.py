@@ -11,8 +11,8 @@ from functools import cached_property
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
-from recsys.automatic.pace import MOST_STEPS
 from recsys.automatic.refit_length import planned_epochs, refit_cost
+from recsys.automatic.speed import MOST_STEPS
 from recsys.config import Experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.holdout import Holdout

@@ -16,7 +16,7 @@ from recsys.automatic.averaging import Averaging
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished
 from recsys.automatic.kept_training import KeptTraining, checkpoint_of
-from recsys.automatic.pace import Pace
+from recsys.automatic.speed import Speed
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.data.files import new_file
 from recsys.data.manifest import manifest_digest
@@ -44,7 +44,7 @@ class Journal:
     targets: Sequence[int] | None = None
     """The numbers of histories of the samples of targets, see `Targets`; None before they are
     chosen. A run that resumes must choose the same ones."""
-    pace: Pace | None = None
+    speed: Speed | None = None
     """None before it is measured. A run that resumes has the same epochs."""
     baselines: list[MeasuredBaseline] = field(default_factory=list)
     """Those that were tuned so far."""
@@ -99,8 +99,8 @@ class Journal:
         except LookupError:
             logger.info("%s: of another version: its baselines are tuned again", self.folder)
         self.targets, self.raced = tree["targets"], list(tree["contenders"])
-        pace = tree["pace"]
-        self.pace = None if pace is None else Pace(**pace)
+        speed = tree["speed"]
+        self.speed = None if speed is None else Speed(**speed)
         return float(tree["seconds"])
 
     def _read_end(self, tree: Mapping[str, Any]) -> bool:
@@ -181,7 +181,7 @@ class Journal:
         self._tree = {
             "facts": self.facts,
             "targets": self.targets,
-            "pace": None if self.pace is None else asdict(self.pace),
+            "speed": None if self.speed is None else asdict(self.speed),
             "baselines": [one.plain() for one in self.baselines],
             "has_all_baselines": self.has_all_baselines,
             "contenders": {

@@ -14,8 +14,8 @@ from recsys.automatic.candidates import Candidate, Plan, choose_shared, propose
 from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.journal import Journal
 from recsys.automatic.kept_columns import choose_features
-from recsys.automatic.pace import Pace
 from recsys.automatic.result import AutomaticRun
+from recsys.automatic.speed import Speed
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, dump_experiment
@@ -69,11 +69,18 @@ def run_automatically(
     encoders = Encoders.fit(protocol.model, dataset)  # all candidates read the same
     dataset = encoders.read(dataset)
     journal = _open_journal(plan, dataset, candidates, budget)
-    pace = journal.pace or Pace.measure(candidates, dataset, encoders, progress)
+    if journal.speed is None:
+        announce("measuring how fast a model is")
+        journal.speed = Speed.measure(candidates, dataset, encoders)
     targets = Targets.choose(
-        dataset, protocol.evaluation, budget.limit, plan.seed, journal.targets, pace.ranking
+        dataset,
+        protocol.evaluation,
+        budget.limit,
+        plan.seed,
+        journal.targets,
+        journal.speed.ranking,
     )
-    journal.pace, journal.targets = pace, list(targets.sizes)
+    journal.targets = list(targets.sizes)
     _log_start(choices, dataset, protocol)
 
     def say(what: str) -> None:
@@ -83,7 +90,7 @@ def run_automatically(
     phases = Phases() if phases is None else phases
     averages = plan.averages and not facts.features  # models with features have no mean
     trials = Trials(
-        dataset, targets.held_out, pace, budget, progress, say, phases, averages, encoders
+        dataset, targets.held_out, journal.speed, budget, progress, say, phases, averages, encoders
     )
     if journal.answer is None and journal.training is None:
         _train(trials, candidates, targets, journal)

@@ -19,10 +19,10 @@ from recsys.automatic.candidates import Candidate
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished
 from recsys.automatic.journal import Journal
-from recsys.automatic.pace import Pace
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.reserve import reserve
 from recsys.automatic.second_chances import train_on
+from recsys.automatic.speed import Speed
 from recsys.automatic.targets import Targets
 from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
 from recsys.config import Experiment, flatten
@@ -53,7 +53,7 @@ class Trials:
     dataset: PreparedDataset
     """With the features that the models read."""
     held_out: HeldOutParts
-    pace: Pace
+    speed: Speed
     budget: Budget
     progress: Progress | None
     announce: Callable[[str], None]
@@ -185,7 +185,7 @@ class Trials:
             lambda: self.budget.spent,
             self.progress,
             self.encoders,
-            self.pace.steps_per_epoch(self.budget.limit),
+            self.speed.steps_per_epoch(self.budget.limit),
         )
 
     def _take_baselines(self, journal: Journal) -> None:

@@ -16,11 +16,11 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.finish import finish
 from recsys.automatic.journal import Journal
-from recsys.automatic.pace import Pace
 from recsys.automatic.page import write_page
 from recsys.automatic.race import choose_field, race
 from recsys.automatic.refit import refit
 from recsys.automatic.run import run_automatically
+from recsys.automatic.speed import Speed
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.automatic.tuned_baselines import tune_baselines
@@ -34,7 +34,7 @@ from recsys.experiments.phases import Phases
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
 
-FAST = Pace(step=0.0, ranking=0.0)
+FAST = Speed(step=0.0, ranking=0.0)
 
 
 @pytest.fixture(scope="module")

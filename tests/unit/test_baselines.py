@@ -273,6 +273,20 @@ def test_sequential_rules_by_hand() -> None:
     np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
 
 
+def test_the_strongest_rules_of_an_item_stay_and_the_smaller_tokens_of_equal_ones() -> None:
+    rng = np.random.default_rng(0)
+    train = Histories.from_lists(rng.integers(1, 30, size=(200, 12)).tolist())
+    pruned, whole = (
+        SequentialRules.fit(train, 29, SequentialRulesSettings(best=best)).rules.toarray()
+        for best in (7, None)
+    )
+    for row, rules in zip(pruned[1:], whole[1:], strict=True):
+        strength = rules.astype(np.float32)
+        strongest = sorted(np.flatnonzero(rules), key=lambda item: (-strength[item], item))[:7]
+        assert sorted(strongest) == np.flatnonzero(row).tolist()
+        np.testing.assert_array_equal(row[strongest], rules[strongest])
+
+
 def test_sequential_rules_decrease_with_the_logarithm_of_the_distance() -> None:
     model = SequentialRules.fit(Histories.from_lists([[1, 2, 3]]), 3, SequentialRulesSettings())
     scores = model.score(Histories.from_lists([[1]]))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
@@ -31,7 +32,7 @@ cost eight times as much together have time for three epochs in each of two roun
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Speed:
     """What the cheapest kind of model takes."""
 
     step: float
@@ -42,7 +43,7 @@ class Pace:
     def steps_per_epoch(self, limit: float) -> int:
         """Return how many steps lie between two validations, for a time limit in seconds.
 
-        >>> [Pace(step, 0.0).steps_per_epoch(600) for step in (0.01, 1.0, 20.0)]
+        >>> [Speed(step, 0.0).steps_per_epoch(600) for step in (0.01, 1.0, 20.0)]
         [50, 10, 1]
         """
         affordable = _EPOCH_SHARE * limit / max(self.step, 1e-9)
@@ -54,8 +55,7 @@ class Pace:
         candidates: Sequence[Candidate],
         dataset: PreparedDataset,
         encoders: Encoders = NO_ENCODERS,
-        progress: Progress | None = None,
-    ) -> Pace:
+    ) -> Speed:
         """Train a new model for a few steps, and rank some validation targets.
 
         If it cannot be trained, all is taken for fast: the race will say why.
@@ -64,7 +64,6 @@ class Pace:
             candidates: those of a race, of which the cheapest is trained.
             dataset: the prepared dataset, with the features that the model reads.
             encoders: those of the features.
-            progress: the progress display; a new one is shown if None.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
@@ -87,10 +86,10 @@ class Pace:
                 sample,
                 ENDLESS,
                 lambda epoch, _: epoch > 1,
-                progress,
+                Progress(console=Console(quiet=True), disable=True),
             )
         except InputError as error:
-            logger.debug("the pace could not be measured: %s", error)
+            logger.debug("the speed could not be measured: %s", error)
             return cls(0.0, 0.0)
         if curve.interrupted:
             raise KeyboardInterrupt

@@ -12,15 +12,15 @@ from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Candidate, Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
-from recsys.automatic.pace import Pace
 from recsys.automatic.run import run_automatically
+from recsys.automatic.speed import Speed
 from recsys.automatic.targets import Targets
 from recsys.config import EvaluationConfig, TrackingConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.training.module import TrainingModule
 from tests.unit.conftest import chains
 
-SLOW = Pace(step=1.0, ranking=0.05)
+SLOW = Speed(step=1.0, ranking=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_pace_is_that_of_steps_and_rankings(
     dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = candidates_of(dataset, plan)
-    usual = Pace.measure(candidates, dataset)
+    usual = Speed.measure(candidates, dataset)
     assert usual.step > 0
     assert usual.ranking > 0
     step = TrainingModule.training_step
@@ -53,7 +53,7 @@ def test_the_pace_is_that_of_steps_and_rankings(
         return step(*arguments)
 
     monkeypatch.setattr(TrainingModule, "training_step", slow)
-    assert Pace.measure(candidates, dataset).step > 0.25
+    assert Speed.measure(candidates, dataset).step > 0.25
 
 
 def test_a_model_that_cannot_be_trained_has_no_pace(plan: Plan, tmp_path: Path) -> None:
@@ -61,19 +61,19 @@ def test_a_model_that_cannot_be_trained_has_no_pace(plan: Plan, tmp_path: Path) 
     experiment = candidates_of(pairs, plan)[0].experiment
     training = experiment.training.model_copy(update={"learning_rate": 1e30})
     spoilt = experiment.model_copy(update={"training": training})
-    assert Pace.measure([Candidate("", "", 1.0, spoilt)], pairs) == Pace(0.0, 0.0)
+    assert Speed.measure([Candidate("", "", 1.0, spoilt)], pairs) == Speed(0.0, 0.0)
 
 
 def test_epochs_are_shorter_where_steps_are_slow(dataset: PreparedDataset, plan: Plan) -> None:
     candidate = candidates_of(dataset, plan)[0]
     valid = dataset.holdout("valid")
 
-    def epochs_per_pass(pace: Pace) -> int:
-        steps = pace.steps_per_epoch(300)
+    def epochs_per_pass(speed: Speed) -> int:
+        steps = speed.steps_per_epoch(300)
         ready = Contender.ready(candidate, dataset, valid, lambda: 0.0, steps_per_epoch=steps)
         return ready.experiment.training.epochs_per_pass
 
-    assert epochs_per_pass(SLOW) > 5 * epochs_per_pass(Pace(0.01, 0.0))
+    assert epochs_per_pass(SLOW) > 5 * epochs_per_pass(Speed(0.01, 0.0))
 
 
 def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset) -> None:
@@ -87,7 +87,7 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
 def test_a_run_trains_and_ranks_as_its_pace_allows(
     dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "measure", lambda *_: SLOW)
+    monkeypatch.setattr(Speed, "measure", lambda *_: SLOW)
     run = run_automatically(dataset, plan, Budget(20.0))
     assert run.contenders[0].experiment.training.epochs_per_pass > 1
     assert len(run.contenders[0].validation.targets) == 1_000
