@@ -46,12 +46,16 @@ class LogColumn:
         """The origin and the column's name."""
         return f"{self.origin}: column {self.column!r}"
 
-    @property
-    def how_to_drop(self) -> str:
-        """How rows without a value can be dropped, for a message."""
+    def how_to_drop(self, kept: str = "is not null", more: str = "") -> str:
+        """Return how bad rows can be dropped, for a message.
+
+        Args:
+            kept: what holds for the column in the other rows, in SQL.
+            more: what else may help.
+        """
         quoted = self.column.replace('"', '""')
-        condition = shlex.quote(f'"{quoted}" is not null')
-        return f" (drop such rows with --where {condition}, in Python where=)"
+        condition = shlex.quote(f'"{quoted}" {kept}')
+        return f" (drop such rows with --where {condition}, in Python where={more})"
 
     def refuse(self, bad: pl.Series, rule: str) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
@@ -103,7 +107,7 @@ def text_facts(text: pl.Series) -> TextFacts:
 def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return ids: integers as int64, or text; that of a part remains text, see `whole_ids`."""
     ids = without_missing_words(column.values)
-    column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop)
+    column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop())
     if ids.dtype == pl.String:
         return whole_ids(ids, column.name) if facts is None else ids
     if ids.dtype.is_float():
@@ -171,7 +175,7 @@ def plain_ids(ids: pl.Series) -> pl.Series:
 def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return times as int64, float64, date or date-time, in full precision for the order."""
     times = without_missing_words(column.values)
-    column.refuse(times.is_null(), "a value is missing" + column.how_to_drop)
+    column.refuse(times.is_null(), "a value is missing" + column.how_to_drop())
     if times.dtype == pl.String:
         facts = facts or text_facts(times)
         times = dates_in(times) if facts.as_dates else numbers_in(times, facts)

@@ -10,6 +10,7 @@ import polars as pl
 from recsys.data.column_names import Role
 from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import present_values
+from recsys.data.time_format import compact_form
 
 _FIRST_UNIX_TIME = 100_000_000
 """Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
@@ -96,10 +97,16 @@ def misfit(role: Role, values: pl.Series) -> str | None:
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Return whether values without a telling name are dates or epochs."""
+    """Return whether values without a telling name are dates or epochs.
+
+    >>> looks_like_time(pl.Series([20241231])), looks_like_time(pl.Series([20241232]))
+    (True, False)
+    """
     values = _known(values)
     if values.is_empty() or not _is_time(values):
         return False
+    if compact_form(values) is not None:
+        return True
     if values.dtype == pl.String:
         values = numbers_in(values)
         if values.null_count():

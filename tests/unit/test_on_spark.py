@@ -154,6 +154,15 @@ def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Pat
     assert found[0].user_ids.dtype == pl.String
     same_files(found[0], found[1])
     same_files(found[0], found[2])
+    number = [prepare(path, out=tmp_path / e, engine=e, time_format="number") for e in engines]
+    assert number[0].timestamps.max() == log["timestamp"].max()
+    same_files(number[0], number[2])
+    write_parts(
+        pl.concat([log, log[-1:].with_columns(timestamp=pl.lit(0, pl.Int64))]), tmp_path / "bad"
+    )
+    messages = {refusal(tmp_path / "bad", tmp_path / "no", engine=engine) for engine in engines}
+    assert len(messages) == 1
+    assert "'timestamp', data row 301: has not the form" in min(messages)
 
 
 def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
@@ -236,9 +245,11 @@ def test_errors_of_spark_are_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def refusal(source: Any, tmp_path: Path, config: DataConfig | None = None) -> str:
+def refusal(
+    source: Any, tmp_path: Path, config: DataConfig | None = None, engine: Engine = "spark"
+) -> str:
     with pytest.raises(InputError) as caught:
-        prepare(source, config, tmp_path / "out", engine="spark")
+        prepare(source, config, tmp_path / "out", engine=engine)
     assert not (tmp_path / "out").exists()
     return str(caught.value)
 
