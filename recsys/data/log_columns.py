@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from recsys.data.bytes_columns import how_to_write, no_text
 from recsys.data.missing import without_missing_words
 from recsys.data.rounded_ids import refuse_rounded_ids
 from recsys.data.time_format import form_hint
@@ -106,7 +107,7 @@ def text_facts(text: pl.Series) -> TextFacts:
 
 def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return ids: integers as int64, or text; that of a part remains text, see `whole_ids`."""
-    ids = without_missing_words(column.values)
+    ids = _present_text(column)
     column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop())
     if ids.dtype == pl.String:
         return whole_ids(ids, column.name) if facts is None else ids
@@ -121,6 +122,22 @@ def _ids(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     integers = ids.cast(pl.Int64, strict=False)
     column.refuse(integers.is_null(), "an id of more than 64 bits")
     return integers
+
+
+def _present_text(column: LogColumn) -> pl.Series:
+    """Return values without words for missing ones; bytes as text.
+
+    Raises:
+        InputError: bytes are no text.
+    """
+    values = column.values
+    if values.dtype == pl.Binary:
+        bad = no_text(values)
+        if bad.any():
+            how = how_to_write(values.filter(bad)[0])
+            column.refuse(bad, f"bytes that are no text: {how}")
+        values = values.cast(pl.String)
+    return without_missing_words(values)
 
 
 def whole_ids(ids: pl.Series, name: str) -> pl.Series:
@@ -174,7 +191,7 @@ def plain_ids(ids: pl.Series) -> pl.Series:
 
 def _times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:
     """Return times as int64, float64, date or date-time, in full precision for the order."""
-    times = without_missing_words(column.values)
+    times = _present_text(column)
     column.refuse(times.is_null(), "a value is missing" + column.how_to_drop())
     if times.dtype == pl.String:
         facts = facts or text_facts(times)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import numpy as np
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from recsys.config import Columns, DataConfig, DropRows, GlobalTime
@@ -163,6 +166,22 @@ def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Pat
     messages = {refusal(tmp_path / "bad", tmp_path / "no", engine=engine) for engine in engines}
     assert len(messages) == 1
     assert "'timestamp', data row 301: has not the form" in min(messages)
+
+
+def test_uuids_in_files(spark: Any, tmp_path: Path) -> None:
+    """Spark reads none of their type, and as bytes they are refused by every engine."""
+    log = generated_log(text=False).to_arrow()
+    raw = pa.array([UUID(int=user).bytes for user in log["user_id"].to_pylist()], pa.binary(16))
+    for name, users in (("typed", raw.cast(pa.uuid())), ("bytes", raw)):
+        pq.write_table(log.set_column(0, "user_id", users), tmp_path / f"{name}.parquet")
+    message = refusal(tmp_path / "typed.parquet", tmp_path / "no")
+    assert "typed.parquet: column 'user_id': Spark reads no file with the type of UUIDs" in message
+    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
+    messages = {
+        refusal(tmp_path / "bytes.parquet", tmp_path / "no", engine=engine) for engine in engines
+    }
+    assert len(messages) == 1
+    assert "'user_id', data row 1: bytes that are no text" in min(messages)
 
 
 def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
