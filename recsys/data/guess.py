@@ -10,7 +10,7 @@ import polars as pl
 
 from recsys.config import TIME_IS_NUMBER, Columns
 from recsys.data.column_choice import Choice, MoreRows, Sample
-from recsys.data.column_names import WORDS, Role, order_columns, standings
+from recsys.data.column_names import WORDS, Role, order_columns, possible_columns, standings
 from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import present_values
 from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
@@ -223,6 +223,11 @@ def _hints(rows: pl.DataFrame, doubted: Mapping[Role, Choice]) -> Iterator[str]:
         yield f"; {nested[0]} is nested: a log has a row for each interaction"
     if _third_is_no_rating(rows) and _likely_times(rows) == ["4"]:
         yield "; four columns are user, item, rating and time if the third has ratings"
+    for role, choice in doubted.items():
+        unknown = not (choice.columns or choice.doubts or _named(role, rows) or nested)
+        if unknown and (possible := possible_columns(role, rows.columns)):
+            name = shlex.quote(possible[0])
+            yield f"; if {name} tells the {WORDS[role]}s, --{WORDS[role]} {name} takes it"
     if "timestamp" not in doubted or doubted["timestamp"].columns:
         return
     if times := _likely_times(rows):

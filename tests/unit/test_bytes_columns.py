@@ -42,7 +42,7 @@ def test_uuids_of_parquet_and_arrow(engine: Engine, tmp_path: Path) -> None:
     pq.write_table(uuids(), tmp_path / "log" / "0.parquet")
     pq.write_table(text(uuids()), tmp_path / "log" / "1.parquet")
     both = pa.concat_tables([text(uuids())] * 2)
-    for source, plain in (
+    sources: tuple[tuple[Any, pa.Table], ...] = (
         (tmp_path / "log" / "0.parquet", text(uuids())),
         (tmp_path / "log", both),
         (uuids(), text(uuids())),
@@ -51,7 +51,8 @@ def test_uuids_of_parquet_and_arrow(engine: Engine, tmp_path: Path) -> None:
         (pa.RecordBatchReader.from_batches(uuids().schema, uuids().to_batches()), text(uuids())),
         (uuids().to_pandas(types_mapper=pd.ArrowDtype), text(uuids())),
         (duckdb.sql(f"from '{tmp_path}/log/0.parquet'"), text(uuids())),
-    ):
+    )
+    for source, plain in sources:
         found = prepare(source, out=tmp_path / "data", engine=engine)
         assert found.user_ids.to_list() == sorted(map(str, set(USERS)))
         expected = prepare(plain, out=tmp_path / "plain", engine=engine)
