@@ -80,13 +80,16 @@ def far_times(times: NDArray[np.int64]) -> tuple[int, int] | None:
     units = [units for units, name in _UNITS if name in units_in(times)]
     if len(units) != 1:
         return None
+    earliest, latest = _FIRST_SECOND * units[0], _LAST_SECOND * units[0]
     count, first = 0, 0
     for start in range(0, len(times), _BLOCK):
         block = np.asarray(times[start : start + _BLOCK])
-        far = (block <= 0) | (block > _LAST_SECOND * units[0])
-        if (block[~far] < _FIRST_SECOND * units[0]).any():
+        if block.min() >= earliest and block.max() <= latest:
+            continue
+        far = (block <= 0) | (block > latest)
+        if (block[~far] < earliest).any():
             return None
-        first = first if count or not far.any() else int(block[far][0])
+        first = first if count else int(block[far][0])
         count += int(far.sum())
     return (count, first) if count else None
 
