@@ -10,9 +10,9 @@ import polars as pl
 from recsys.config import CategoriesFeature, CategoryFeature, Feature, NumberFeature
 from recsys.data.features.columns import COLUMN_CLASSES
 from recsys.data.features.feature_column import ColumnName
-from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import present_values
 from recsys.data.prepared import PreparedDataset
+from recsys.data.text_values import dates_in, numbers_in
 from recsys.errors import InputError
 from recsys.report.run_page import Choice
 

@@ -17,6 +17,9 @@ from pydantic import (
 from recsys.config.section import Section
 from recsys.config.split import LeaveLastOut, Split, Time, in_short
 
+TIME_IS_NUMBER = "number"
+"""The value of ``time_format`` that says that no time is a date."""
+
 _PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
@@ -77,8 +80,8 @@ class DataConfig(Section):
     'purchase' and price > 5``; ``==`` is understood too. It follows ``drop``."""
     time_format: str | None = None
     """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
-    %H:%M``. Dates of ISO 8601 are read as well. If None, numbers that are all dates, such as
-    20241231 or 202412312359, are read as such."""
+    %H:%M``. Dates of ISO 8601 are read as well. If None, numbers that are dates, such as 20241231
+    or 202412312359, are read as such; ``number`` says that they are none."""
     since: Time | None = None
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
     or a number in the log's own unit. Epochs in milli-, micro- or nanoseconds are compared with a
@@ -116,13 +119,15 @@ class DataConfig(Section):
     @field_validator("time_format")
     @classmethod
     def _names_a_day(cls, form: str | None) -> str | None:
+        if form == TIME_IS_NUMBER:
+            return form
         day = datetime(2001, 2, 3, tzinfo=UTC)
         try:
             read = day if form is None else datetime.strptime(f"{day:{form}}", form)  # noqa: DTZ007
         except ValueError:
             read = None
         if read is None or read.date() != day.date():
-            raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M")
+            raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M, or be number")
         if form is not None and "%Z" in form:
             raise ValueError("names of zones are not read, offsets such as +0100 are, by %z")
         return form

@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
-from recsys.config import DataConfig
+from recsys.config import TIME_IS_NUMBER, DataConfig
 from recsys.data.appended import AppendedLog
 from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
 from recsys.data.drift import measure_drift
@@ -88,7 +88,8 @@ def append(
         if log.time_format != config.time_format:
             raise InputError(
                 f"{log.origin}: its times are read as dates, as with --time-format "
-                f"{log.time_format!r}, and those of {path} were not: {_ANEW}"
+                f"{log.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "
+                f"{TIME_IS_NUMBER} if none is a date"
             )
         if when := _appended_before(old, log):
             logger.warning("%s: its rows are in %s already, %s", log.origin, path, when)

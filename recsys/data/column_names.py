@@ -24,21 +24,22 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
             "usuarioid idusuario utilisateurid idutilisateur utenteid idutente personid "
             "membernumber custcode custkey idcustomer iduser steamid authorsteamid msisdn kunnr "
-            "reviewuserid"
+            "reviewuserid gplususerid useridhash useruid"
         ),
         (
             "user customer visitor client member buyer shopper viewer reader listener subscriber "
             "consumer guest player learner household householdkey username reviewer "
             "kunde nutzer benutzer cliente usuario utilisateur utente person customername "
-            "profilename reviewprofilename"
+            "profilename reviewprofilename buyerusername"
         ),
         (
             "fullvisitorid userpseudoid accountid domainuserid anonymousid distinctid amplitudeid "
-            "idvisitor cookieid profileid loyaltyid loyaltycardid loyaltycardnumber lyltycardnbr"
+            "idvisitor cookieid profileid cardid loyaltyid loyaltycardid loyaltycardnumber "
+            "lyltycardnbr"
         ),
-        "email useremail customeremail emailaddress",
+        "email useremail customeremail emailaddress buyeremail emailbilling billingemail",
         "deviceid",
-        "sessionid session usersession visitid",
+        "sessionid session usersession visitid sessionidhash",
     ),
     "item_id": (
         (
@@ -48,19 +49,26 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "itemnumber productnumber itemno ean gtin upc placeid poiid venueid businessid "
             "artikelid artikelnr artikelnummer produktid produktnr produktnummer productoid "
             "idproducto produitid idproduit prodottoid idprodotto produtoid idproduto articuloid "
-            "idarticulo animeid mangaid gmapid"
+            "idarticulo animeid mangaid gmapid gplusplaceid bookmarkid elementuid "
+            "musicbrainztrackid"
         ),
         (
             "productsku itemsku variantsku lineitemsku productkey itemkey prodid prodcode prodnbr "
             "productnbr idproduct iditem idarticle articlenumber articleno clickarticleid trackuri "
-            "spotifytrackuri beerid beerbeerid wineid winewineid productproductid matnr isin"
+            "spotifytrackuri beerid beerbeerid wineid winewineid productproductid matnr isin "
+            "productskuhash tisku idactionsku trackidclean couponidhash viewcouponidhash"
         ),
         (
             "item product movie track article song book video film game app recipe show course "
             "goods artikel produkt producto produit prodotto produto articulo"
         ),
         "parentasin aid",
-        "documentid hotelid listingid restaurantid jobid episodeid programid programmeid",
+        (
+            "documentid hotelid hotelcluster propertyid propid listingid restaurantid jobid "
+            "episodeid programid programmeid albumid locationid"
+        ),
+        "trackname songname",
+        "artistid musicbrainzartistid",
         "itemname productname itemdescription lineitemname",
     ),
     "timestamp": (
@@ -70,7 +78,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
             "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
             "transactiondt dateadded timestampms timestampus timestampns epoch zeitstempel "
-            "zeitpunkt eventts utctimestamp timems timeus"
+            "zeitpunkt eventts utctimestamp timems timeus derivedtstamp servertimestampepochms"
         ),
         (
             "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
@@ -83,21 +91,33 @@ _NAMES: dict[Role, tuple[str, ...]] = {
             "reviewtimestamp interactiontimestamp impressiontimestamp actiontimestamp actiontime "
             "interactiontime impressiontime checkintime actiondate interactiondate shopdate "
             "saledate salesdate paymentdate bookingdate postingdate applicationdate visitstarttime "
-            "utctime"
+            "utctime lastwatchdt idate"
         ),
         (
             "timestampcreated createdtime createtime createdate createddate createdon datecreated "
             "datecreatedgmt creationdate creationtime createdutc createddateutc dateadd servertime "
-            "collectortstamp recordedat loggedat receivedat datekey orderdatekey erdat"
+            "collectortstamp recordedat loggedat receivedat datekey orderdatekey erdat "
+            "mylastupdated"
         ),
+        "dt ds startdate starttime",
     ),
 }
 
 _AMBIGUOUS = {
     *("client", "member", "buyer", "shopper", "viewer", "reader", "listener", "subscriber"),
-    *("consumer", "guest", "player", "learner", "person", "email", "app"),
+    *("consumer", "guest", "player", "learner", "person", "email", "app", "locationid"),
+    *("dt", "ds"),
 }
-"""Names that also tell kinds: a client is 'web' or 'ios', a member 'yes' or 'no'."""
+"""Names that also tell kinds: a client is 'web' or 'ios', a member 'yes' or 'no', a location a
+shop; and names of times that also tell spans of time."""
+_POSSIBLE: dict[Role, str] = {
+    "user_id": "uuid cookie hash deviceidhash ipaddress ip pid",
+    "item_id": (
+        "reference adgroupid adid campaignid campaign merchantid sellerid cityid storeid work "
+        "title name description url"
+    ),
+}
+"""Names of columns that have a role in some logs and something else in others, best ones first."""
 
 _ORDERS = (
     "ordernumber orderno ordersequence orderseq orderindex sequence sequencenumber sequenceid seq "
@@ -108,7 +128,12 @@ _ORDERS = (
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column without case, blanks and marks."""
+    """Return the name of a column without case, blanks and marks, nor the types of RecBole.
+
+    >>> plain_name("Kunden-Nr."), plain_name("user_id:token")
+    ('kundennr', 'userid')
+    """
+    name = re.sub(r":(?:token|float)(?:_seq)?$", "", name)
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -144,6 +169,17 @@ def is_sure(role: Role, name: str) -> bool:
     """
     sure = role == "user_id" and plain_name(name) in " ".join(_NAMES[role][:2]).split()
     return name == role or sure
+
+
+def possible_columns(role: Role, columns: Sequence[str]) -> list[str]:
+    """Return the columns whose names may be those of a role, likely ones first.
+
+    >>> possible_columns("item_id", ["title", "reference", "price"])
+    ['reference', 'title']
+    """
+    known = _POSSIBLE.get(role, "").split()
+    found = [name for name in columns if plain_name(name) in known]
+    return sorted(found, key=lambda name: known.index(plain_name(name)))
 
 
 def order_columns(columns: Sequence[str]) -> list[str]:

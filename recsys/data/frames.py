@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +13,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
-from recsys.data.bytes_columns import uuid_text
+from recsys.data.bytes_columns import uuid_fields, uuid_text, with_uuids_as_text
 from recsys.errors import InputError, first_line
 
 NO_COLUMN = (TypeError, ValueError, OverflowError)
 """What Arrow raises for Python objects that make no column, such as integers of 65 bits."""
 
+_ARROW_UUID = "extension<arrow.uuid>[pyarrow]"
 _PLAIN_OBJECTS = ("string", "boolean", "empty", "date", "datetime")
 """What pandas calls columns of Python objects that Arrow reads without doubt."""
 
@@ -46,14 +47,18 @@ def open_frame(frame: Any, origin: str) -> tuple[nw.LazyFrame[Any], dict[str, st
 def readable_again(frame: Any) -> Any:
     """Convert Arrow datasets, and streams of Arrow data, which can be read once, to polars frames.
 
-    Anything else is returned as it is.
+    Their UUIDs are text. Anything else is returned as it is.
     """
     arrow = sys.modules.get("pyarrow.dataset")  # who has a dataset has loaded it
     if arrow is not None and isinstance(frame, arrow.Dataset):
-        return pl.scan_pyarrow_dataset(frame)
+        return pl.scan_pyarrow_dataset(frame).with_columns(
+            map(uuid_text, uuid_fields(frame.schema))
+        )
     known = nw.from_native(frame, pass_through=True)
     if not isinstance(known, nw.DataFrame | nw.LazyFrame) and hasattr(frame, "__arrow_c_stream__"):
-        return pl.DataFrame(frame)
+        stream = pa.RecordBatchReader.from_stream(frame)
+        uuids = uuid_fields(stream.schema)
+        return with_uuids_as_text(stream.read_all()) if uuids else pl.DataFrame(stream)
     return frame
 
 
@@ -90,8 +95,11 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
             raise InputError(f"{origin}: names of columns must be text or integers, not {name!r}")
     if not all(isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
-    texts, unreadable = {}, {}
-    for name in [name for name, dtype in frame.dtypes.items() if str(dtype) == "object"]:
+    kinds = {name: str(dtype) for name, dtype in frame.dtypes.items()}
+    uuids = [name for name, kind in kinds.items() if kind == _ARROW_UUID]
+    texts = {name: _texts(pa.array(frame[name]).to_pylist()) for name in uuids}
+    unreadable = {}
+    for name in [name for name, kind in kinds.items() if kind == "object"]:
         kind = types.infer_dtype(frame[name], skipna=True)
         if kind == "mixed-integer" or (kind == "mixed" and _are_uuids(frame[name].dropna())):
             texts[name] = frame[name].map(_as_text, na_action="ignore")
@@ -108,24 +116,22 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
 def _with_uuids_as_text(frame: Any) -> Any:
     """Return a frame of polars or Arrow with text for columns of UUIDs, as databases have them."""
     if isinstance(frame, pa.Table):
-        names = [each.name for each in frame.schema if str(each.type) == "extension<arrow.uuid>"]
-        for name in names:
-            text = pl.DataFrame({name: frame[name].cast(pa.binary(16))}).select(uuid_text(name))
-            frame = frame.set_column(frame.schema.names.index(name), name, text.to_arrow()[name])
+        return with_uuids_as_text(frame)
     if not isinstance(frame, pl.DataFrame):
         return frame
     objects = [column for column in frame if column.dtype == pl.Object]
     uuids = [column for column in objects if _are_uuids(column.drop_nulls())]
-    texts = [
-        pl.Series(column.name, [None if value is None else str(value) for value in column])
-        for column in uuids
-    ]
+    texts = [pl.Series(column.name, _texts(column)) for column in uuids]
     return frame.with_columns(texts) if texts else frame
 
 
 def _as_text(value: object) -> str:
     """Return a value as text; 12.0 is 12, which pandas makes of it beside missing values."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _texts(values: Iterable[object]) -> list[str | None]:
+    return [None if value is None else str(value) for value in values]
 
 
 def _are_uuids(values: Any) -> bool:

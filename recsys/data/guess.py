@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from recsys.config import Columns
+from recsys.config import TIME_IS_NUMBER, Columns
 from recsys.data.column_choice import Choice, MoreRows, Sample
-from recsys.data.column_names import WORDS, Role, order_columns, standings
-from recsys.data.log_columns import dates_in, numbers_in
+from recsys.data.column_names import WORDS, Role, order_columns, possible_columns, standings
+from recsys.data.missing import present_values
 from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
-from recsys.data.time_format import as_iso, form_hint
+from recsys.data.text_values import dates_in, numbers_in
+from recsys.data.time_format import as_iso, compact_form, form_hint
 from recsys.data.times_of_day import refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
@@ -64,7 +65,7 @@ def guess_columns(
         given: the columns that are known; unset fields are guessed.
         origin: the name of the log in messages.
         hint: what a refusal adds.
-        time_format: the form of times that are text, in the codes of strftime; ISO 8601 if None.
+        time_format: the form of times, as in the settings; ISO 8601 if None.
         more: reads more rows of a column; None if there are none.
         tested: columns that a condition reads, which may leave out rows without a value.
 
@@ -77,7 +78,7 @@ def guess_columns(
     """
     known = {} if given is None else given.model_dump(exclude_unset=True)
     _refuse_unknown(known, rows, origin, hint)
-    if time_format is not None:
+    if time_format not in (None, TIME_IS_NUMBER):
         rows = rows.select(as_iso(column, time_format) for column in rows)
     if rows.width:
         rows = rows.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
@@ -98,7 +99,8 @@ def guess_columns(
         found[role] = name = choice.columns[0]
         if name != role and (note := _note(name, choice, rows)):
             notes[WORDS[role]] = note
-    if time := found.get("timestamp"):
+    time = found.get("timestamp")
+    if time is not None and time_format != TIME_IS_NUMBER:
         refuse_times_of_day(rows, time, origin)
     if doubted:
         raise InputError(f"{origin}: {_refusal(rows, doubted)}{hint}")
@@ -137,10 +139,14 @@ def _lack_names(rows: pl.DataFrame) -> bool:
 
 
 def _likely_times(rows: pl.DataFrame) -> list[str]:
-    """Return the columns whose values look like times; numbers only if columns lack names."""
+    """Return the columns whose values look like times; epochs only if columns lack names."""
     lack = _lack_names(rows)
-    dated = [name for name in rows.columns if lack or not rows[name].dtype.is_numeric()]
-    return [name for name in dated if looks_like_time(rows[name])]
+    found = [column for column in rows if looks_like_time(column)]
+    return [
+        column.name
+        for column in found
+        if lack or not column.dtype.is_numeric() or compact_form(column) is not None
+    ]
 
 
 def _third_is_no_rating(rows: pl.DataFrame) -> bool:
@@ -190,9 +196,14 @@ def _complaint(role: Role, values: pl.Series) -> str:
     if why is None:
         return ""
     text = f"{values.name} has {why}"
-    values = values.drop_nulls()
+    values = present_values(values)
     if role == "timestamp" and values.dtype == pl.String:
-        values = values.filter(dates_in(values).is_null() & numbers_in(values).is_null())
+        dates = dates_in(values).is_not_null()
+        neither = values.filter(~dates & numbers_in(values).is_null())
+        if neither.is_empty():
+            examples = (shown(values.filter(chosen)[0]) for chosen in (dates, ~dates))
+            return f"{values.name} has both dates and numbers: {' and '.join(examples)}"
+        values = neither
         text += form_hint(values)
     return f"{text}: {shown(values[0])}" if len(values) else text
 
@@ -212,6 +223,11 @@ def _hints(rows: pl.DataFrame, doubted: Mapping[Role, Choice]) -> Iterator[str]:
         yield f"; {nested[0]} is nested: a log has a row for each interaction"
     if _third_is_no_rating(rows) and _likely_times(rows) == ["4"]:
         yield "; four columns are user, item, rating and time if the third has ratings"
+    for role, choice in doubted.items():
+        unknown = not (choice.columns or choice.doubts or _named(role, rows) or nested)
+        if unknown and (possible := possible_columns(role, rows.columns)):
+            name = shlex.quote(possible[0])
+            yield f"; if {name} tells the {WORDS[role]}s, --{WORDS[role]} {name} takes it"
     if "timestamp" not in doubted or doubted["timestamp"].columns:
         return
     if times := _likely_times(rows):

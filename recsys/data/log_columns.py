@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from recsys.data.bytes_columns import how_to_write, no_text
 from recsys.data.missing import without_missing_words
 from recsys.data.rounded_ids import refuse_rounded_ids
+from recsys.data.text_values import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.time_format import form_hint
 from recsys.errors import InputError
 
@@ -19,16 +21,6 @@ _WHOLE = rf"^(?:{_WHOLE_FLOAT}|0|-?[1-9][0-9]{{0,17}})$"
 _INEXACT = 2.0**53
 """Floats from here on are not all of the integers."""
 _NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
-
-_ISO_FORMATS = (
-    "%Y-%m-%d",
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M:%S%.f%#z",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%dT%H:%M%#z",
-)
-_SHORT_ISO = r"^(?:\d{8}T\d{4}|\d{4}-\d{2}-\d{2}T\d{2}(?:$|Z|[+-]))"
-"""Times without marks between the digits, or of an hour without minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +38,16 @@ class LogColumn:
         """The origin and the column's name."""
         return f"{self.origin}: column {self.column!r}"
 
-    @property
-    def how_to_drop(self) -> str:
-        """How rows without a value can be dropped, for a message."""
+    def how_to_drop(self, kept: str = "is not null", more: str = "") -> str:
+        """Return how bad rows can be dropped, for a message.
+
+        Args:
+            kept: what holds for the column in the other rows, in SQL.
+            more: what else may help.
+        """
         quoted = self.column.replace('"', '""')
-        condition = shlex.quote(f'"{quoted}" is not null')
-        return f" (drop such rows with --where {condition}, in Python where=)"
+        condition = shlex.quote(f'"{quoted}" {kept}')
+        return f" (drop such rows with --where {condition}, in Python where={more})"
 
     def refuse(self, bad: pl.Series, rule: str) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
@@ -61,45 +57,6 @@ class LogColumn:
             raise InputError(f"{place}: {rule}: {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class TextFacts:
-    """What all values of a text column say of its type; parts of a column add up."""
-
-    missing: int = 0
-    """The number of missing values."""
-    not_integers: int = 0
-    """The number of values that are no integers of 64 bits, missing ones included; likewise: """
-    not_numbers: int = 0
-    not_dates: int = 0
-
-    def __add__(self, other: TextFacts) -> TextFacts:
-        return TextFacts(
-            self.missing + other.missing,
-            self.not_integers + other.not_integers,
-            self.not_numbers + other.not_numbers,
-            self.not_dates + other.not_dates,
-        )
-
-    @property
-    def unread_numbers(self) -> int:
-        """The number of values that are null once the column is parsed as numbers."""
-        return self.not_numbers if self.not_integers else 0
-
-    @property
-    def as_dates(self) -> bool:
-        """Whether more values of a column of times are dates than numbers."""
-        return self.not_dates < self.unread_numbers
-
-
-def text_facts(text: pl.Series) -> TextFacts:
-    """Return the facts of text without words for missing values."""
-    not_integers = text.cast(pl.Int64, strict=False).null_count()
-    if not not_integers:  # no integer is a date
-        return TextFacts(0, 0, 0, len(text))
-    not_numbers = text.cast(pl.Float64, strict=False).null_count()
-    return TextFacts(text.null_count(), not_integers, not_numbers, dates_in(text).null_count())
-
-
 def checked_ids(column: LogColumn) -> pl.Series:
     """Return the ids of a whole column: integers as int64, or text; see `whole_ids`."""
     return whole_ids(checked_ids_of_part(column), column.name)
@@ -107,8 +64,8 @@ def checked_ids(column: LogColumn) -> pl.Series:
 
 def checked_ids_of_part(column: LogColumn) -> pl.Series:
     """Return ids of a part of a column: text remains text, since the other parts decide on it."""
-    ids = without_missing_words(column.values)
-    column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop)
+    ids = _present_text(column)
+    column.refuse(ids.is_null(), "an id is missing" + column.how_to_drop())
     if ids.dtype == pl.String:
         return ids
     if ids.dtype.is_float():
@@ -122,6 +79,22 @@ def checked_ids_of_part(column: LogColumn) -> pl.Series:
     integers = ids.cast(pl.Int64, strict=False)
     column.refuse(integers.is_null(), "an id of more than 64 bits")
     return integers
+
+
+def _present_text(column: LogColumn) -> pl.Series:
+    """Return values without words for missing ones; bytes as text.
+
+    Raises:
+        InputError: bytes are no text.
+    """
+    values = column.values
+    if values.dtype == pl.Binary:
+        bad = no_text(values)
+        if bad.any():
+            how = how_to_write(values.filter(bad)[0])
+            column.refuse(bad, f"bytes that are no text: {how}")
+        values = values.cast(pl.String)
+    return without_missing_words(values)
 
 
 def whole_ids(ids: pl.Series, name: str) -> pl.Series:
@@ -180,8 +153,8 @@ def checked_times(column: LogColumn, facts: TextFacts | None = None) -> pl.Serie
         column: the column, or a part of it.
         facts: those of the whole column, if it is text and this is a part of it.
     """
-    times = without_missing_words(column.values)
-    column.refuse(times.is_null(), "a value is missing" + column.how_to_drop)
+    times = _present_text(column)
+    column.refuse(times.is_null(), "a value is missing" + column.how_to_drop())
     if times.dtype == pl.String:
         facts = facts or text_facts(times)
         times = dates_in(times) if facts.as_dates else numbers_in(times, facts)
@@ -245,46 +218,6 @@ def check_features(table: pl.DataFrame, origin: str) -> None:
     for column in table:
         if any(word in str(column.dtype) for word in ("Binary", "Object")):  # also inside lists
             raise InputError(f"{origin}: column {column.name!r}: cannot be kept: {column.dtype}")
-
-
-def numbers_in(text: pl.Series, facts: TextFacts | None = None) -> pl.Series:
-    """Parse text as int64 if all of it is, else as float64; null if invalid.
-
-    Args:
-        text: the values.
-        facts: those of the whole column, if the values are a part of it.
-    """
-    integers = text.cast(pl.Int64, strict=False)
-    some = integers.null_count() if facts is None else facts.not_integers
-    return text.cast(pl.Float64, strict=False) if some else integers
-
-
-def dates_in(text: pl.Series) -> pl.Series:
-    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
-
-    >>> dates_in(pl.Series(["2024-01-02 03", "20240102T030405Z", "soon"])).dt.hour().to_list()
-    [3, 3, None]
-    """
-    text = (
-        text.str.replace(r"^(\d{4}-\d{2}-\d{2}) +", "${1}T")
-        .str.replace(r"(:\d{2}),(\d)", "${1}.${2}")
-        .str.replace(r" *(?:UTC|GMT)$", "Z")
-        .str.replace(r" +([+-]\d{2})", "${1}")
-    )
-    if text.str.contains(_SHORT_ISO).any():
-        text = (
-            text.str.replace(r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", "${1}-${2}-${3}T${4}:${5}")
-            .str.replace(r"(T\d{2}:\d{2})(\d{2})", "${1}:${2}")
-            .str.replace(r"(T\d{2})($|Z|[+-])", "${1}:00${2}")
-        )
-    times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
-    for form in _ISO_FORMATS:
-        if times.null_count():
-            found = text.str.to_datetime(form, time_unit="us", strict=False)
-            if form.endswith("z"):
-                found = found.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-            times = times.fill_null(found)
-    return times
 
 
 RULES: dict[str, Callable[[LogColumn], pl.Series]] = {

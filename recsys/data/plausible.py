@@ -8,8 +8,9 @@ from enum import IntEnum
 import polars as pl
 
 from recsys.data.column_names import Role
-from recsys.data.log_columns import dates_in, numbers_in
 from recsys.data.missing import present_values
+from recsys.data.text_values import dates_in, numbers_in
+from recsys.data.time_format import compact_form
 
 _FIRST_UNIX_TIME = 100_000_000
 """Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
@@ -47,12 +48,13 @@ def doubt_about(role: Role, values: pl.Series, ambiguous: bool = False) -> Doubt
     """Return why a column may not have a role that its name and type fit; None without a doubt.
 
     Most of its values are missing; or all rows of many have one id; or each row has an id of its
-    own, as lines of orders have; or few ids are in many rows, if the name may be that of kinds.
+    own, as lines of orders have; or few ids are in many rows, if the name may be that of kinds; or
+    times are neither dates nor epochs, if the name may be that of spans of time.
 
     Args:
         role: the role.
         values: rows of the log.
-        ambiguous: whether the column's name may be that of a kind of users or items.
+        ambiguous: whether the column's name may be that of kinds or spans.
 
     >>> doubt_about("user_id", pl.Series([None, None, 7])).reason
     'is empty in 2 of 3 rows'
@@ -60,13 +62,18 @@ def doubt_about(role: Role, values: pl.Series, ambiguous: bool = False) -> Doubt
     'is 730 in each of 500 rows'
     >>> doubt_about("user_id", pl.Series(["web", "ios"] * 250), ambiguous=True).reason
     "has 2 values in 500 rows, such as 'web'"
+    >>> doubt_about("timestamp", pl.Series([0.5, 2]), ambiguous=True).reason
+    'has 0.5 and the like'
     """
     known, rows = _known(values), len(values)
     if rows and known.is_empty():
         return Doubt("is empty", Gravity.EMPTY)
     if len(known) < rows / 2:
         return Doubt(f"is empty in {rows - len(known):,} of {rows:,} rows", Gravity.SLIGHT)
-    return None if role == "timestamp" or rows < _LONG else _doubt_about_ids(known, ambiguous)
+    if role == "timestamp":
+        spans = ambiguous and not looks_like_time(known)
+        return Doubt(f"has {shown(known[0])} and the like", Gravity.GRAVE) if spans else None
+    return None if rows < _LONG else _doubt_about_ids(known, ambiguous)
 
 
 def _doubt_about_ids(ids: pl.Series, ambiguous: bool) -> Doubt | None:
@@ -96,10 +103,16 @@ def misfit(role: Role, values: pl.Series) -> str | None:
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Return whether values without a telling name are dates or epochs."""
+    """Return whether values without a telling name are dates or epochs.
+
+    >>> looks_like_time(pl.Series([20241231])), looks_like_time(pl.Series([20241232]))
+    (True, False)
+    """
     values = _known(values)
     if values.is_empty() or not _is_time(values):
         return False
+    if compact_form(values) is not None:
+        return True
     if values.dtype == pl.String:
         values = numbers_in(values)
         if values.null_count():

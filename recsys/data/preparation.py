@@ -34,7 +34,7 @@ from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, read_table
-from recsys.data.time_units import unit_name, units_in, units_per_second
+from recsys.data.time_units import far_times, unit_name, units_in, units_per_second
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -166,6 +166,7 @@ def describe(
     content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
     counts = count_rows(found.dropped, found.contents)
     _warn_of_two_units(found)
+    _warn_of_far_times(found)
     _warn_of_empty_parts(found, config, counts)
     return Manifest(
         origin=found.origin,
@@ -232,6 +233,20 @@ def _warn_of_two_units(log: PreparedLog) -> None:
             "%s: column %r has times %s: they are compared as numbers, so that all of one unit "
             "come before all of another: bring them to one unit",
             *(log.origin, log.columns.timestamp, found),
+        )
+
+
+def _warn_of_far_times(log: PreparedLog) -> None:
+    """Warn of times such as 1900-01-01 and 9999-12-31, which stand for unknown ones."""
+    times = log.contents.arrays["timestamps"]
+    if (found := far_times(times)) is not None:
+        count, time = found
+        day = np.datetime64(time // units_per_second(time), "s").astype("datetime64[D]")
+        logger.warning(
+            "%s: column %r has times outside of 1985 to 2128 in %s of %s interactions, such as "
+            "%s (%d): if they stand for unknown times, drop such rows with --where (in Python "
+            "where=)",
+            *(log.origin, log.columns.timestamp, f"{count:,}", f"{len(times):,}", day, time),
         )
 
 

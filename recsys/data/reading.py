@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig
+from recsys.config import TIME_IS_NUMBER, Columns, DataConfig
 from recsys.data.column_choice import MoreRows
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
@@ -123,9 +123,12 @@ def settle_by(
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
     form = compact_form(times)
     if form is not None:
+        written = present_values(times)
+        date = next(each for each in written if compact_form(pl.Series([each])) == form)
         logger.info(
-            "%s: column %r has %s and the like, read as dates, as with --time-format %r",
-            *(table.origin, name, present_values(times)[0], form),
+            "%s: column %r has %s and the like, read as dates, as with --time-format %r; if they "
+            "are numbers, say --time-format %s",
+            *(table.origin, name, date, form, TIME_IS_NUMBER),
         )
     return found.columns, config.model_copy(update={"time_format": form})
 

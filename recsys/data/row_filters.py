@@ -50,6 +50,8 @@ def _matched(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
         empty = values.is_nan() if values.dtype.is_float() else values.is_null()
         return values.is_null() | empty.fill_null(value=False)
     if rule.matches is not None:
+        if values.dtype == pl.Binary:
+            raise InputError(f"{origin}: column {rule.column!r}: has bytes that are no text")
         try:
             return values.cast(pl.String).str.contains(rule.matches).fill_null(value=False)
         except pl.exceptions.ComputeError as error:

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.config import TIME_IS_NUMBER, Columns, DataConfig, LeaveLastOut
 from recsys.data.log import ROW, InteractionLog, filter_log
-from recsys.data.log_columns import LogColumn, TextFacts
+from recsys.data.log_columns import LogColumn
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
-from recsys.data.time_format import as_iso
+from recsys.data.text_values import TextFacts
+from recsys.data.time_format import as_iso, is_compact
 from recsys.data.where import keep_where, where_columns
 
 _OF_THE_DATASET = {
@@ -99,14 +100,32 @@ def _dated(rows: pl.DataFrame, name: str, form: str, origin: str) -> pl.Series:
     """Return times of a form as ISO 8601; numbers that have it not are no times of another unit.
 
     Raises:
-        InputError: a number is not in the form.
+        InputError: a number is not in the form, or a value is no number if that is the form.
     """
+    column = LogColumn(rows[name], rows[ROW], origin, name)
+    if form == TIME_IS_NUMBER:
+        column.refuse(_no_numbers(rows[name]), "is no number, as data.time_format says it is")
+        return rows[name]
     times = as_iso(rows[name], form)
     if times.dtype == pl.String:
         wrong = times.cast(pl.Float64, strict=False).is_not_null()
-        rule = f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
-        LogColumn(rows[name], rows[ROW], origin, name).refuse(wrong, rule)
+        if wrong.any():
+            value = str(rows[name].filter(wrong)[0]).replace("'", "''")
+            others = f"<> {value}" if rows[name].dtype.is_numeric() else f"<> '{value}'"
+            more = "; if none is a date, say --time-format number" if is_compact(form) else ""
+            rule = f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
+            column.refuse(wrong, rule + column.how_to_drop(others, more))
     return times
+
+
+def _no_numbers(times: pl.Series) -> pl.Series:
+    """Return which values are neither numbers nor missing."""
+    present = without_missing_words(times)
+    if present.dtype.is_numeric():
+        return pl.repeat(False, len(times), eager=True)
+    if present.dtype != pl.String:
+        return present.is_not_null()
+    return present.is_not_null() & present.cast(pl.Float64, strict=False).is_null()
 
 
 def select_interactions(log: InteractionLog, config: DataConfig) -> InteractionLog:

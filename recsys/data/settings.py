@@ -25,7 +25,7 @@ class LogWords(TypedDict, total=False):
     where: str | None
     """A condition in SQL that rows must meet; see `recsys.data.where.keep_where`."""
     time_format: str | None
-    """Form of dates that are not ISO 8601, in the codes of strftime."""
+    """Form of dates that are not ISO 8601, in the codes of strftime; or ``number``."""
     since: Any
     """Rows before this date, date-time or number are dropped."""
     user_minimum: int | None

@@ -14,7 +14,7 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
-from recsys.data.bytes_columns import with_utf8_as_text
+from recsys.data.bytes_columns import utf8_columns, with_utf8_as_text
 from recsys.data.frames import NO_COLUMN, open_frame
 from recsys.data.parts import UNREADABLE, SchemaGroup, open_parts
 from recsys.data.source_files import find_files
@@ -94,8 +94,9 @@ class OpenTable:
             native = chosen.to_native() if polars else chosen.collect("polars").to_native()
             lazy: pl.LazyFrame = native.lazy()
             integer = integer_columns(lazy) if self.texts else []
+            utf8 = utf8_columns(lazy, rows)
             for part in lazy.collect_batches(chunk_size=rows, maintain_order=True):
-                yield typed_part(part, integer) if self.texts else with_utf8_as_text(part)
+                yield typed_part(part, integer) if self.texts else with_utf8_as_text(part, utf8)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -118,8 +119,9 @@ class OpenTable:
         """
         lazy = cast("pl.LazyFrame", self.frame.to_native())
         with self._errors():
+            utf8 = utf8_columns(lazy, rows)
             for batch in lazy.collect_batches(chunk_size=rows, maintain_order=True):
-                yield with_utf8_as_text(batch)
+                yield with_utf8_as_text(batch, utf8)
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all that can be read if none are given.

@@ -28,8 +28,14 @@ _KNOWN = (
 """Forms that messages name where they fit; month and day are both tried first."""
 _LIKELY = 1_000
 """The number of values that decide which forms a message names."""
+_FIRST_YEAR, _LAST_YEAR = 1970, 2100
 _COMPACT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 """Forms of dates that are whole numbers, by the number of their digits."""
+_NO_DATE = r"^(?:-?0+|-1|9+|\d{4}(?:0\d|1[0-2])00(?:\d\d){0,3})$"
+"""Numbers that stand for an unknown date among others, such as 0, 99999999 and 20240000."""
+_MISTAKES = 0.1
+"""The share of other numbers among dates: with more of them, none is taken for a date. Numbers that
+follow one another have 31 dates in a row at most."""
 
 
 def as_iso(values: pl.Series, form: str) -> pl.Series:
@@ -55,10 +61,12 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
 
 
 def compact_form(values: pl.Series) -> str | None:
-    """Return the form of dates that are written as numbers; None if a value is no such date.
+    """Return the form of dates that are written as numbers; None if they are other numbers.
 
-    Other numbers do not all look so. Unix times of as many digits are seconds after May 2032, and
-    of a hundred of them one ends in a month, a day and an hour.
+    Dates are of the years 1970 to 2100. Numbers that stand for an unknown date may be among them,
+    also 19000101 or 99991231, and one mistake in ten: they are refused by their rows, or read as
+    the dates that they are. Other numbers do not look so. Unix times of as many digits are
+    seconds after May 2032, and of a hundred of them one ends in a month, a day and an hour.
 
     Args:
         values: numbers or text; missing ones do not count.
@@ -67,16 +75,33 @@ def compact_form(values: pl.Series) -> str | None:
     ['%Y%m%d', '%Y%m%d%H', '%Y%m%d%H%M']
     >>> compact_form(pl.Series([20241231, 20241232])), compact_form(pl.Series([1_700_000_000]))
     (None, None)
+    >>> compact_form(pl.Series([20241231, 0, 99991231]))
+    '%Y%m%d'
     """
     text = _written(values).drop_nulls()
     if text.dtype != pl.String:
         return None
-    lengths = text.str.len_bytes().unique()
-    form = _COMPACT.get(lengths[0]) if len(lengths) == 1 else None
-    if form is None:
+    years = {form: _years(text, length, form) for length, form in _COMPACT.items()}
+    dates = {form: found.is_between(_FIRST_YEAR, _LAST_YEAR).sum() for form, found in years.items()}
+    form = max(dates, key=dates.__getitem__)
+    if not dates[form]:
         return None
-    dates = _times(text, form).dt.year().is_between(1970, 2100)
-    return form if dates.sum() == len(text) else None
+    usual = years[form].is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
+    others = pl.DataFrame({"text": text, **years}).filter(~usual)
+    far = pl.any_horizontal(~pl.col(*years).is_between(_FIRST_YEAR, _LAST_YEAR)).fill_null(False)
+    mistakes = others.filter(~(far | pl.col("text").str.contains(_NO_DATE)))
+    return form if len(mistakes) <= _MISTAKES * len(text) else None
+
+
+def is_compact(form: str) -> bool:
+    """Return whether dates of a form are whole numbers."""
+    return form in _COMPACT.values()
+
+
+def _years(text: pl.Series, length: int, form: str) -> pl.Series:
+    """Return the years of dates of a form with so many digits; null for anything else."""
+    fitting = pl.select(pl.when(text.str.len_bytes() == length).then(text)).to_series()
+    return _times(fitting, form).dt.year()
 
 
 def form_hint(values: pl.Series) -> str:

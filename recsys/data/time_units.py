@@ -63,6 +63,37 @@ def units_in(times: NDArray[np.int64]) -> dict[str, int]:
     return found
 
 
+def far_times(times: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Return how many of a log's Unix times stand far from the others, and the first one.
+
+    They are of 1970-01-01 or earlier, or after 2128, as dates that stand for an unknown time are,
+    and all others are between 1985 and 2128.
+
+    Returns:
+        None if there are none, or if the times are no Unix times of one unit.
+
+    >>> far_times(np.array([1_700_000_000, 253_402_300_799, 1_700_000_001, -7]))
+    (2, 253402300799)
+    >>> far_times(np.array([1, 2, 1_700_000_000])) is None
+    True
+    """
+    units = [units for units, name in _UNITS if name in units_in(times)]
+    if len(units) != 1:
+        return None
+    earliest, latest = _FIRST_SECOND * units[0], _LAST_SECOND * units[0]
+    count, first = 0, 0
+    for start in range(0, len(times), _BLOCK):
+        block = np.asarray(times[start : start + _BLOCK])
+        if block.min() >= earliest and block.max() <= latest:
+            continue
+        far = (block <= 0) | (block > latest)
+        if (block[~far] < earliest).any():
+            return None
+        first = first if count else int(block[far][0])
+        count += int(far.sum())
+    return (count, first) if count else None
+
+
 def time_like(given: str | float, time: int) -> float:
     """Return a `Time` on the scale of another: a date in its likely unit, a number as it is.
 

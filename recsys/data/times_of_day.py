@@ -11,6 +11,7 @@ from recsys.data.time_format import compact_form
 from recsys.errors import InputError
 
 _DAY = r"^\d{4}-\d\d-\d\d(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?$"
+_DAYS = "%Y%m%d"
 _CLOCK = r"^(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
 _LENGTHS = ("duration", "length", "runtime")
 """Columns that are called so have minutes and seconds."""
@@ -27,7 +28,7 @@ def refuse_times_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
     Raises:
         InputError: the log has such a column.
     """
-    if not are_days(sample[days]):
+    if not are_days(sample[days]) and compact_form(sample[days]) != _DAYS:
         return
     for column in sample:
         if column.name != days and _are_times_of_day(column):
@@ -40,14 +41,14 @@ def refuse_times_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
 def are_days(times: pl.Series) -> bool:
     """Return whether times are dates, all without a time of day or at midnight.
 
-    >>> are_days(pl.Series(["2024-01-05", "2024-01-06 00:00:00"])), are_days(pl.Series([20240105]))
-    (True, True)
+    >>> are_days(pl.Series(["2024-01-05", "2024-01-06 00:00:00"]))
+    True
     >>> are_days(pl.Series(["2024-01-05", "2024-01-06 00:00:01"]))
     False
     """
     if times.dtype == pl.Datetime:
         return bool((times.dt.time() == time()).all())
-    return times.dtype == pl.Date or compact_form(times) == "%Y%m%d" or _all_match(times, _DAY)
+    return times.dtype == pl.Date or _all_match(times, _DAY)
 
 
 def _are_times_of_day(column: pl.Series) -> bool:

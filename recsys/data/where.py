@@ -9,8 +9,8 @@ from itertools import product
 import polars as pl
 import polars.selectors as cs
 
-from recsys.data.log_columns import TextFacts, dates_in, numbers_in, text_facts
 from recsys.data.missing import without_missing_words
+from recsys.data.text_values import TextFacts, dates_in, numbers_in, text_facts
 from recsys.errors import InputError, did_you_mean, first_line
 
 _BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"

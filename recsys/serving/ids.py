@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from numbers import Integral
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ log had dates, a date (text is ISO 8601, and UTC if it names no zone)."""
 
 
 def id_series(values: Iterable[Any], place: str) -> pl.Series:
-    """Return ids as a series of integers or text.
+    """Return ids as a series of integers or text; UUIDs are text, as in a log.
 
     Args:
         values: the ids.
@@ -41,7 +42,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     if isinstance(values, str):
         raise InputError(f"{place}: a list of ids, not {values!r}")
     try:
-        ids = pl.Series(list(values))
+        ids = pl.Series([str(value) if isinstance(value, UUID) else value for value in values])
     except (TypeError, ValueError, OverflowError) as error:  # half a surrogate is a ValueError
         raise InputError(f"{place}: ids are all integers or all text") from error
     if ids.null_count():

@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
+from recsys.config import DataConfig, DropRows
 from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
+from recsys.serving.ids import id_series
 
 ENGINES: list[Engine] = ["memory", "disk"]
 USERS = [UUID(int=3 * 10**37), UUID(int=4), UUID(int=3 * 10**37)]
@@ -37,11 +42,17 @@ def test_uuids_of_parquet_and_arrow(engine: Engine, tmp_path: Path) -> None:
     pq.write_table(uuids(), tmp_path / "log" / "0.parquet")
     pq.write_table(text(uuids()), tmp_path / "log" / "1.parquet")
     both = pa.concat_tables([text(uuids())] * 2)
-    for source, plain in (
+    sources: tuple[tuple[Any, pa.Table], ...] = (
         (tmp_path / "log" / "0.parquet", text(uuids())),
         (tmp_path / "log", both),
         (uuids(), text(uuids())),
-    ):
+        (pyarrow.dataset.dataset(uuids()), text(uuids())),
+        (uuids().to_batches()[0], text(uuids())),
+        (pa.RecordBatchReader.from_batches(uuids().schema, uuids().to_batches()), text(uuids())),
+        (uuids().to_pandas(types_mapper=pd.ArrowDtype), text(uuids())),
+        (duckdb.sql(f"from '{tmp_path}/log/0.parquet'"), text(uuids())),
+    )
+    for source, plain in sources:
         found = prepare(source, out=tmp_path / "data", engine=engine)
         assert found.user_ids.to_list() == sorted(map(str, set(USERS)))
         expected = prepare(plain, out=tmp_path / "plain", engine=engine)
@@ -61,16 +72,67 @@ def test_utf8(engine: Engine, tmp_path: Path) -> None:
         assert found.fingerprint == expected.fingerprint
 
 
+def bad_in_a_part_of_its_own(column: str = "user_id") -> pa.Table:
+    good = log_of([b"a", b"b", b"c"])
+    parts = [good] * 400 + [log_of([b"a", b"\xff\xfe", b"c"])]
+    table = pa.concat_tables(parts).append_column("row", [list(range(1, 1204))])
+    return table.rename_columns(
+        [column if name == "user_id" else name for name in table.column_names]
+    )
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_other_bytes_are_refused(engine: Engine, tmp_path: Path) -> None:
-    """The bad ones are in a part of their own."""
-    bad = pa.concat_tables([log_of([b"a", b"b", b"c"])] * 400 + [log_of([b"a", b"\xff\xfe", b"c"])])
-    pq.write_table(bad, tmp_path / "log.parquet")
-    with pytest.raises(InputError, match="'user_id': ids must be integers or text, not Binary"):
-        prepare(tmp_path / "log.parquet", out=tmp_path / "data", engine=engine, memory=200_000)
+    pq.write_table(bad_in_a_part_of_its_own(), tmp_path / "log.parquet")
+    bounds: dict[str, Any] = {"out": tmp_path / "data", "engine": engine, "memory": 200_000}
+    message = r"'user_id', data row 1202: bytes that are no text: write them as text: b'.xff.xfe'$"
+    with pytest.raises(InputError, match=message):
+        prepare(tmp_path / "log.parquet", **bounds)
+    found = prepare(tmp_path / "log.parquet", **bounds, where="row <> 1202")
+    assert found.user_ids.to_list() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_column_is_text_or_bytes_in_all_parts(engine: Engine, tmp_path: Path) -> None:
+    """A rule for missing values takes a word for one in text alone."""
+    table = bad_in_a_part_of_its_own("code")
+    table = table.set_column(0, "code", [[b"NULL", *table["code"].to_pylist()[1:]]])
+    table = table.append_column("user_id", [[7] * len(table)])
+    rule = DropRows(reason="no code", column="code", missing=True)
+    pq.write_table(table, tmp_path / "log.parquet")
+    found = prepare(
+        *(tmp_path / "log.parquet", DataConfig(drop=(rule,)), tmp_path / "data"),
+        memory=200_000,
+        engine=engine,
+    )
+    assert found.manifest.dropped == {"no code": 0}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("user", [USERS[0], UUID(int=4)])
+def test_bytes_of_uuids_are_refused_with_their_text(
+    user: UUID, engine: Engine, tmp_path: Path
+) -> None:
+    """They may be those of something else; and zeros are valid UTF-8."""
+    log = log_of([b"a", user.bytes, b"c"])
+    for source in (log, log.to_pandas(), pl.DataFrame(log)):
+        with pytest.raises(InputError, match=f"data row 2: bytes that .*, such as '{user}' for a"):
+            prepare(source, out=tmp_path / "data", engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_times_that_are_no_text_are_refused(engine: Engine, tmp_path: Path) -> None:
+    log = log_of([1, 2, 3]).set_column(2, "timestamp", [[b"1", b"2", b"\xff"]])
+    with pytest.raises(InputError, match="'timestamp', data row 3: bytes that are no text: write"):
+        prepare(log, out=tmp_path / "data", engine=engine)
 
 
 def test_uuids_in_lists_are_left_alone(tmp_path: Path) -> None:
     lists = pa.ListArray.from_arrays([0, 1, 2, 3], uuids()["user_id"].combine_chunks())
     pq.write_table(log_of(["a", "b", "a"], seen=lists), tmp_path / "log.parquet")
     assert prepare(tmp_path / "log.parquet", out=tmp_path / "data").num_users == 2
+
+
+def test_lists_of_uuids(tmp_path: Path) -> None:
+    """Those that are given where a log has others: histories, candidates, users."""
+    assert id_series(USERS, "users").to_list() == list(map(str, USERS))

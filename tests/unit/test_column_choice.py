@@ -52,6 +52,10 @@ def test_the_customer_of_all_orders_is_taken() -> None:
             {"uid": KEYS, "customer_id": IDS, "sku": IDS},
             "user 'customer_id' (uid differs in each of 1,000 rows)",
         ),
+        (  # Snowplow
+            {"app_id": ["shop"] * ROWS, "domain_userid": IDS, "ti_sku": IDS},
+            "user 'domain_userid', item 'ti_sku' (app_id is 'shop' in each of 1,000 rows)",
+        ),
         (
             {"client": KINDS, "user": IDS, "sku": IDS},
             "user 'user' (client has 2 values in 1,000 rows, such as 'web')",
@@ -174,3 +178,37 @@ def test_a_condition_may_leave_out_the_rows_without_a_user(tmp_path: Path) -> No
     assert find_columns(table).columns.user_id == "session_id"
     tested = DataConfig(where="user_id is not null")
     assert find_columns(table, tested).columns.user_id == "user_id"
+
+
+def test_a_location_is_a_shop_if_there_are_few() -> None:
+    shops = log(user_id=IDS, location_id=[number % 4 for number in KEYS])
+    with pytest.raises(
+        InputError, match="the item \\(location_id has 4 values in 1,000 rows, such as"
+    ):
+        guess_columns(shops)
+    places = log(user_id=IDS, location_id=IDS)
+    assert guess_columns(places).columns.item_id == "location_id"
+
+
+@pytest.mark.parametrize("name", ["dt", "ds"])
+@pytest.mark.parametrize("time", ["2024-01-05", 20240105, 1_700_000_000])
+def test_a_short_name_of_times(name: str, time: Any) -> None:
+    table = pl.DataFrame({"user_id": [1], "sku": [2], name: [time]})
+    assert guess_columns(table).columns.timestamp == name
+
+
+@pytest.mark.parametrize("span", [0.5, 3, "12"])
+def test_a_short_name_of_spans_is_refused(span: Any) -> None:
+    table = pl.DataFrame({"user_id": [1], "sku": [2], "dt": [span]})
+    with pytest.raises(InputError, match=r"the time \(dt has .* and the like; --time dt takes it"):
+        guess_columns(table)
+    found = guess_columns(table.with_columns(created_on=pl.lit("2024-01-05")))
+    assert found.columns.timestamp == "created_on"
+
+
+def test_a_track_goes_before_its_artist() -> None:
+    plays = log(user_id=IDS, artist_id=IDS)
+    assert guess_columns(plays).columns.item_id == "artist_id"
+    for track in ("track_id", "track", "track_name", "song"):
+        found = guess_columns(plays.with_columns(pl.Series(track, IDS)))
+        assert found.columns.item_id == track

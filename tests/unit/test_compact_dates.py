@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
+import shlex
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from recsys.data.appending import append
 from recsys.data.engines import Engine
+from recsys.data.guess import guess_columns
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.serving.inputs import UserHistories
@@ -72,6 +74,97 @@ def test_other_numbers_are_numbers(times: list[float], engine: Engine, tmp_path:
     assert found.config.time_format is None
 
 
+MANY = [20240101 + n % 28 for n in range(60)]
+
+
+def many(*more: Any) -> pl.DataFrame:
+    times = pl.Series([*MANY, *more])
+    return pl.DataFrame({"user_id": 1, "item_id": range(len(times)), "ts": times})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.String])
+@pytest.mark.parametrize("bad", [0, -1, 20240000, 20241200, 99999999, 20241232, 202412312359])
+def test_numbers_among_dates_are_refused_with_their_rows(
+    bad: int, dtype: type[pl.DataType], engine: Engine, tmp_path: Path
+) -> None:
+    log = many(bad).cast({"ts": dtype})
+    value = f"'{bad}'" if dtype == pl.String else str(bad)
+    with pytest.raises(InputError) as caught:
+        prepare(log, out=tmp_path / "data", engine=engine)
+    message = str(caught.value)
+    assert "'ts', data row 61: is neither in the form '%Y%m%d' of data.time_format" in message
+    assert "; if none is a date, say --time-format number): " in message
+    advice = shlex.split(message[message.index("--where") : message.index(", in Python")])[1]
+    assert advice == f'"ts" <> {value}'
+    kept = prepare(log, out=tmp_path / "data", engine=engine, where=advice)
+    assert kept.timestamps.tolist() == prepare(many(), out=tmp_path / "data").timestamps.tolist()
+    numbers = prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+    assert numbers.timestamps.tolist() == sorted([*MANY, bad])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("far", "day"), [(99991231, "9999-12-31"), (19000101, "1900-01-01")])
+def test_dates_that_stand_for_none_are_read_and_warned_of(
+    far: int, day: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = prepare(many(far), out=tmp_path / "data", engine=engine)
+    seconds = int(datetime.fromisoformat(day + "T00:00Z").timestamp())
+    assert seconds in found.timestamps.tolist()
+    warning = f"times outside of 1985 to 2128 in 1 of 61 interactions, such as {day} ({seconds})"
+    assert f"column 'ts' has {warning}" in caplog.text
+
+
+def test_the_value_that_is_shown_is_a_date(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = pl.concat([log_of([99991231] * 6), compact("%Y%m%d")])
+    with caplog.at_level(logging.INFO, "recsys"):
+        prepare(log, out=tmp_path / "data")
+    assert "has 20241231 and the like" in caplog.text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_they_are_numbers_if_the_settings_say_so(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = compact("%Y%m%d", pl.String)
+    with caplog.at_level(logging.INFO, "recsys"):
+        found = prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+    assert found.timestamps.tolist() == log["ts"].cast(pl.Int64).to_list()
+    assert found.config.time_format == "number"
+    assert "dates" not in caplog.text
+    read = UserHistories.from_raw(log.head(1), found.config, found.vocabulary)
+    assert read.histories.times is not None
+    assert read.histories.times.tolist() == [20241231]
+    grown = append(log_of(range(20250101, 20250107)), tmp_path / "data")
+    assert grown.timestamps.max() == 20250106
+    assert grown.config.time_format == "number"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("day", ["2024-12-31", date(2024, 12, 31), TIMES[0]])
+def test_a_date_is_no_number(day: Any, engine: Engine, tmp_path: Path) -> None:
+    log = log_of(pl.Series([day] * 6))
+    with pytest.raises(InputError, match="'ts', data row 1: is no number, as data"):
+        prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+    clock = log.with_columns(clock=pl.lit("10:20"), ts=pl.lit(20241231))
+    assert prepare(clock, out=tmp_path / "data", engine=engine, time_format="number").num_users == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_they_are_times_in_a_file_without_a_header(form: str, tmp_path: Path) -> None:
+    compact(form).write_csv(tmp_path / "log.csv", include_header=False)
+    found = prepare(tmp_path / "log.csv", out=tmp_path / "data", header=False)
+    assert found.fingerprint == prepare(compact(form), out=tmp_path / "plain").fingerprint
+
+
+def test_a_refusal_names_a_column_that_has_them() -> None:
+    table = compact("%Y%m%d").rename({"ts": "bought"})
+    with pytest.raises(InputError, match="which column is the time; .*; bought may be times"):
+        guess_columns(table)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_later_number_that_is_no_date_is_refused(engine: Engine, tmp_path: Path) -> None:
     many = pl.concat([compact("%Y%m%d")] * 200)
@@ -99,6 +192,6 @@ def test_an_append_is_read_as_the_dataset_was(tmp_path: Path) -> None:
     grown = append(log_of(later), tmp_path / "dates")
     assert grown.timestamps.max() == datetime(2025, 1, 11, tzinfo=UTC).timestamp()
     prepare(log_of(range(6)), out=tmp_path / "numbers")
-    with pytest.raises(InputError, match="read as dates, as with --time-format '%Y%m%d', and"):
+    with pytest.raises(InputError, match="read as dates, .*'%Y%m%d', and .*--time-format number"):
         append(log_of(later), tmp_path / "numbers")
     assert PreparedDataset.open(tmp_path / "numbers").timestamps.tolist() == list(range(6))

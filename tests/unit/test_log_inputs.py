@@ -455,11 +455,16 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         ),
         ["column 'date', data row 2: neither a number", "'%m/%d/%Y'", "'12/31/2024'"],
     ),
+    "numbers among dates": (
+        lines("customer_id,sku,date\n1,2,2024-12-31\n1,3,0\n"),
+        ["the time (date has both dates and numbers: '2024-12-31' and '0'); its columns"],
+    ),
     "a number that is not in the form": (
         lines(BASE, time_format="%d.%m.%Y"),
         [
             "column 'bought_at', data row 1: is neither in the form '%d.%m.%Y' of data.time_format",
-            f"nor in that of ISO 8601: {START + 30}",
+            "nor in that of ISO 8601 (drop such rows with --where",
+            f"in Python where=): {START + 30}",
         ],
     ),
     "a form with the name of a zone": (
@@ -474,7 +479,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "a form without a day": (
         lines(BASE, time_format="%Y-%m"),
-        ["time_format: must give year, month and day, such as %d.%m.%Y %H:%M, not '%Y-%m'"],
+        ["time_format: must give year, month and day, such as %d.%m.%Y %H:%M, or be number, not"],
     ),
     "a form that is none": (lines(BASE, time_format="DD.MM.YYYY"), ["must give year, month"]),
     "a form that polars cannot read": (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import numpy as np
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from recsys.config import Columns, DataConfig, DropRows, GlobalTime
@@ -154,6 +157,31 @@ def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Pat
     assert found[0].user_ids.dtype == pl.String
     same_files(found[0], found[1])
     same_files(found[0], found[2])
+    number = [prepare(path, out=tmp_path / e, engine=e, time_format="number") for e in engines]
+    assert number[0].timestamps.max() == log["timestamp"].max()
+    same_files(number[0], number[2])
+    write_parts(
+        pl.concat([log, log[-1:].with_columns(timestamp=pl.lit(0, pl.Int64))]), tmp_path / "bad"
+    )
+    messages = {refusal(tmp_path / "bad", tmp_path / "no", engine=engine) for engine in engines}
+    assert len(messages) == 1
+    assert "'timestamp', data row 301: is neither in the form" in min(messages)
+
+
+def test_uuids_in_files(spark: Any, tmp_path: Path) -> None:
+    """Spark reads none of their type, and as bytes they are refused by every engine."""
+    log = generated_log(text=False).to_arrow()
+    raw = pa.array([UUID(int=user).bytes for user in log["user_id"].to_pylist()], pa.binary(16))
+    for name, users in (("typed", raw.cast(pa.uuid())), ("bytes", raw)):
+        pq.write_table(log.set_column(0, "user_id", users), tmp_path / f"{name}.parquet")
+    message = refusal(tmp_path / "typed.parquet", tmp_path / "no")
+    assert "typed.parquet: column 'user_id': Spark reads no file with the type of UUIDs" in message
+    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
+    messages = {
+        refusal(tmp_path / "bytes.parquet", tmp_path / "no", engine=engine) for engine in engines
+    }
+    assert len(messages) == 1
+    assert "'user_id', data row 1: bytes that are no text" in min(messages)
 
 
 def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
@@ -236,9 +264,11 @@ def test_errors_of_spark_are_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def refusal(source: Any, tmp_path: Path, config: DataConfig | None = None) -> str:
+def refusal(
+    source: Any, tmp_path: Path, config: DataConfig | None = None, engine: Engine = "spark"
+) -> str:
     with pytest.raises(InputError) as caught:
-        prepare(source, config, tmp_path / "out", engine="spark")
+        prepare(source, config, tmp_path / "out", engine=engine)
     assert not (tmp_path / "out").exists()
     return str(caught.value)
 

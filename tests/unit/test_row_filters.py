@@ -65,13 +65,14 @@ def test_the_dataset_stores_its_rules_and_counts(tmp_path: Path) -> None:
     ("rule", "words"),
     [
         ({"column": "piece", "below": 1}, "no column 'piece'"),
+        ({"column": "photo", "matches": "a"}, "'photo': has bytes that are no text"),
         ({"column": "invoice", "matches": "("}, "'(' of 'x' is not a regular expression"),
         ({"column": "when", "below": 1}, "column 'when': must be numbers, not Date"),
         ({"column": "day", "below": 1}, "is not a number"),
     ],
 )
 def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
-    table = LINES.with_columns(when=pl.col("day").str.to_date())
+    table = LINES.with_columns(when=pl.col("day").str.to_date(), photo=pl.lit(b"\xff"))
     config = DataConfig(columns=COLUMNS, drop=(DropRows(reason="x", **rule),))
     with pytest.raises(InputError) as caught:
         load_source(table, config)

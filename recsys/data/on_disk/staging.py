@@ -11,20 +11,14 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
-from recsys.data.log_columns import (
-    LogColumn,
-    TextFacts,
-    checked_ids_of_part,
-    checked_times,
-    convert_kept,
-    text_facts,
-)
+from recsys.data.log_columns import LogColumn, checked_ids_of_part, checked_times, convert_kept
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
 from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable
+from recsys.data.text_values import TextFacts, text_facts
 from recsys.data.where import holds_nowhere
 from recsys.errors import InputError
 from recsys.progress import Stage

@@ -12,12 +12,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, ROW, whole_times
-from recsys.data.log_columns import LogColumn, TextFacts, checked_times, text_facts
+from recsys.data.log_columns import LogColumn, checked_times
 from recsys.data.missing import without_missing_words
 from recsys.data.on_disk.staging import add_facts, check_ids
 from recsys.data.on_spark.source import from_spark
 from recsys.data.reading import sum_counts
 from recsys.data.row_rules import keep_interactions
+from recsys.data.text_values import TextFacts, text_facts
 from recsys.errors import InputError
 
 TIMES = ("timestamp", "position")

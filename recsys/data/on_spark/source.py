@@ -104,6 +104,9 @@ def open_source(
         source: the frame, or a path that `check_path` has passed.
         table: the same, opened.
         session: the session that reads a path.
+
+    Raises:
+        InputError: a file has UUIDs, because of which Spark reads none of its columns.
     """
     if is_spark_frame(source):
         return SparkSource(source, table)
@@ -112,10 +115,19 @@ def open_source(
     reader = session.read
     if not Path(source).is_file():  # folders such as day=2024-01-05 hold a column
         reader = reader.option("basePath", url_of(_fixed_part(source)))
+    _refuse_uuids(table)
     files = tuple(file.path.resolve() for file in find_files(source))
     if len(table.groups) > 1:
         return SparkSource(*_joined(reader, table), files)
     return SparkSource(reader.parquet(*map(url_to_read, files)), table, files)
+
+
+def _refuse_uuids(table: OpenTable) -> None:
+    for part in (part for group in table.groups for part in group.parts if part.uuids):
+        raise InputError(
+            f"{part.name}: column {min(part.uuids)!r}: Spark reads no file with the type of UUIDs: "
+            "write them as text, or use engine='disk'"
+        )
 
 
 def check_path(source: TableSource) -> None:
