@@ -33,6 +33,7 @@ from recsys.experiments.baseline import fit_baseline
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look
+from tests.unit.html_faults import html_faults
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
 TAGS = {"dataset": "shop", "dataset_fingerprint": "f00d", "protocol.split": "leave_last_out"}
@@ -136,6 +137,7 @@ def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_pa
     text = " ".join((tmp_path / "out" / "comparison.html").read_text().split())
     assert "NDCG@10 is 1 where the held-out item is the first of the list, less the lower" in text
     assert "reach the picture with the Tab key" in text
+    assert html_faults((tmp_path / "out" / "comparison.html").read_text()) == []
     assert page.headings[:4] == [
         *("NDCG@10", "Difference to popularity", "Learning curves", "Every number")
     ]

@@ -29,6 +29,7 @@ from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look
+from tests.unit.html_faults import html_faults
 
 EVIL = "<script>alert(1)</script>"
 
@@ -95,8 +96,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
 
 
 def text_of(page: str) -> str:
-    """The words of a page, without its style and pictures."""
-    page = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    """The words of a page, without its style, script and pictures."""
+    page = re.sub(r"<(style|script|svg).*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
@@ -117,7 +118,7 @@ def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
     assert "10 min 13 s" in words
     assert "884 MiB" in words
     assert "2026-11-22 20:00 UTC" in words
-    assert f"{report.log.interactions:,} interactions" in words
+    assert f"interactions {report.log.interactions:,}" in words
     assert "29% of the interactions are repeats." in words
     assert "NDCG@10 is 1 where the held-out item is the first of the list" in words
     assert "reach the picture with the Tab key" in words
@@ -141,6 +142,20 @@ def test_pictures_come_before_the_table_and_say_their_values(report: RunReport) 
     for point in report.heats[0].points:
         mean = f"{point.ndcg:.4f}".replace("0.", ".", 1)
         assert f"<title>dot product, {point.when}: {mean}</title>" in page
+
+
+def test_the_page_is_valid_and_prints_on_white(report: RunReport) -> None:
+    page = run_page(report)
+    assert html_faults(page) == []
+    assert "@media screen and (prefers-color-scheme:dark){" in page
+    assert page.count("prefers-color-scheme") == 1
+
+
+def test_an_item_with_a_name_shows_its_id_too(report: RunReport) -> None:
+    words = text_of(run_page(report))
+    item = report.examples[0].recommended[0].item
+    assert item.name
+    assert f"{item.name} {item.item_id}" in words
 
 
 def test_every_picture_has_its_numbers_in_a_table(report: RunReport) -> None:
