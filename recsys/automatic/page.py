@@ -114,11 +114,19 @@ def next_steps(automatic: AutomaticRun, dataset: PreparedDataset) -> list[str]:
 def _shown(baseline: MeasuredBaseline) -> TunedBaseline:
     tuned = baseline.tuned
     settings = {} if tuned.settings is None else asdict(tuned.settings)
-    words = (
-        f"{name.replace('_', ' ')} {'all' if value is None else str(value).lower()}"
-        for name, value in settings.items()
-    )
+    words = (f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in settings.items())
     return TunedBaseline(baseline.name, ", ".join(words), baseline.ndcg_at_10, tuned.seconds)
+
+
+def _in_words(value: object) -> str:
+    """Return a setting as text, with four digits of a number that has many.
+
+    >>> _in_words(0.040474905558553695), _in_words(2.0), _in_words(None), _in_words(True)
+    ('0.04047', '2', 'all', 'true')
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "all" if value is None else str(value).lower()
 
 
 def _choices(automatic: AutomaticRun) -> tuple[Choice, ...]:

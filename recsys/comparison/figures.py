@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recsys.comparison.formats import decimals, heading
+from recsys.comparison.formats import decimals, explained, heading
 from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.table import Comparison
 from recsys.drawing.axes import Axis, Tick, log_ticks, tick_label, value_axis
@@ -49,16 +49,14 @@ def draw_intervals(comparison: Comparison) -> Picture:
     ]
     reference = next((run.interval.mean for run in runs if run.is_reference), None)
     axis = _padded(words, [row.low for row in rows], [row.high for row in rows])
-    caption = "Means over users with 95% intervals."
+    caption = f"{explained(metric)} Means over users with 95% intervals".lstrip()
     if reference is not None:
-        caption = (
-            "Means over users with 95% intervals, the best on top. The hollow mark and the "
-            "broken line are the reference of the paired tests."
-        )
+        caption += ", the best run on top. The hollow mark and the broken line are the reference: "
+        caption += "the run that all others are tested against"
     return draw(
         "intervals",
         words,
-        caption,
+        f"{caption}.",
         FULL,
         lambda width: draw_forest(rows, width, axis, f"{words} of every run", reference),
         Values(
@@ -138,7 +136,8 @@ def draw_curves(comparison: Comparison, curves: Curves) -> Picture | None:
     return draw(
         "learning_curves",
         "Learning curves",
-        "NDCG@10 on the validation targets, on which the epoch is chosen.",
+        "NDCG@10 on the validation targets after each pass over the training data (epoch). The "
+        "best epoch is kept.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "NDCG@10 on validation by epoch", height=340),
         line_values(lines, "epoch", "NDCG@10"),
@@ -205,9 +204,10 @@ def draw_users(comparison: Comparison) -> Picture | None:
         chosen = np.linspace(0, len(differences) - 1, count).round().astype(np.int64)
         lines.append(
             Line(
-                label=f"{run.label}: {better:.0%} better, {worse:.0%} worse",
+                label=run.label,
                 xs=(chosen / max(len(differences) - 1, 1)).tolist(),
                 ys=differences[chosen].tolist(),
+                note=f" +{better:.0%} −{worse:.0%}",
                 style=run.style,
                 strong=run.is_best,
             )
@@ -221,8 +221,8 @@ def draw_users(comparison: Comparison) -> Picture | None:
     return draw(
         "users",
         "User by user",
-        "A small mean difference may hide large ones. The names say for which share of the users a "
-        f"run is better or worse than {name}; for the others both are equally good.",
+        "A small mean difference may hide large ones. After each name: the share of users for whom "
+        f"the run is better (+) and worse (−) than {name}; for the others both are equally good.",
         FULL,
         lambda width: draw_lines(lines, width, x, y, "Differences of the users"),
         Values(("run", "better for", "worse for", "equal for"), tuple(shares)),
@@ -247,8 +247,10 @@ def draw_costs(comparison: Comparison) -> Picture | None:
     return draw(
         "costs",
         "Quality and cost",
-        "Seconds as measured on the machine of each run, which may have run other jobs.",
-        HALF,
+        "Seconds as measured on the machine of each run, which may have run other jobs. "
+        "Strokes are 95% intervals. A mark whose name had no room says it "
+        "when it is chosen.",
+        FULL,
         lambda width: draw_points(points, width, x, y, "Quality against seconds"),
         Values(
             ("run", "seconds to fit", heading(metric), "95% interval"),

@@ -13,6 +13,23 @@ TESTS: dict[Method, str] = {
 """The tests that p-values come from, in words."""
 
 
+def explained(metric: str) -> str:
+    """Say in a sentence what a metric counts; empty for those beyond recall, NDCG and MRR.
+
+    >>> explained("recall_at_5")
+    'Recall@5 is the share of held-out items that are among the first 5 of the list.'
+    """
+    name, _, k = metric.partition("_at_")
+    words = {
+        "ndcg": "is 1 where the held-out item is the first of the list, less the lower it stands "
+        f"(.63 for the second, .39 for the fifth), and 0 where it is not among the first {k}.",
+        "recall": f"is the share of held-out items that are among the first {k} of the list.",
+        "mrr": "is 1 where the held-out item is the first of the list, ½ for the second, ⅓ for the "
+        "third, and so on.",
+    }
+    return f"{heading(metric)} {words[name]}" if name in words else ""
+
+
 def title(metric: str) -> str:
     """Return the name of a metric as text.
 

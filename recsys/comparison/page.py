@@ -121,8 +121,8 @@ class _Pictures(NamedTuple):
             draw_curves(comparison, curves),
         ]
         rest = [draw_by_k(comparison, "ndcg"), draw_by_k(comparison, "recall")]
-        rest += [*draw_segments(comparison), *_drawn(draw_costs(comparison))]
-        return cls(_drawn(*first), rest, _drawn(draw_users(comparison)))
+        rest += draw_segments(comparison)
+        return cls(_drawn(*first), rest, _drawn(draw_users(comparison), draw_costs(comparison)))
 
 
 def _drawn(*pictures: Picture | None) -> list[Picture]:

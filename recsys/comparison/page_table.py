@@ -14,7 +14,7 @@ from recsys.drawing.svg import markup
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 _ALPHA = 0.05
-_COSTS = {FIT_SECONDS: "seconds", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
+_COSTS = {FIT_SECONDS: "seconds to fit", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 
 
 def page_table(comparison: Comparison) -> Mapping[str, object]:
@@ -84,4 +84,6 @@ def _effect(effect: Effect | None) -> str:
 def _amount(cost: float | None) -> str:
     if cost is None:
         return ""
+    if 0 < cost < 0.005:
+        return "<0.01"
     return f"{cost:,.0f}" if cost >= 10 else f"{cost:.2f}"

@@ -68,13 +68,14 @@ def _draw(column: str, runs: list[RankedRun]) -> Picture | None:
     targets = frame[column].value_counts()
     counts = dict(zip(targets[column].to_list(), targets["count"].to_list(), strict=True))
     ticks = [(place, str(each).removesuffix(" quarter")) for place, each in enumerate(segments)]
-    x = Axis(words, 0, len(segments) - 1, ticks)
+    x = Axis(words, 0, len(segments) - 1, ticks, categories=True)
     y = value_axis(heading(HEADLINE), 0, max(max(line.highs) for line in lines))
     sizes = ", ".join(f"{counts[each]:,}" for each in segments)
     return draw(
         f"segment_{column}",
         _TITLES.get(column, words),
-        f"95% intervals over the users with such targets; targets per segment: {sizes}.",
+        f"Means and 95% intervals over the users with such held-out items. How many there are, "
+        f"from left to right: {sizes}.",
         HALF,
         lambda width: draw_lines(lines, width, x, y, _TITLES.get(column, words), whiskers=True),
         line_values(lines, words, heading(HEADLINE)),

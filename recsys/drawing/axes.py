@@ -12,6 +12,8 @@ from recsys.drawing.svg import fitted, node, text_width
 
 Tick = tuple[float, str]
 """A value and its label."""
+_LABEL_ROW = 12
+"""The distance of two rows of labels in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ class Axis:
     high: float
     ticks: Sequence[Tick]
     logarithmic: bool = False
+    categories: bool = False
+    """Must every tick have its label? Those that would touch stand in a second row."""
+
+    @property
+    def below(self) -> float:
+        """The height of its labels and its title, below a picture."""
+        return 42 + _LABEL_ROW * self.categories
 
     def scale(self, start: float, stop: float) -> Scale:
         """Return the scale of the axis between two pixels."""
@@ -127,32 +136,35 @@ def grid_across(axis: Axis, scale: Scale, left: float, right: float) -> list[Ele
 def ticks_below(axis: Axis, scale: Scale, top: float, bottom: float) -> list[Element]:
     """Draw vertical lines at the ticks with room for their labels, which stand below.
 
-    Of labels that would touch, the later is left out.
+    Of labels that would touch, the later is left out, or stands in the second row of `categories`.
     """
-    drawn, end = [], -math.inf
+    drawn, ends = [], [-math.inf] * (2 if axis.categories else 1)
     for value, label in axis.ticks:
         x, width = scale(value), text_width(label, 11)
         drawn.append(node("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
         x = max(x, width / 2 + 2)
-        if x - width / 2 < end + 6:
+        row = next((row for row, end in enumerate(ends) if x - width / 2 >= end + 6), None)
+        if row is None:
             continue
-        end = x + width / 2
-        drawn.append(
-            node("text", label, x=x, y=bottom + 16, text_anchor="middle", class_="tick muted")
-        )
+        ends[row] = x + width / 2
+        y = bottom + 16 + _LABEL_ROW * row
+        drawn.append(node("text", label, x=x, y=y, text_anchor="middle", class_="tick muted"))
     return drawn
 
 
-def axis_titles(x: Axis, y: Axis, left: float, right: float, bottom: float) -> list[Element]:
-    """Write the title of y above the picture and that of x below it."""
-    room = right - left
+def axis_titles(
+    x: Axis, y: Axis, left: float, right: float, bottom: float, width: float
+) -> list[Element]:
+    """Write the title of y above the plot and that of x below it, inside a picture of a width."""
+    room = width - 4
+    half = min(text_width(x.title, 11), room) / 2
     return [
-        node("text", fitted(y.title, room + left, 11), x=2, y=12, class_="tick muted"),
+        node("text", fitted(y.title, room, 11), x=2, y=12, class_="tick muted"),
         node(
             "text",
-            fitted(x.title, room + left, 11),
-            x=(left + right) / 2,
-            y=bottom + 34,
+            fitted(x.title, room, 11),
+            x=min(max((left + right) / 2, half + 2), width - half - 2),
+            y=bottom + x.below - 8,
             text_anchor="middle",
             class_="tick muted",
         ),

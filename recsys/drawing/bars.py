@@ -39,7 +39,7 @@ def draw_bars(
     step = (right - left) / len(bars)
     gap = min(4.0, step * 0.2)
     drawn = grid_across(y, down, left, right)
-    drawn += axis_titles(Axis(x_title, 0, 1, ()), y, left, right, bottom)
+    drawn += axis_titles(Axis(x_title, 0, 1, ()), y, left, right, bottom, width)
     end = float("-inf")
     for number, bar in enumerate(bars):
         x, peak = left + number * step, down(bar.value)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from recsys.drawing.axes import Axis, Scale, ticks_below
+from recsys.drawing.labels import short_labels
 from recsys.drawing.marks import GREY, Style, shape
-from recsys.drawing.svg import fitted, node, picture, text_width
+from recsys.drawing.svg import node, picture, text_width
 
 _NARROW = 500
 """Below this width the label of a row stands above its interval."""
@@ -49,7 +50,8 @@ def draw_forest(
     narrow = width < _NARROW
     tall = _TALL_ROW if narrow else _ROW
     values = max(text_width(row.value) for row in rows) + 14
-    labels = max(text_width(row.label, 13 if row.strong else 12) for row in rows) + 16
+    sizes = [13 if row.strong else 12 for row in rows]
+    labels = max(text_width(row.label, size) for row, size in zip(rows, sizes, strict=True)) + 16
     labels = min(labels, width * 0.34)
     left, right = (8.0, width - 8.0) if narrow else (labels, width - values)
     room = width - values if narrow else labels - 12
@@ -61,9 +63,10 @@ def draw_forest(
         drawn.append(
             node("line", x1=x, x2=x, y1=4, y2=bottom, class_="base", stroke_dasharray="4 3")
         )
-    for number, row in enumerate(rows):
+    short = short_labels([row.label for row in rows], room, sizes)
+    for number, (row, label) in enumerate(zip(rows, short, strict=True)):
         top = 6 + tall * number
-        drawn.append(_row(row, scale, top, tall, width, room, narrow))
+        drawn.append(_row(row, label, scale, top, tall, width, narrow))
     drawn.append(
         node(
             "text",
@@ -78,16 +81,19 @@ def draw_forest(
 
 
 def _row(
-    row: ForestRow, scale: Scale, top: float, tall: int, width: int, room: float, narrow: bool
+    row: ForestRow, label: str, scale: Scale, top: float, tall: int, width: int, narrow: bool
 ) -> Element:
     middle = top + tall - 12 if narrow else top + tall / 2
     text = top + 14 if narrow else middle + 4
     weight, edge = "strong" if row.strong else "", 8 if narrow else 2
     low, mean, high = scale(row.low), scale(row.mean), scale(row.high)
+    # Where words stand above the interval, no line of the grid goes through them.
+    ground = [node("rect", x=0, y=top, width=width, height=19, class_="ground")] * narrow
     return node(
         "g",
+        *ground,
         node("rect", x=0, y=top, width=width, height=tall, class_="hit"),
-        node("text", fitted(row.label, room), x=edge, y=text, class_=f"{weight} halo"),
+        node("text", label, x=edge, y=text, class_=f"{weight} halo"),
         node("line", x1=low, x2=high, y1=middle, y2=middle, class_="line", stroke_width=3),
         shape(row.style, mean, middle, 5, "hollow" if row.hollow else "dot ring"),
         node(

@@ -14,9 +14,9 @@ from recsys.drawing.axes import (
     left_margin,
     ticks_below,
 )
-from recsys.drawing.labels import spread
+from recsys.drawing.labels import short_labels, spread
 from recsys.drawing.marks import GREY, Style, shape
-from recsys.drawing.svg import fitted, node, picture, text_width
+from recsys.drawing.svg import node, picture, text_width
 
 _LABEL_HEIGHT = 15
 _ASIDE = 4
@@ -31,6 +31,7 @@ class Line:
     """A line through points."""
 
     label: str
+    """Its name, which is cut if there is little room."""
     xs: Sequence[float]
     """Ascending."""
     ys: Sequence[float]
@@ -48,6 +49,8 @@ class Line:
     """Does it end with a cross: was it given up there?"""
     dashed: bool = False
     """Is it a level to compare with?"""
+    note: str = ""
+    """Words after its name that are never cut."""
 
 
 def draw_lines(
@@ -72,22 +75,31 @@ def draw_lines(
         whiskers: intervals are vertical strokes; bands otherwise.
     """
     height = max(height, 80 + _LABEL_HEIGHT * len(lines))
-    names = max((text_width(line.label, 13 if line.strong else 12) for line in lines), default=0)
-    names = min(names + 4, width * 0.32)
+    notes = max((text_width(line.note) for line in lines), default=0)
+    sizes = [13 if line.strong else 12 for line in lines]
+    names = max(
+        (text_width(line.label, size) for line, size in zip(lines, sizes, strict=True)), default=0
+    )
+    names = min(names + notes + 4, max(width * 0.32, notes + 60))
+    labels = short_labels([line.label for line in lines], names - notes, sizes)
     named = any(line.label for line in lines)
-    left, right = left_margin(y), width - (names + 32 if named else 16)
-    top, bottom = 24.0, height - 42.0
+    # Strokes that stand side by side need room at both ends.
+    aside = _ASIDE * (len(lines) - 1) / 2 if whiskers else 0.0
+    left, right = left_margin(y) + aside, width - aside - (names + 32 if named else 16)
+    top, bottom = 24.0, height - x.below
     across, down = x.scale(left + 6, right), y.scale(bottom, top)
     drawn = ticks_below(x, across, top, bottom) + grid_across(y, down, left, right)
-    drawn += axis_titles(x, y, left, right, bottom)
+    drawn += axis_titles(x, y, left, right, bottom, width)
     for number, line in reversed(list(enumerate(lines))):
         # Strokes of several lines at one place stand side by side.
-        aside = _ASIDE * (number - (len(lines) - 1) / 2) if whiskers else 0.0
-        drawn.append(_line(line, across, down, whiskers, aside))
+        moved = _ASIDE * number - aside if whiskers else 0.0
+        drawn.append(_line(line, across, down, whiskers, moved))
     ends = [down(line.ys[-1]) for line in lines]
-    for line, end, place in zip(lines, ends, spread(ends, _LABEL_HEIGHT, top, bottom), strict=True):
-        if line.label:
-            drawn.append(_name(line, across(line.xs[-1]), end, place, right, names))
+    places = spread(ends, _LABEL_HEIGHT, top, bottom)
+    for line, label, end, place in zip(lines, labels, ends, places, strict=True):
+        if label:
+            x_end = across(line.xs[-1]) + aside
+            drawn.append(_name(line, label + line.note, x_end, end, place, right + aside))
     return picture(width, height, title, *drawn)
 
 
@@ -111,9 +123,7 @@ def _line(line: Line, across: Scale, down: Scale, whiskers: bool, aside: float) 
         mark = []
         if line.lows and whiskers:
             low, high = down(line.lows[number]), down(line.highs[number])
-            mark.append(
-                node("line", x1=x, x2=x, y1=low, y2=high, class_="line", stroke_opacity="0.55")
-            )
+            mark.append(node("line", x1=x, x2=x, y1=low, y2=high, class_="line"))
         if line.places:
             if len(points) <= _MOST_DOTS:
                 size = 3.5 if line.strong else 3
@@ -134,7 +144,7 @@ def _said(line: Line, number: int) -> str:
     return f"{where}: {line.values[number]}"
 
 
-def _name(line: Line, x: float, y: float, place: float, right: float, room: float) -> Element:
+def _name(line: Line, label: str, x: float, y: float, place: float, right: float) -> Element:
     """Write the name of a line right of the picture, joined to its end if it is not beside it."""
     parts = []
     if abs(place - y) > 3 or right - x > 8:
@@ -157,13 +167,13 @@ def _name(line: Line, x: float, y: float, place: float, right: float, room: floa
     parts.append(
         node(
             "text",
-            fitted(line.label, room, 13 if line.strong else 12),
+            label,
             x=right + 28,
             y=place + 4,
             class_=f"{weight}{muted} halo",
         )
     )
-    parts.append(node("title", line.label))
+    parts.append(node("title", line.label + line.note))
     return node("g", *parts, class_=line.style.css)
 
 

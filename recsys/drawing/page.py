@@ -34,8 +34,9 @@ def _source(name: str) -> str:
 
 
 def _style() -> str:
-    dark = f":root{{{page_variables(DARK)}}}{picture_style(DARK)}"
+    # Paper is light whatever the screen is.
+    dark = f":root{{color-scheme:dark;{page_variables(DARK)}}}{picture_style(DARK)}"
     return (
-        f":root{{color-scheme:light dark;{page_variables(LIGHT)}}}\n{picture_style(LIGHT)}\n"
-        f"@media (prefers-color-scheme:dark){{{dark}}}\n{_source('drawing/page.css')}"
+        f":root{{color-scheme:light;{page_variables(LIGHT)}}}\n{picture_style(LIGHT)}\n"
+        f"@media screen and (prefers-color-scheme:dark){{{dark}}}\n{_source('drawing/page.css')}"
     )

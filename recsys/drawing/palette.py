@@ -59,6 +59,7 @@ def picture_style(theme: Theme) -> str:
         f".grid{{stroke:{theme.rule};stroke-width:1px}}",
         f".base{{stroke:{theme.muted};stroke-width:1px}}",
         ".line,.leader{fill:none;stroke-linejoin:round;stroke-linecap:round}",
+        f".ground{{fill:{theme.paper}}}",
         ".hit{fill:transparent;stroke:none}",
         f".ring{{stroke:{theme.paper};stroke-width:1.5px}}",
     ]

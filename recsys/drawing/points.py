@@ -38,7 +38,7 @@ def draw_points(
     left, right, top, bottom = left_margin(y), width - 10.0, 24.0, height - 42.0
     across, down = x.scale(left + 10, right - 10), y.scale(bottom, top)
     drawn = ticks_below(x, across, top, bottom) + grid_across(y, down, left, right)
-    drawn += axis_titles(x, y, left, right, bottom)
+    drawn += axis_titles(x, y, left, right, bottom, width)
     places = [(across(point.x), down(point.y)) for point in points]
     taken: list[_Box] = [(px - 6, py - 6, px + 6, py + 6) for px, py in places]
     strokes: list[_Box] = [
@@ -55,7 +55,6 @@ def draw_points(
                 y2=down(point.high),
                 class_="line",
                 stroke_width=2,
-                stroke_opacity="0.55",
             ),
             shape(point.style, px, py, 5, "dot ring"),
             node("circle", cx=px, cy=py, r=10, class_="hit"),

@@ -104,13 +104,14 @@ def _over_time(log: LogSummary) -> Picture:
             names, log.periods, log.periods[1:], log.per_period.tolist(), strict=False
         )
     ]
+    unit = "date (UTC)" if log.dated else "time, in the unit of the log"
     first, last = (time_label(float(end), log.dated, 0) for end in log.periods[[0, -1]])
     return draw(
         "log_time",
         "Over time",
         f"From {first} to {last}, in {len(bars)} periods of equal length.",
         FULL,
-        lambda width: draw_bars(bars, width, "time", "interactions", "Interactions over time"),
+        lambda width: draw_bars(bars, width, unit, "interactions", "Interactions over time"),
         bar_values(bars, "period", "interactions"),
     )
 

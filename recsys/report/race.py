@@ -105,7 +105,7 @@ def draw_race(heats: Sequence[Heat], baseline: TunedBaseline | None = None) -> P
     seconds = max(line.xs[-1] for line in lines)
     caption = (
         "NDCG@10 on the validation targets, over time. A line that ends with a cross was followed "
-        "no further. "
+        "no further. The colours are those of the table below. "
     )
     if baseline is not None:
         lines.append(_level(baseline, seconds))

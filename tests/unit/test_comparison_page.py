@@ -33,6 +33,7 @@ from recsys.experiments.baseline import fit_baseline
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look
+from tests.unit.html_faults import html_faults
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
 TAGS = {"dataset": "shop", "dataset_fingerprint": "f00d", "protocol.split": "leave_last_out"}
@@ -133,6 +134,10 @@ def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_pa
     assert page.addresses == ["data:,"]  # no icon to ask for
     assert "img" not in page.tags
     assert page.tags.count("script") == 1  # ours
+    text = " ".join((tmp_path / "out" / "comparison.html").read_text().split())
+    assert "NDCG@10 is 1 where the held-out item is the first of the list, less the lower" in text
+    assert "reach the picture with the Tab key" in text
+    assert html_faults((tmp_path / "out" / "comparison.html").read_text()) == []
     assert page.headings[:4] == [
         *("NDCG@10", "Difference to popularity", "Learning curves", "Every number")
     ]
@@ -214,6 +219,18 @@ def test_curves_are_those_of_the_epochs(tracking: TrackingConfig) -> None:
     comparison = compare([], tracking)
     curves = learning_curves([model.first for model in comparison.models], tracking)
     assert curves == {comparison.rows[1].run_id: {1: 0.1, 2: 0.2}}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "0.00"), (0.004, "<0.01"), (99.6, "100")])
+def test_short_times_are_not_shown_as_none(
+    tracking: TrackingConfig, seconds: float, text: str
+) -> None:
+    comparison = compare(["popularity"], tracking)
+    row = replace(comparison.rows[0], costs={"fit_seconds": seconds})
+    table = page_table(replace(comparison, rows=(row,)))
+    assert table["costs"] == ["seconds to fit"]
+    assert isinstance(table["rows"], list)
+    assert table["rows"][0]["costs"] == [text]
 
 
 def test_latex_is_escaped_and_marked(tracking: TrackingConfig) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recsys.drawing.axes import Axis, log_ticks, nice_ticks, value_axis
 from recsys.drawing.bars import Bar, draw_bars
 from recsys.drawing.forest import ForestRow, draw_forest
-from recsys.drawing.labels import spread
+from recsys.drawing.labels import short_labels, spread
 from recsys.drawing.lines import Line, draw_lines
 from recsys.drawing.marks import BEST, Style, key, shape, styles_by_merit
 from recsys.drawing.palette import DARK, LIGHT, Theme
@@ -179,6 +179,59 @@ def test_ticks_are_inside_and_few(low: float, span: float) -> None:
 def test_ticks_of_a_log_axis_are_few() -> None:
     assert log_ticks(0.01, 2000) == [0.01, 0.1, 1, 10, 100, 1000]
     assert log_ticks(0.5, 5) == [0.5, 1, 2, 5]
+
+
+def words(drawn: Element) -> list[str]:
+    return [text.text or "" for text in drawn.iter("text")]
+
+
+def test_names_that_begin_alike_stay_different_where_they_are_cut() -> None:
+    names = ["shop-model", "shop-model, model alone", "shop-transitions_and_repeats"]
+    short = short_labels(names, 110, [12, 12, 12])
+    assert short == ["shop-model", "…model, model…", "…transitions_a…"]
+    assert short_labels(names, 400, [12, 12, 12]) == names
+    # Where nothing is shared, or only part of a word, the end is cut.
+    assert short_labels(["transitions", "transfer"], 50, [12, 12]) == ["transi…", "transfer"]
+    assert short_labels(["transitions_and"], 50, [12]) == ["transi…"]
+
+
+def test_every_category_has_its_label() -> None:
+    ticks = [(float(n), f"{10 * n}-{10 * n + 9}") for n in range(1, 7)]
+    y = value_axis("y", 0, 1)
+    lines = [Line("a rather long name", [1, 6], [0, 1])]
+    labels = [label for _, label in ticks]
+    plain = draw_lines(lines, 358, Axis("x", 1, 6, ticks), y, "")
+    assert not set(labels) <= set(words(plain))
+    drawn = draw_lines(lines, 358, Axis("x", 1, 6, ticks, categories=True), y, "")
+    assert set(labels) <= set(words(drawn))
+    places = {t.get("y") for t in drawn.iter("text") if t.text in labels}
+    assert len(places) == 2  # those that would touch stand lower
+
+
+def test_a_title_may_be_wider_than_its_plot() -> None:
+    title = "decile of the target's popularity, 1 the most popular"
+    y = value_axis("y", 0, 1)
+    drawn = draw_lines(
+        [Line("a rather long name", [1, 6], [0, 1])], 358, Axis(title, 1, 6, ()), y, ""
+    )
+    assert title in words(drawn)
+
+
+def test_a_note_is_never_cut() -> None:
+    axis = value_axis("y", 0, 1)
+    line = Line("a rather long name", [0, 1], [0, 1], note=" +7% −28%")
+    assert "a rather long name +7% −28%" in words(draw_lines([line], 960, axis, axis, ""))
+    (found,) = (w for w in words(draw_lines([line], 358, axis, axis, "")) if w.endswith("−28%"))
+    assert found.startswith("a rat")
+    assert found.endswith("… +7% −28%")
+
+
+def test_no_line_goes_through_the_words_of_a_narrow_forest() -> None:
+    row = ForestRow("only", 0.5, 0.0, 1.0, ".5 [0, 1]", "")
+    axis = value_axis("x", 0, 1)
+    for width, grounds in ((960, 0), (358, 1)):
+        group = draw_forest([row], width, axis, "", 0.5).findall("g")[-1]
+        assert sum(each.get("class") == "ground" for each in group) == grounds
 
 
 def test_names_cannot_break_a_picture() -> None:

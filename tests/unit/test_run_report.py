@@ -29,6 +29,7 @@ from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look
+from tests.unit.html_faults import html_faults
 
 EVIL = "<script>alert(1)</script>"
 
@@ -95,8 +96,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
 
 
 def text_of(page: str) -> str:
-    """The words of a page, without its style and pictures."""
-    page = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    """The words of a page, without its style, script and pictures."""
+    page = re.sub(r"<(style|script|svg).*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
@@ -117,8 +118,10 @@ def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
     assert "10 min 13 s" in words
     assert "884 MiB" in words
     assert "2026-11-22 20:00 UTC" in words
-    assert f"{report.log.interactions:,} interactions" in words
+    assert f"interactions {report.log.interactions:,}" in words
     assert "29% of the interactions are repeats." in words
+    assert "NDCG@10 is 1 where the held-out item is the first of the list" in words
+    assert "reach the picture with the Tab key" in words
     assert "too large for the memory" in words
     # The winner of the race stands first.
     assert words.index("target attention chosen") < words.index("dropped after 2 epochs")
@@ -141,6 +144,20 @@ def test_pictures_come_before_the_table_and_say_their_values(report: RunReport) 
         assert f"<title>dot product, {point.when}: {mean}</title>" in page
 
 
+def test_the_page_is_valid_and_prints_on_white(report: RunReport) -> None:
+    page = run_page(report)
+    assert html_faults(page) == []
+    assert "@media screen and (prefers-color-scheme:dark){" in page
+    assert page.count("prefers-color-scheme") == 1
+
+
+def test_an_item_with_a_name_shows_its_id_too(report: RunReport) -> None:
+    words = text_of(run_page(report))
+    item = report.examples[0].recommended[0].item
+    assert item.name
+    assert f"{item.name} {item.item_id}" in words
+
+
 def test_every_picture_has_its_numbers_in_a_table(report: RunReport) -> None:
     page = run_page(report)
     whole = r'<figure id="(\w+)">.*?</figure>\s*<details>(.*?)</details>'
@@ -148,7 +165,7 @@ def test_every_picture_has_its_numbers_in_a_table(report: RunReport) -> None:
     assert [name for name, _ in figures] == re.findall(r'<figure id="(\w+)">', page)
     tables = {name: text_of(table) for name, table in figures}
     assert "dot product 20 s, epoch 2 .0200" in tables["race"]
-    assert tables["log_lengths"].startswith("length of the history users")
+    assert "length of the history users " in tables["log_lengths"]
     assert " interactions " in tables["log_lengths"]
     assert "the 100.0% most popular items 100% of the interactions" in tables["log_popularity"]
     assert f"{report.log.per_period[0]:,} interactions" in tables["log_time"]
