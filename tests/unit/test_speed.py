@@ -39,7 +39,7 @@ def candidates_of(dataset: PreparedDataset, plan: Plan) -> list[Candidate]:
     return propose(facts, choose_shared(facts), dataset.config, plan)
 
 
-def test_the_pace_is_that_of_steps_and_rankings(
+def test_the_speed_is_that_of_steps_and_rankings(
     dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = candidates_of(dataset, plan)
@@ -56,7 +56,7 @@ def test_the_pace_is_that_of_steps_and_rankings(
     assert Speed.measure(candidates, dataset).step > 0.25
 
 
-def test_a_model_that_cannot_be_trained_has_no_pace(plan: Plan, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_trained_has_no_speed(plan: Plan, tmp_path: Path) -> None:
     pairs = prepare(chains(20, 4), out=tmp_path / "pairs")
     experiment = candidates_of(pairs, plan)[0].experiment
     training = experiment.training.model_copy(update={"learning_rate": 1e30})
@@ -84,7 +84,7 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
     assert len(slow.held_out.valid.targets) == 1_000
 
 
-def test_a_run_trains_and_ranks_as_its_pace_allows(
+def test_a_run_trains_and_ranks_as_its_speed_allows(
     dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Speed, "measure", lambda *_: SLOW)
