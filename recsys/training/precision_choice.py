@@ -36,9 +36,8 @@ def settle_precision(experiment: Experiment, model: Model) -> Precision:
         return _logged("float32", "the GPU has no bf16")
     share = product_timing.bf16_share(experiment, model) if processes.is_first() else 1.0
     fast = processes.broadcast_from_rank0(share < WORTHWHILE)
-    return _logged(
-        "bf16" if fast else "float32", f"products in bf16 took {share:.2f} of float32's time"
-    )
+    reason = f"products in bf16 took {share:.2f} times as long as in float32"
+    return _logged("bf16" if fast else "float32", reason)
 
 
 def _logged(precision: Precision, reason: str) -> Precision:

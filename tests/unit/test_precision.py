@@ -182,8 +182,8 @@ def test_bf16_is_taken_where_it_is_clearly_faster(
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert caplog.messages == [
-        "precision: bf16: products in bf16 took 0.42 of float32's time",
-        "precision: float32: products in bf16 took 0.95 of float32's time",
+        "precision: bf16: products in bf16 took 0.42 times as long as in float32",
+        "precision: float32: products in bf16 took 0.95 times as long as in float32",
     ]
 
 
