@@ -99,7 +99,7 @@ class Journal:
         except LookupError:
             logger.info("%s: of another version: its baselines are tuned again", self.folder)
         self.targets, self.raced = tree["targets"], list(tree["contenders"])
-        speed = tree["speed"]
+        speed = tree.get("speed")  # that of another version has none
         self.speed = None if speed is None else Speed(**speed)
         return float(tree["seconds"])
 
