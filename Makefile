@@ -23,7 +23,7 @@ help: ## list these commands
 demo: $(VENV)/.installed ## build the simulated shop, train on it, compare, recommend, explain (about five minutes)
 	$(BIN)/recsys demo
 
-test: $(VENV)/.installed-dev ## run the fast tests and the docstring examples (about four minutes on two cores)
+test: $(VENV)/.installed-dev ## run the fast tests and the docstring examples (three to five minutes on two cores)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-dev ## run the slow tests and the notebooks
