@@ -15,7 +15,7 @@ from recsys.automatic.facts import LogFacts, Machine
 from recsys.automatic.journal import Journal
 from recsys.automatic.kept_columns import choose_features
 from recsys.automatic.result import AutomaticRun
-from recsys.automatic.speed import Speed
+from recsys.automatic.speed import Speed, for_speed
 from recsys.automatic.targets import Targets
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, dump_experiment
@@ -61,9 +61,6 @@ def run_automatically(
     """
     facts = LogFacts.of(dataset)
     shared = choose_shared(facts)
-    choices = [*of_data, *shared]
-    if facts.kept:
-        choices.append(choose_features(facts.kept))
     candidates = propose(facts, shared, dataset.config, plan)
     protocol = candidates[0].experiment
     encoders = Encoders.fit(protocol.model, dataset)  # all candidates read the same
@@ -72,6 +69,11 @@ def run_automatically(
     if journal.speed is None:
         announce("measuring how fast a model is")
         journal.speed = Speed.measure(candidates, dataset, encoders)
+    shared = for_speed(shared, journal.speed, facts, budget.limit)
+    candidates = propose(facts, shared, dataset.config, plan)
+    choices = [*of_data, *shared]
+    if facts.kept:
+        choices.append(choose_features(facts.kept))
     targets = Targets.choose(
         dataset,
         protocol.evaluation,

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from recsys.automatic.candidates import Candidate
+from recsys.automatic.facts import LogFacts
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.inference.catalogue import Catalogue
+from recsys.report.run_page import Choice
 from recsys.training.loop import ENDLESS, build_batches, train
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,10 @@ _RANKED = 100
 MOST_STEPS = 50
 """Steps of an epoch at most, which is a share of a pass over a large log; a small log has several
 epochs between two validations."""
+_STEPS_OF_A_PART = 5_000
+"""Steps that the time limit has at least, if it is too short for one pass over the log: a model
+learns by the number of steps then (see the lab log)."""
+_FEWEST_TOKENS = 512
 _EPOCH_SHARE = 1 / 60
 """The share of the time limit that an epoch of the cheapest kind takes at most. Four kinds that
 cost eight times as much together have time for three epochs in each of two rounds then."""
@@ -35,18 +41,35 @@ cost eight times as much together have time for three epochs in each of two roun
 class Speed:
     """What the cheapest kind of model takes."""
 
-    step: float
-    """Seconds of a training step."""
+    token: float
+    """Seconds of training on a token of a batch."""
     ranking: float
     """Seconds of ranking the validation targets of a history."""
 
-    def steps_per_epoch(self, limit: float) -> int:
+    def batch_tokens(self, proposed: int, interactions: int, limit: float) -> int:
+        """Return the tokens of a batch: fewer if the limit is too short for a pass over the log.
+
+        Args:
+            proposed: what the log alone would have.
+            interactions: those of the log.
+            limit: seconds of the whole run.
+
+        >>> [Speed(1e-4, 0.0).batch_tokens(8192, logged, 600) for logged in (10**6, 10**8)]
+        [8192, 1024]
+        """
+        affordable = limit / max(self.token, 1e-12)
+        if affordable >= interactions:
+            return proposed
+        tokens = max(_FEWEST_TOKENS, int(affordable / _STEPS_OF_A_PART))
+        return min(proposed, 1 << (tokens.bit_length() - 1))
+
+    def steps_per_epoch(self, batch_tokens: int, limit: float) -> int:
         """Return how many steps lie between two validations, for a time limit in seconds.
 
-        >>> [Speed(step, 0.0).steps_per_epoch(600) for step in (0.01, 1.0, 20.0)]
+        >>> [Speed(token, 0.0).steps_per_epoch(1000, 600) for token in (1e-5, 1e-3, 2e-2)]
         [50, 10, 1]
         """
-        affordable = _EPOCH_SHARE * limit / max(self.step, 1e-9)
+        affordable = _EPOCH_SHARE * limit / max(self.token * batch_tokens, 1e-9)
         return max(1, min(MOST_STEPS, int(affordable)))
 
     @classmethod
@@ -95,4 +118,19 @@ class Speed:
             raise KeyboardInterrupt
         timed = curve.epochs[-1]
         step = timed["train/seconds"] * shares / batches
-        return cls(step, timed["epoch/valid_seconds"] / len(sample.histories))
+        return cls(
+            step / experiment.training.batch_tokens,
+            timed["epoch/valid_seconds"] / len(sample.histories),
+        )
+
+
+def for_speed(
+    choices: Sequence[Choice], speed: Speed, facts: LogFacts, limit: float
+) -> list[Choice]:
+    """Return the choices for a log as the speed and a time limit in seconds change them."""
+    name = "training.batch_tokens"
+    proposed = next(int(one.value) for one in choices if one.setting == name)
+    tokens = speed.batch_tokens(proposed, facts.interactions, limit)
+    reason = "the time is too short for a pass over the log: more steps, each of fewer tokens"
+    changed = Choice(name, str(tokens), reason) if tokens < proposed else None
+    return [changed if changed and one.setting == name else one for one in choices]

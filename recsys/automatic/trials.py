@@ -178,6 +178,7 @@ class Trials:
             self.finished = journal.training.finished(journal.model, self.dataset, self.encoders)
 
     def _contender(self, candidate: Candidate) -> Contender:
+        tokens = candidate.experiment.training.batch_tokens
         return Contender.ready(
             candidate,
             self.dataset,
@@ -185,7 +186,7 @@ class Trials:
             lambda: self.budget.spent,
             self.progress,
             self.encoders,
-            self.speed.steps_per_epoch(self.budget.limit),
+            self.speed.steps_per_epoch(tokens, self.budget.limit),
         )
 
     def _take_baselines(self, journal: Journal) -> None:

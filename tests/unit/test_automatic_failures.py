@@ -34,7 +34,7 @@ from recsys.experiments.phases import Phases
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
 
-FAST = Speed(step=0.0, ranking=0.0)
+FAST = Speed(token=0.0, ranking=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from recsys.automatic.candidates import Candidate, Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
 from recsys.automatic.run import run_automatically
-from recsys.automatic.speed import Speed
+from recsys.automatic.speed import Speed, for_speed
 from recsys.automatic.targets import Targets
 from recsys.config import EvaluationConfig, TrackingConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.training.module import TrainingModule
 from tests.unit.conftest import chains
 
-SLOW = Speed(step=1.0, ranking=0.05)
+SLOW = Speed(token=1e-3, ranking=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,9 @@ def test_the_speed_is_that_of_steps_and_rankings(
     dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = candidates_of(dataset, plan)
+    tokens = candidates[0].experiment.training.batch_tokens
     usual = Speed.measure(candidates, dataset)
-    assert usual.step > 0
+    assert usual.token > 0
     assert usual.ranking > 0
     step = TrainingModule.training_step
 
@@ -53,7 +55,7 @@ def test_the_speed_is_that_of_steps_and_rankings(
         return step(*arguments)
 
     monkeypatch.setattr(TrainingModule, "training_step", slow)
-    assert Speed.measure(candidates, dataset).step > 0.25
+    assert Speed.measure(candidates, dataset).token * tokens > 0.25
 
 
 def test_a_model_that_cannot_be_trained_has_no_speed(plan: Plan, tmp_path: Path) -> None:
@@ -69,11 +71,22 @@ def test_epochs_are_shorter_where_steps_are_slow(dataset: PreparedDataset, plan:
     valid = dataset.holdout("valid")
 
     def epochs_per_pass(speed: Speed) -> int:
-        steps = speed.steps_per_epoch(300)
+        steps = speed.steps_per_epoch(1_000, 300)
         ready = Contender.ready(candidate, dataset, valid, lambda: 0.0, steps_per_epoch=steps)
         return ready.experiment.training.epochs_per_pass
 
-    assert epochs_per_pass(SLOW) > 5 * epochs_per_pass(Speed(0.01, 0.0))
+    assert epochs_per_pass(SLOW) > 5 * epochs_per_pass(Speed(1e-5, 0.0))
+
+
+def test_batches_are_smaller_where_there_is_no_time_for_a_pass(
+    dataset: PreparedDataset,
+) -> None:
+    facts = replace(LogFacts.of(dataset), interactions=10**8)
+    usual = choose_shared(facts)
+    chosen = {one.setting: one for one in for_speed(usual, SLOW, facts, 3_600)}
+    assert chosen["training.batch_tokens"].value == "512"
+    assert "too short for a pass" in chosen["training.batch_tokens"].reason
+    assert for_speed(usual, Speed(1e-6, 0.0), facts, 3_600) == usual
 
 
 def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset) -> None:
@@ -89,5 +102,7 @@ def test_a_run_trains_and_ranks_as_its_speed_allows(
 ) -> None:
     monkeypatch.setattr(Speed, "measure", lambda *_: SLOW)
     run = run_automatically(dataset, plan, Budget(20.0))
-    assert run.contenders[0].experiment.training.epochs_per_pass > 1
+    training = run.contenders[0].experiment.training
+    assert training.epochs_per_pass > 1
+    assert training.batch_tokens == 512
     assert len(run.contenders[0].validation.targets) == 1_000
