@@ -177,9 +177,7 @@ def possible_columns(role: Role, columns: Sequence[str]) -> list[str]:
     >>> possible_columns("item_id", ["title", "reference", "price"])
     ['reference', 'title']
     """
-    known = _POSSIBLE.get(role, "").split()
-    found = [name for name in columns if plain_name(name) in known]
-    return sorted(found, key=lambda name: known.index(plain_name(name)))
+    return _in_order_of(_POSSIBLE.get(role, ""), columns)
 
 
 def order_columns(columns: Sequence[str]) -> list[str]:
@@ -188,6 +186,11 @@ def order_columns(columns: Sequence[str]) -> list[str]:
     >>> order_columns(["user_id", "step", "order_number"])
     ['order_number', 'step']
     """
-    known = _ORDERS.split()
+    return _in_order_of(_ORDERS, columns)
+
+
+def _in_order_of(names: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that have one of the plain names, in the order of these."""
+    known = names.split()
     found = [name for name in columns if plain_name(name) in known]
     return sorted(found, key=lambda name: known.index(plain_name(name)))
