@@ -64,7 +64,7 @@ class TrainingConfig(Section):
     divide_catalogue: bool = False
     """Whether the item embeddings, their gradients and AdamW's moments are divided over the
     processes that torchrun starts, for catalogues larger than a device. The result is the same. For
-    cross_entropy, and models next_item and hstu without item features."""
+    models next_item and hstu without item features."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best; the learning rate decays at the end of those, if it does."""
@@ -88,14 +88,6 @@ class TrainingConfig(Section):
         if label_smoothing and loss is not None and loss.kind != "cross_entropy":
             raise ValueError(f"must be 0 with loss {loss.kind}, which does not see all items")
         return label_smoothing
-
-    @field_validator("divide_catalogue")
-    @classmethod
-    def _compares_all_items(cls, divide_catalogue: bool, info: ValidationInfo) -> bool:
-        loss = info.data.get("loss")
-        if divide_catalogue and loss is not None and loss.kind != "cross_entropy":
-            raise ValueError(f"must be false with loss {loss.kind}: choose cross_entropy")
-        return divide_catalogue
 
     @field_serializer("loss")
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:

@@ -29,7 +29,7 @@ class FeatureTensors(NamedTuple):
 
     def rows(self, index: slice) -> FeatureTensors:
         """Return the features of a slice of the batch."""
-        return FeatureTensors(*(values[index] for values in self))
+        return FeatureTensors(*(values[index].contiguous() for values in self))
 
     def to(self, device: torch.device) -> FeatureTensors:
         """Copy the features to a device."""
@@ -60,10 +60,13 @@ class SequenceBatch:
         """
         has_rows = process < len(self.items)
         rows = slice(process, None, processes) if has_rows else slice(1)
-        targets = self.targets[rows] if has_rows else torch.zeros_like(self.targets[rows])
-        times = None if self.times is None else self.times[rows]
+        items, lengths = self.items[rows].contiguous(), self.lengths[rows].contiguous()
+        targets = self.targets[rows].contiguous()
+        if not has_rows:
+            targets = torch.zeros_like(targets)
+        times = None if self.times is None else self.times[rows].contiguous()
         features = None if self.features is None else self.features.rows(rows)
-        return SequenceBatch(self.items[rows], self.lengths[rows], targets, times, features)
+        return SequenceBatch(items, lengths, targets, times, features)
 
     def to(self, device: torch.device) -> SequenceBatch:
         """Copy the batch to a device."""

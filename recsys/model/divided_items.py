@@ -32,6 +32,8 @@ class DividedItemEmbeddings(nn.Module):
         super().__init__()
         self.division = division
         self.embedding_dim = embedding_dim
+        self.sparse = False
+        """Whether the gradient is sparse, as that of `nn.Embedding` may be."""
         self.weight: Tensor = nn.Parameter(torch.empty(division.num_rows, embedding_dim))
         # nn.Embedding draws its rows too. What is drawn after them, such as dropout, then is the
         # same as in a training with one table.
@@ -77,7 +79,9 @@ class DividedItemEmbeddings(nn.Module):
         to_send = _exchange(needed, receive_counts, send_counts) - self.division.own.start
         pad = 0 if self.division.own.start == 0 else None
         rows: Tensor = _Exchanged.apply(  # type: ignore[no-untyped-call]
-            F.embedding(to_send, self.weight, padding_idx=pad), send_counts, receive_counts
+            F.embedding(to_send, self.weight, padding_idx=pad, sparse=self.sparse),
+            send_counts,
+            receive_counts,
         )
         return F.embedding(places, rows)
 

@@ -217,6 +217,10 @@ class Model(Protocol):
         """See `nn.Module`."""
         ...
 
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """See `nn.Module`."""
+        ...
+
     def modules(self) -> Iterator[nn.Module]:
         """See `nn.Module`."""
         ...

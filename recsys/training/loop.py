@@ -111,11 +111,6 @@ def train(
     batches = build_batches(experiment, histories, warm)
     config, division = experiment.training, division_of(experiment, catalogue)
     start = start if start is None or division is None else own_part(start, division)
-    if config.loss.kind != "cross_entropy" and processes.count() > 1 and torch.cuda.is_available():
-        raise InputError(
-            f"training.loss={config.loss.kind}: its gradients are sparse, which several GPUs "
-            "cannot exchange (NCCL): train on one GPU, or with cross_entropy"
-        )
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(gpus()), gpu_memory_suffices(config):
         torch.manual_seed(experiment.seed)
@@ -181,12 +176,15 @@ def new_module(
 
     Seed torch before the call. With a division it trains the rows of this process.
     """
-    copies = _COPIES + _AVERAGE_COPIES * experiment.training.average_weights
+    config = experiment.training
+    copies = _COPIES + _AVERAGE_COPIES * config.average_weights
+    if config.loss.kind != "cross_entropy":
+        copies -= 1  # the gradients are those of the rows that a step has read
     catalogue.check_memory(experiment.model, copies, division, gpu_memory())
     if division is not None and processes.is_first():
         # On CPUs the processes of a machine hold all rows together, and the first collects others.
         on_host = copies if training_device() == "cpu" else 0
-        collected = _COLLECTED + experiment.training.average_weights
+        collected = _COLLECTED + config.average_weights
         catalogue.check_memory(experiment.model, collected + on_host)
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions, division)
@@ -194,7 +192,7 @@ def new_module(
         warm.initialise(model, histories)
     return TrainingModule(
         model,
-        experiment.training,
+        config,
         schedule,
         torch.from_numpy(interactions),
         exclude_seen=experiment.evaluation.seen == "filter",

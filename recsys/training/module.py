@@ -23,9 +23,10 @@ from recsys.training import processes
 from recsys.training.cost import StepMeter
 from recsys.training.divided_state import ITEM_ROWS
 from recsys.training.losses import count_targets
-from recsys.training.objective import SampledObjective, build_objective, use_sparse_gradients
+from recsys.training.objective import SampledObjective, build_objective
 from recsys.training.optimiser import RowwiseAdamW, clip_gradients
 from recsys.training.schedule import Schedule
+from recsys.training.sparse_gradients import mean_over_processes, use_sparse_gradients
 from recsys.training.state import TrainingState, restore_random
 
 
@@ -61,17 +62,18 @@ class TrainingModule(pl.LightningModule):
             raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
         self.objective = build_objective(config, interactions, division)
-        if isinstance(self.objective, SampledObjective):
-            use_sparse_gradients(model)
+        sparse = use_sparse_gradients(model) if isinstance(self.objective, SampledObjective) else {}
         self._config = config
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
         self._exclude_seen = exclude_seen
         self._division = division
-        if division is not None:
-            # Each process has rows of its own, which are not averaged. torch has no public way.
+        self._sparse = sparse if division is None else {}
+        """The weights that all processes hold, and whose gradients are sparse."""
+        if apart := [*self._sparse] if division is None else [ITEM_ROWS]:
+            # These gradients are averaged below, or not at all. torch has no public way to say so.
             ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
-            ignore(self, [f"model.{ITEM_ROWS}"])  # type: ignore[no-untyped-call]
+            ignore(self, [f"model.{name}" for name in apart])  # type: ignore[no-untyped-call]
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """The sum of the losses and the number of targets of the epoch so far, in this process."""
@@ -114,11 +116,15 @@ class TrainingModule(pl.LightningModule):
         self.meter.lap("forward")
 
     def on_after_backward(self) -> None:
-        """Record the time of the backward pass.
+        """Average the gradients that DistributedDataParallel does not; record the time.
 
         The losses were multiplied by the number of processes, because the gradients of what they
         share are averaged; the rows that one process holds have gradients that are complete.
         """
+        if processes.count() > 1:
+            for weight in self._sparse.values():
+                if weight.grad is not None:
+                    weight.grad = mean_over_processes(weight.grad)
         if self._division is not None and self.model.items.weight.grad is not None:
             self.model.items.weight.grad /= self._division.count
         self.meter.lap("backward")

@@ -189,17 +189,11 @@ def build_objective(
 ) -> CatalogueObjective | DividedObjective | SampledObjective:
     """Build the objective of a config; for ``interactions`` see `SampledObjective`.
 
-    With a division it is that of its processes, which has no negatives to sample.
+    Cross-entropy needs the division of the items, if there is one: it computes the logits of all
+    items, each where its row is. Negatives are looked up from where their rows are.
     """
+    if not isinstance(config.loss, CrossEntropy):
+        return SampledObjective(config.loss, interactions)
     if division is not None:
         return DividedObjective(config.label_smoothing, division)
-    if isinstance(config.loss, CrossEntropy):
-        return CatalogueObjective(config.label_smoothing)
-    return SampledObjective(config.loss, interactions)
-
-
-def use_sparse_gradients(model: Model) -> None:
-    """Make the gradients of all embedding tables with a row per item sparse."""
-    for table in model.modules():
-        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
-            table.sparse = True
+    return CatalogueObjective(config.label_smoothing)

@@ -103,6 +103,17 @@ def all_gather(values: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
+def all_gather_rows(rows: Tensor) -> Tensor:
+    """Return the rows [n, ...] of all processes, whose numbers may differ, one after the other."""
+    if count() == 1:
+        return rows
+    sizes = all_gather(torch.tensor(len(rows), device=rows.device)).tolist()
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = zip(all_gather(padded), sizes, strict=True)
+    return torch.cat([part[:size] for part, size in parts])
+
+
 def broadcast_from_rank0(value: bool) -> bool:
     """Return the value of the first process."""
     if count() == 1:

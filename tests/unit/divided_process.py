@@ -9,9 +9,11 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.config import Experiment, parse_experiment
@@ -44,6 +46,10 @@ HEADS: dict[str, dict[str, Any]] = {
         "pooling": "sum",
     },
 }
+SAMPLED = "training.loss={{kind: sampled_softmax, num_negatives: {}}}"
+ALL_ITEMS, SOME_ITEMS = SAMPLED.format(ITEMS), SAMPLED.format(5)
+"""All items are drawn once each: a loss that chance has no part in. Some are drawn in each process
+for itself."""
 ROWS = [
     [[1, 2, 3, 4, 5, 6, 7, 37, 38], [20, 21, 22, 20, 1], [30, 2, 19, 18]],
     [[9, 38, 20], [5, 4]],
@@ -79,6 +85,11 @@ def batch_of(rows: list[list[int]], *, targets: bool = True) -> SequenceBatch:
     return SequenceBatch(batch.items, batch.lengths, kept)
 
 
+def dense(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def module_of(experiment: Experiment, division: Division | None) -> TrainingModule:
     torch.manual_seed(3)
     histories = Histories.from_lists([row for rows in ROWS for row in rows])
@@ -91,9 +102,11 @@ def module_of(experiment: Experiment, division: Division | None) -> TrainingModu
     return module
 
 
-def step_differences(head: str, smoothing: float, *, targets: bool) -> dict[str, float]:
+def step_differences(
+    head: str, *overrides: str, targets: bool = True, divide: bool = True
+) -> dict[str, float]:
     """Return how far the loss and each gradient of two processes are from those of one."""
-    experiment = make_experiment(head, f"training.label_smoothing={smoothing}")
+    experiment = make_experiment(head, *overrides)
     mine, batches = processes.index(), [batch_of(ROWS[0]), batch_of(ROWS[1], targets=targets)]
     counts = [int((batch.targets > 0).sum()) for batch in batches]
     undivided = module_of(experiment, None)
@@ -102,24 +115,25 @@ def step_differences(head: str, smoothing: float, *, targets: bool) -> dict[str,
         history, seen = undivided.teacher_forced(batch)
         total = total + undivided.loss(history, batch.targets, seen) * count / sum(counts)
     total.backward()
-    expected = {name: weight.grad for name, weight in undivided.model.named_parameters()}
+    expected = {name: dense(weight.grad) for name, weight in undivided.model.named_parameters()}
 
-    division = Division(ITEMS, mine, 2)
-    divided = module_of(experiment, division)
+    division = Division(ITEMS, mine, 2) if divide else None
+    module = module_of(experiment, division)
+    whole = (lambda part: part) if division is None else division.joined
     start = undivided.model.state_dict()["items.weight"]
-    found = {"start": float((division.joined(divided.model.items.weight) - start).abs().max())}
-    divided.log = lambda *_, **__: None  # type: ignore[method-assign]
-    divided.training_step(batches[mine], 0).backward()
-    divided.on_after_backward()
-    loss = processes.all_reduce_sum(divided.sums)
+    found = {"start": float((whole(module.model.items.weight) - start).abs().max())}
+    module.log = lambda *_, **__: None  # type: ignore[method-assign]
+    module.training_step(batches[mine], 0).backward()
+    module.on_after_backward()
+    loss = processes.all_reduce_sum(module.sums)
     found["loss"] = abs(float(loss[0] / loss[1]) - total.item())
-    for name, weight in divided.model.named_parameters():
-        assert weight.grad is not None
-        if name == "items.weight":
-            gradient = division.joined(weight.grad)
+    for name, weight in module.model.named_parameters():
+        gradient = dense(weight.grad)
+        if name == "items.weight":  # with sampled negatives averaged already, else divided
+            gradient = whole(gradient)
         else:  # what DistributedDataParallel does
-            gradient = processes.all_reduce_sum(weight.grad) / 2
-        difference = float((gradient - expected[name]).abs().max())  # type: ignore[operator]
+            gradient = processes.all_reduce_sum(gradient) / 2
+        difference = float((gradient - expected[name]).abs().max())
         found["gradient"] = max(found.get("gradient", 0.0), difference)
     return found
 
@@ -169,36 +183,30 @@ def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
             save=save,
         )
 
-    step = TrainingModule.optimizer_step
-
     def measured(self: TrainingModule, *args: Any, **kwargs: Any) -> None:
         step(self, *args, **kwargs)
         table = self.model.items.weight
         held = [table, table.grad, *self.trainer.optimizers[0].state[table].values()]
         key = "divided" if self._division is not None else "undivided"
-        bytes_of[key] = sum(part.nbytes for part in held if part is not None and part.dim())
-
-    TrainingModule.optimizer_step = measured  # type: ignore[method-assign]
-
-    buffers_sent = 0
-
-    def send_buffers(_: DistributedDataParallel) -> None:
-        nonlocal buffers_sent
-        buffers_sent += 1
-
-    DistributedDataParallel._sync_buffers = send_buffers  # type: ignore[method-assign]
+        rows = [part for part in held if part is not None and part.dim() and not part.is_sparse]
+        bytes_of[key] = sum(part.nbytes for part in rows)
 
     def save(state: TrainingState) -> None:
         if len(state.curve.epochs) == 1 and state.epoch.batches == 1:
             file.write(Checkpoint("run", 0.0, state))
 
-    model, curve = run(experiment, save=save)
-    plain, expected = run(undivided)
+    step = TrainingModule.optimizer_step
+    with (
+        patch.object(TrainingModule, "optimizer_step", measured),
+        patch.object(DistributedDataParallel, "_sync_buffers") as send_buffers,
+    ):
+        model, curve = run(experiment, save=save)
+        plain, expected = run(undivided)
     found = {
         "epochs": curve.epochs,
         "expected": expected.epochs,
         "bytes": bytes_of,
-        "buffers_sent": buffers_sent,
+        "buffers_sent": send_buffers.call_count,
     }
     for name, settings in (("resumed", experiment), ("resumed undivided", undivided)):
         halfway = file.read()
@@ -229,17 +237,22 @@ def leaving() -> dict[str, int]:
 
 def main(out: Path) -> None:
     processes.join()
-    steps = {
-        f"{head}, smoothing {smoothing}, targets {targets}": step_differences(
-            head, smoothing, targets=targets
-        )
-        for head in HEADS
-        for smoothing, targets in ((0.0, True), (0.1, True), (0.0, False))
-    }
+    steps = {}
+    for head in HEADS:
+        steps[f"{head}, smoothed"] = step_differences(head, "training.label_smoothing=0.1")
+        for targets in (True, False):
+            case = f"{head}, targets {targets}"
+            steps[case] = step_differences(head, targets=targets)
+            for divide in (True, False):
+                steps[f"{case}, sampled, divided {divide}"] = step_differences(
+                    head, ALL_ITEMS, targets=targets, divide=divide
+                )
     found = {
         "steps": steps,
         "trainings": {
-            head: training(head, out.parent) for head in ("dot_product", "target_attention")
+            "dot_product": training("dot_product", out.parent),
+            "target_attention": training("target_attention", out.parent),
+            "sampled": training("dot_product", out.parent, SOME_ITEMS),
         },
         "left": leaving(),
     }

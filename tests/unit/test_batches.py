@@ -110,6 +110,9 @@ def test_times_follow_their_items_into_windows_and_shards() -> None:
             real = part.targets > 0
             assert torch.equal(part.times[:, :-1][real], part.items[real] * 10)
             assert torch.equal(part.times[:, 1:][real], part.targets[real] * 10)
+            # torch warns of strides where it searches.
+            tensors = (part.items, part.lengths, part.targets, part.times)
+            assert all(tensor.is_contiguous() for tensor in tensors)
 
 
 def kinds(histories: Histories) -> list[Batches]:

@@ -61,8 +61,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_the_gradients_of_one(found: dict[str, Any]) -> None:
-    """For all heads, seen items excluded; batches of other sizes, one of them without targets."""
-    assert len(found["steps"]) == 15
+    """For all heads and losses, seen items excluded; batches of other sizes, one without targets.
+
+    With sampled negatives those of two processes that are not divided, too.
+    """
+    assert len(found["steps"]) == 35
     for case, differences in found["steps"].items():
         assert differences["start"] == 0, case
         assert differences["loss"] < 1e-5, case
@@ -70,10 +73,10 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(found: dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["dot_product", "target_attention"])
-def test_a_divided_training_ends_as_an_undivided_one(head: str, found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", ["dot_product", "target_attention", "sampled"])
+def test_a_divided_training_ends_as_an_undivided_one(case: str, found: dict[str, Any]) -> None:
     """AdamW moves a weight with a tiny gradient as far as any other, and rounding decides where."""
-    training = found["trainings"][head]
+    training = found["trainings"][case]
     assert training["weights"] < 1e-3
     for name in ("train/loss", "epoch/valid_ndcg_at_10"):
         assert len(training["epochs"]) == 3
@@ -84,9 +87,9 @@ def test_a_divided_training_ends_as_an_undivided_one(head: str, found: dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["resumed", "resumed undivided"])
-@pytest.mark.parametrize("head", ["dot_product", "target_attention"])
-def test_it_resumes_from_an_ordinary_checkpoint(head: str, how: str, found: dict[str, Any]) -> None:
-    training = found["trainings"][head]
+@pytest.mark.parametrize("case", ["dot_product", "target_attention", "sampled"])
+def test_it_resumes_from_an_ordinary_checkpoint(case: str, how: str, found: dict[str, Any]) -> None:
+    training = found["trainings"][case]
     resumed = training[how]
     assert resumed["weights"] < (1e-6 if how == "resumed" else 1e-3)
     for epoch, other in zip(resumed["epochs"], training["epochs"], strict=True):
@@ -192,7 +195,6 @@ def test_there_is_a_row_for_each_process() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.loss=sampled_softmax", "with loss sampled_softmax: choose cross_entropy"),
         ("model={kind: masked_item}", "not supported by the model masked_item"),
         ("model={kind: factorisation_machine}", "not supported by the model factorisation"),
         ("model={item_features: [brand]}", "not supported with model.item_features"),

@@ -36,7 +36,8 @@ from recsys.training.negatives import (
     PopularNegatives,
     UniformNegatives,
 )
-from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
+from recsys.training.objective import CatalogueObjective, SampledObjective
+from recsys.training.sparse_gradients import use_sparse_gradients
 
 ITEMS = 11
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]

@@ -134,8 +134,11 @@ def test_a_killed_training_resumes_on_a_gpu(
 @pytest.mark.gpu
 @needs_gpus
 @pytest.mark.parametrize("divided", [False, True])
-def test_two_gpus_train_together(divided: bool, dataset: PreparedDataset, tmp_path: Path) -> None:
-    changes = {"divide_catalogue": True} if divided else {}
+@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
+def test_two_gpus_train_together(
+    loss: str, divided: bool, dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    changes = {"divide_catalogue": divided, "loss": {"kind": loss}}
     experiment = experiment_of({"head": ATTENTION}, tmp_path, **changes)
     (tmp_path / "chains.yaml").write_text(experiment.model_dump_json())
     words = ["train", "chains.yaml", "--data", str(dataset.path)]

@@ -34,7 +34,8 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.embeddings import item_embeddings
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
-from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
+from recsys.training.objective import CatalogueObjective, build_objective
+from recsys.training.sparse_gradients import use_sparse_gradients
 
 IDS = ["boots", "gloves", "hat", "jacket", "socks"]
 ITEMS = pl.DataFrame(

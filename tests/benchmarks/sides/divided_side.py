@@ -1,6 +1,7 @@
 """One of the processes that torchrun starts: a few steps of training over a divided item table.
 
-Arguments: a folder, the number of items, the embedding's width, and whether the table is divided.
+Arguments: a folder, the number of items, the embedding's width, the loss, and whether the table is
+divided.
 Each process writes the memory that it holds after the steps, above what it held before.
 """
 
@@ -33,14 +34,19 @@ def resident_mib() -> float:
 
 
 def main() -> None:
-    folder, items, dim, divided = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    folder, items, dim = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    loss, divided = sys.argv[4], sys.argv[5] == "divided"
     keep_freed_memory()
     if divided:
         processes.join()
     experiment = parse_experiment(
         {
             "model": {"embedding_dim": dim, "max_sequence_length": LENGTH},
-            "training": {"divide_catalogue": bool(divided), "precision": "float32"},
+            "training": {
+                "divide_catalogue": divided,
+                "precision": "float32",
+                "loss": {"kind": loss},
+            },
         }
     )
     catalogue = Catalogue(items)
