@@ -35,7 +35,7 @@ def resident_mib() -> float:
 
 def main() -> None:
     folder, items, dim = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    loss, divided = sys.argv[4], sys.argv[5] == "divided"
+    kind, divided = sys.argv[4], sys.argv[5] == "divided"
     keep_freed_memory()
     if divided:
         processes.join()
@@ -45,7 +45,7 @@ def main() -> None:
             "training": {
                 "divide_catalogue": divided,
                 "precision": "float32",
-                "loss": {"kind": loss},
+                "loss": {"kind": kind},
             },
         }
     )
