@@ -1,7 +1,7 @@
 """Negative samplers: the items that a step compares its targets with if all would be too many.
 
 Negatives are drawn once per step and shared by all of its positions, so that their logits are
-matrix products; `recsys.training.losses.negative_mask` masks them where they are no negatives.
+matrix products; `recsys.training.losses.mask_negatives` masks them where they are no negatives.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.training import objective as objectives
 from recsys.training.losses import (
+    NO_NEGATIVE,
     SampledLoss,
     binary_cross_entropy,
     calibrated_weight,
-    negative_mask,
+    mask_negatives,
     sampled_softmax,
 )
 from recsys.training.negatives import (
@@ -63,21 +64,23 @@ def make_batch() -> tuple[Tensor, Tensor, Tensor]:
 
 def test_sampled_losses_by_hand() -> None:
     """Odds 5 for the target, 1 and 2 for the negatives; the third negative is masked."""
-    logits = torch.tensor([math.log(5.0), 0.0, math.log(2.0), -math.inf])
-    assert sampled_softmax(logits.clone())[0].item() == pytest.approx(-math.log(5 / 8))
+    target, negatives = torch.tensor(5.0).log(), torch.tensor([0.0, math.log(2.0), NO_NEGATIVE])
+    losses, _ = sampled_softmax(target, negatives.clone())
+    assert losses.item() == pytest.approx(-math.log(5 / 8))
     parts = [math.log(6 / 5), math.log(2), math.log(3)]
-    assert binary_cross_entropy(logits.clone())[0].item() == pytest.approx(sum(parts) / 3)
-    half, _ = binary_cross_entropy(logits, target_weight=0.5)
+    losses, _ = binary_cross_entropy(target, negatives.clone())
+    assert losses.item() == pytest.approx(sum(parts) / 3)
+    half, _ = binary_cross_entropy(target, negatives, target_weight=0.5)
     assert half.item() == pytest.approx((parts[0] / 2 + parts[1] + parts[2]) / 3)
 
 
-def plain_softmax(logits: Tensor) -> Tensor:
-    return logits.logsumexp(-1) - logits[..., 0]
+def plain_softmax(target: Tensor, negatives: Tensor) -> Tensor:
+    return torch.cat([target[..., None], negatives], -1).logsumexp(-1) - target
 
 
-def plain_binary(logits: Tensor) -> Tensor:
-    wrong = F.softplus(logits[..., 1:]).sum(-1)
-    return (0.3 * F.softplus(-logits[..., 0]) + wrong) / (logits > -math.inf).sum(-1)
+def plain_binary(target: Tensor, negatives: Tensor) -> Tensor:
+    wrong = F.softplus(negatives).sum(-1)
+    return (0.3 * F.softplus(-target) + wrong) / (1 + (negatives > NO_NEGATIVE).sum(-1))
 
 
 @pytest.mark.parametrize(
@@ -88,18 +91,20 @@ def plain_binary(logits: Tensor) -> Tensor:
     ],
 )
 def test_the_gradients_are_those_of_autograd(
-    loss: SampledLoss, plain: Callable[[Tensor], Tensor]
+    loss: SampledLoss, plain: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    logits = 3 * torch.randn(
-        4, 6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
-    logits[..., 3] = -math.inf
-    leaf = logits.clone().requires_grad_()
-    wanted = plain(leaf)
-    (gradient,) = torch.autograd.grad(wanted.sum(), leaf)
-    losses, found = loss(logits)
-    torch.testing.assert_close(losses, wanted)
-    torch.testing.assert_close(found, gradient)
+    """At one position with all negatives masked, too, and at ones with extreme logits."""
+    generator = torch.Generator().manual_seed(1)
+    target = 3 * torch.randn(4, 6, dtype=torch.float64, generator=generator)
+    negatives = 3 * torch.randn(4, 6, 8, dtype=torch.float64, generator=generator)
+    negatives[..., 3], negatives[0, 0] = NO_NEGATIVE, NO_NEGATIVE
+    target[1, :2] = torch.tensor([300.0, -300.0])
+    leaves = target.requires_grad_(), negatives.clone().requires_grad_()
+    wanted = plain(*leaves)
+    gradients = torch.autograd.grad(wanted.sum(), leaves)
+    losses, of_target = loss(target.detach(), negatives)
+    torch.testing.assert_close(losses, wanted.detach())
+    torch.testing.assert_close((of_target, negatives), gradients)
 
 
 def test_the_weight_is_the_published_beta() -> None:
@@ -236,14 +241,24 @@ def test_popular_and_in_batch_draws_have_their_expected_frequency() -> None:
         torch.testing.assert_close(counts / 400, expected, rtol=0.1, atol=0)
 
 
-def test_negative_mask_with_repeated_candidates_and_more_seen_items_than_positions() -> None:
+def test_repeated_negatives_and_more_seen_items_than_positions() -> None:
     candidates = torch.tensor([5, 9, 5, 1])
     targets = torch.tensor([[9, 2]])
     seen = torch.tensor([[4, 5, 1]])  # before target 0: 4, 5; before target 1: 1 too
     expected = [[[True, True, True, False], [True, False, True, True]]]
-    assert negative_mask(candidates, targets, seen).tolist() == expected
+    assert masked(candidates, targets, seen) == expected
     alone = [[[False, True, False, False], [False, False, False, False]]]
-    assert negative_mask(candidates, targets, None).tolist() == alone
+    assert masked(candidates, targets, None) == alone
+    twice = torch.tensor([[5, 4, 5]])  # from its first place on
+    assert masked(candidates, targets, twice) == [
+        [[True, True, True, False], [True, False, True, False]]
+    ]
+
+
+def masked(items: Tensor, targets: Tensor, seen: Tensor | None) -> list[list[list[bool]]]:
+    logits = torch.zeros(*targets.shape, len(items))
+    mask_negatives(logits, items, targets, seen)
+    return (logits == NO_NEGATIVE).tolist()
 
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:

@@ -15,9 +15,10 @@ from recsys.training.losses.sampled import (
     chunked_sampled_loss,
     sampled_softmax,
 )
-from recsys.training.losses.seen import SeenItems, negative_mask
+from recsys.training.losses.seen import NO_NEGATIVE, SeenItems, mask_negatives
 
 __all__ = [
+    "NO_NEGATIVE",
     "LogitsFunction",
     "SampledLoss",
     "SeenItems",
@@ -30,7 +31,7 @@ __all__ = [
     "count_targets",
     "cross_entropy",
     "divided_cross_entropy",
-    "negative_mask",
+    "mask_negatives",
     "sampled_softmax",
     "softmax_gradient",
 ]

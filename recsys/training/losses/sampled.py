@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.data.histories import PAD
-from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
-from recsys.training.losses.seen import negative_mask
+from recsys.training.losses.chunks import (
+    LogitsFunction,
+    chunk_gradients,
+    count_targets,
+    working_sides,
+)
+from recsys.training.losses.seen import NO_NEGATIVE, mask_negatives
 from recsys.training.negatives import Negatives
 
-SampledLoss = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A function from logits [..., 1 + C], the target's in column 0 and -inf where a column does not
-count, to the losses [...] and their gradient, which overwrites the logits."""
+SampledLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function from the logits of targets [...] and of their negatives [..., C], `NO_NEGATIVE` where
+one does not count, to the losses [...] and their gradient by the logits of the targets [...]. That
+by the logits of the negatives overwrites these."""
 
 
-def sampled_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log softmax(logits)[0], where column 0 is the target and the others are negatives.
+def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """Return -log of the share of the target in a softmax of the target and the negatives.
 
     If the log of its expected count in a draw is subtracted from the logit of each negative, the
     denominator is that of the full catalogue in expectation. The target's logit is not corrected
@@ -27,33 +34,34 @@ def sampled_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     https://arxiv.org/abs/2507.09331; the correction is due to Bengio and Senécal 2008,
     https://doi.org/10.1109/TNN.2007.912312).
 
-    See `SampledLoss`. A loss is 69 at most, as that of a target of probability 1e-30.
+    See `SampledLoss`.
     """
-    torch.softmax(logits, -1, out=logits)
-    target = logits[..., 0]
-    losses = -target.clamp(min=1e-30).log()
-    target -= 1
-    return losses, logits
+    peak = negatives.amax(-1)
+    torch.softmax(negatives, -1, out=negatives)
+    # The largest share is 1 / sum exp(n - peak).
+    difference = peak - negatives.amax(-1).log() - target
+    wrong = difference.sigmoid()
+    negatives *= wrong[..., None]
+    return F.softplus(difference), wrong.neg_()
 
 
-def binary_cross_entropy(logits: Tensor, target_weight: float = 1.0) -> tuple[Tensor, Tensor]:
+def binary_cross_entropy(
+    target: Tensor, negatives: Tensor, target_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the mean of -w log sigmoid(target) and -log(1 - sigmoid(negative)) of each negative.
 
     With w = 1 it is the loss of SASRec (Kang and McAuley 2018), with `calibrated_weight` that of
     gSASRec.
 
     Args:
-        logits: see `SampledLoss`.
+        target: see `SampledLoss`.
+        negatives: see `SampledLoss`.
         target_weight: w.
     """
-    present = (logits > -torch.inf).sum(-1)
-    wrong = F.softplus(logits[..., 1:]).sum(-1)
-    losses = (target_weight * F.softplus(-logits[..., 0]) + wrong) / present
-    logits.sigmoid_()
-    target = logits[..., 0]
-    target.sub_(1).mul_(target_weight)
-    logits /= present[..., None]
-    return losses, logits
+    present = 1 + (negatives > NO_NEGATIVE).sum(-1)
+    losses = (target_weight * F.softplus(-target) + F.softplus(negatives).sum(-1)) / present
+    negatives.sigmoid_().div_(present[..., None])
+    return losses, (target.sigmoid() - 1) * (target_weight / present)
 
 
 def calibrated_weight(num_negatives: int, num_items: int, calibration: float) -> float:
@@ -85,7 +93,7 @@ def chunked_sampled_loss(
     """Return the mean over targets of a loss of the target against shared negatives.
 
     Args:
-        loss: gets float32 logits [b, L, 1 + C].
+        loss: gets float32 logits [b, L] and [b, L, C].
         logits: a function of (history, candidates) that returns [b, L, C].
         history: tensors whose first dimension is B.
         candidates: the representation of the negatives.
@@ -96,23 +104,55 @@ def chunked_sampled_loss(
         chunk_rows: number of sequences in a chunk.
     """
 
-    def all_logits(history: tuple[Tensor, ...], candidates: tuple[Tensor, ...]) -> Tensor:
-        target, *sides = history
-        return torch.cat([target[..., None], logits(tuple(sides), candidates)], dim=-1)
-
-    def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        before = None if seen is None else seen[rows]
-        mask = negative_mask(negatives.items, targets[rows], before)
+    def loss_and_gradient(
+        scores: Tensor, target: Tensor, rows: slice
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        exact = _exact(scores).contiguous()
         if negatives.log_expected is not None:
-            exact[..., 1:] -= negatives.log_expected
-        exact[..., 1:].masked_fill_(mask, -torch.inf)
-        losses, gradient = loss(exact)
+            exact -= negatives.log_expected
+        before = None if seen is None else seen[rows]
+        mask_negatives(exact, negatives.items, targets[rows], before)
+        losses, of_target = loss(_exact(target), exact)
         empty = targets[rows] == PAD
-        losses[empty] = 0
-        gradient.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
-        return losses.sum(), gradient.to(scores.dtype)
+        exact.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
+        total = losses.masked_fill_(empty, 0).sum()
+        return total, exact.to(scores.dtype), of_target.masked_fill_(empty, 0)
 
-    sides = (target_logits, *history)
-    total = chunked_sum(all_logits, loss_and_gradient, sides, candidates, chunk_rows)
+    total: Tensor = _ChunkedSampled.apply(  # type: ignore[no-untyped-call]
+        logits, loss_and_gradient, chunk_rows, len(history), target_logits, *history, *candidates
+    )
     return total / count_targets(targets)
+
+
+class _ChunkedSampled(torch.autograd.Function):
+    """`chunked_sum`, with the gradient of the logits of the targets beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: LogitsFunction,
+        loss: Callable[[Tensor, Tensor, slice], tuple[Tensor, Tensor, Tensor]],
+        chunk_rows: int,
+        num_history: int,
+        target_logits: Tensor,
+        *sides: Tensor,
+    ) -> Tensor:
+        of_targets = torch.empty_like(target_logits)
+
+        def loss_of_rows(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+            total, upstream, of_targets[rows] = loss(scores, target_logits[rows], rows)
+            return total, upstream
+
+        history, candidates, sums = working_sides(sides, num_history)
+        total, parts = chunk_gradients(logits, loss_of_rows, history, candidates, chunk_rows, sums)
+        ctx.save_for_backward(of_targets, *parts, *sums)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
+        return None, None, None, None, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """The logits in float32 or more."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

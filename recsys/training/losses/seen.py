@@ -9,6 +9,10 @@ from torch import Tensor
 
 from recsys.data.histories import PAD
 
+NO_NEGATIVE = -1e30
+"""The logit of an item that is no negative of a position: finite, because a softmax of nothing but
+-inf is undefined."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenItems:
@@ -51,32 +55,46 @@ class SeenItems:
         return torch.where(order < self.counts[rows][..., None], items, PAD)
 
 
-def negative_mask(items: Tensor, targets: Tensor, seen: Tensor | None) -> Tensor:
-    """Return which items are no negatives at a position: its target and the items seen before it.
+def mask_negatives(logits: Tensor, items: Tensor, targets: Tensor, seen: Tensor | None) -> None:
+    """Set logits to `NO_NEGATIVE` where an item is the target of a position or was seen before it.
+
+    Few are, so that they are looked for and set one by one, without a mask of all logits.
 
     Args:
+        logits: of the items [B, L, C], contiguous.
         items: item tokens [C].
         targets: item tokens [B, L].
         seen: item tokens [B, N], of which the first N - L + 1 + t precede target t. If None, seen
             items are negatives like any other item.
 
-    Returns:
-        bool [B, L, C].
-
-    >>> negative_mask(torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])).int()
+    >>> logits = torch.zeros(1, 2, 3)
+    >>> mask_negatives(
+    ...     logits, torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])
+    ... )
+    >>> (logits == NO_NEGATIVE).int()
     tensor([[[1, 1, 0],
              [1, 1, 1]]], dtype=torch.int32)
     """
-    mask = items == targets[..., None]
-    if seen is None:
-        return mask
-    # The first occurrence of each item: one comparison then serves all positions.
     distinct, index = items.unique(return_inverse=True)
-    column = torch.searchsorted(distinct, seen)
-    column.masked_fill_(distinct[column.clamp(max=len(distinct) - 1)] != seen, len(distinct))
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    positions = (_places(distinct, wanted) < len(distinct)).nonzero().squeeze(1)
+    position, column = (items == wanted[positions, None]).nonzero(as_tuple=True)
+    flat[positions[position], column] = NO_NEGATIVE
+    if seen is None:
+        return
+    # The first place of each item in a history: it is masked from there on.
     (batch, width), length = seen.shape, targets.shape[1]
     first = seen.new_full((batch, len(distinct) + 1), width)
     order = torch.arange(width, device=seen.device).expand(batch, -1)
-    first.scatter_reduce_(1, column, order, "amin")
-    position = torch.arange(width - length, width, device=seen.device)
-    return mask.logical_or_(first[:, None, index] <= position[:, None])
+    first.scatter_reduce_(1, _places(distinct, seen), order, "amin")
+    first = first[:, index]
+    row, column = (first < width).nonzero(as_tuple=True)
+    before = torch.arange(width - length, width, device=seen.device) < first[row, column, None]
+    logits[row, :, column] = logits[row, :, column].where(before, NO_NEGATIVE)
+
+
+def _places(distinct: Tensor, tokens: Tensor) -> Tensor:
+    """The place of each token among ascending ones; their number where it is not among them."""
+    places = torch.searchsorted(distinct, tokens)
+    found = distinct[places.clamp(max=len(distinct) - 1)] == tokens
+    return places.masked_fill_(~found, len(distinct))
