@@ -24,6 +24,7 @@ def chunked_sum(
     history: Sequence[Tensor],
     candidates: Sequence[Tensor],
     chunk_rows: int,
+    beside: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the sum of a loss over all rows without ever holding [B, L, C] logits.
 
@@ -35,12 +36,18 @@ def chunked_sum(
         history: tensors whose first dimension is B; they are passed to `logits` in chunks.
         candidates: tensors passed entire with every chunk.
         chunk_rows: number of sequences in a chunk.
+        beside: a tensor that the loss depends on beside these logits, and one of its shape into
+            which ``loss`` writes the gradient by it.
 
     Returns:
         A float32 scalar.
     """
+    sides = (*history, *candidates)
+    gradients = []
+    if beside is not None:
+        sides, gradients = (*sides, beside[0]), [beside[1]]
     total: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-        logits, loss, chunk_rows, len(history), *history, *candidates
+        logits, loss, chunk_rows, len(history), gradients, *sides
     )
     return total
 
@@ -53,16 +60,18 @@ class _Chunked(torch.autograd.Function):
         loss: LossFunction,
         chunk_rows: int,
         num_history: int,
+        gradients: list[Tensor],
         *sides: Tensor,
     ) -> Tensor:
-        history, candidates, sums = working_sides(sides, num_history)
+        chunked = sides[: len(sides) - len(gradients)]  # the others have gradients of their own
+        history, candidates, sums = working_sides(chunked, num_history)
         total, parts = chunk_gradients(logits, loss, history, candidates, chunk_rows, sums)
-        ctx.save_for_backward(*parts, *sums)
+        ctx.save_for_backward(*parts, *sums, *gradients)
         return total
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        return None, None, None, None, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
+        return *(None,) * 5, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
 
 
 def chunk_gradients(

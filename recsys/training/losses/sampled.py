@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.data.histories import PAD
-from recsys.training.losses.chunks import (
-    LogitsFunction,
-    chunk_gradients,
-    count_targets,
-    working_sides,
-)
+from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
 from recsys.training.losses.seen import NO_NEGATIVE, mask_negatives
 from recsys.training.negatives import Negatives
 
@@ -103,54 +97,23 @@ def chunked_sampled_loss(
         seen: item tokens [B, N], masked as in `chunked_cross_entropy`. If None, no other item is.
         chunk_rows: number of sequences in a chunk.
     """
+    of_targets = torch.empty_like(target_logits)
 
-    def loss_and_gradient(
-        scores: Tensor, target: Tensor, rows: slice
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         exact = _exact(scores).contiguous()
         if negatives.log_expected is not None:
             exact -= negatives.log_expected
         before = None if seen is None else seen[rows]
         mask_negatives(exact, negatives.items, targets[rows], before)
-        losses, of_target = loss(_exact(target), exact)
+        losses, of_target = loss(_exact(target_logits.detach()[rows]), exact)
         empty = targets[rows] == PAD
         exact.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
-        total = losses.masked_fill_(empty, 0).sum()
-        return total, exact.to(scores.dtype), of_target.masked_fill_(empty, 0)
+        of_targets[rows] = of_target.masked_fill_(empty, 0)
+        return losses.masked_fill_(empty, 0).sum(), exact.to(scores.dtype)
 
-    total: Tensor = _ChunkedSampled.apply(  # type: ignore[no-untyped-call]
-        logits, loss_and_gradient, chunk_rows, len(history), target_logits, *history, *candidates
-    )
+    beside = target_logits, of_targets
+    total = chunked_sum(logits, loss_and_gradient, history, candidates, chunk_rows, beside)
     return total / count_targets(targets)
-
-
-class _ChunkedSampled(torch.autograd.Function):
-    """`chunked_sum`, with the gradient of the logits of the targets beside it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: LogitsFunction,
-        loss: Callable[[Tensor, Tensor, slice], tuple[Tensor, Tensor, Tensor]],
-        chunk_rows: int,
-        num_history: int,
-        target_logits: Tensor,
-        *sides: Tensor,
-    ) -> Tensor:
-        of_targets = torch.empty_like(target_logits)
-
-        def loss_of_rows(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-            total, upstream, of_targets[rows] = loss(scores, target_logits[rows], rows)
-            return total, upstream
-
-        history, candidates, sums = working_sides(sides, num_history)
-        total, parts = chunk_gradients(logits, loss_of_rows, history, candidates, chunk_rows, sums)
-        ctx.save_for_backward(of_targets, *parts, *sums)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        return None, None, None, None, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
 
 
 def _exact(logits: Tensor) -> Tensor:
