@@ -33,6 +33,7 @@ _UNDONE = {
     *("removefromcart", "remove", "dislike", "disliked", "unlike", "skip", "skipped"),
 }
 _FEW_KINDS = 20
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
 def hinted_columns(names: Sequence[str]) -> list[str]:
@@ -44,16 +45,27 @@ def hinted_columns(names: Sequence[str]) -> list[str]:
     return [name for name in names if plain_name(name) in _KINDS | _AMOUNTS | _MARKS]
 
 
+def tells_kinds(dtype: pl.DataType) -> bool:
+    """Return whether a column of a type may tell interactions from other rows.
+
+    >>> tells_kinds(pl.Int64()), tells_kinds(pl.List(pl.Int64))
+    (True, False)
+    """
+    return dtype.is_numeric() or isinstance(dtype, (pl.Boolean, *_TEXTS))
+
+
 def row_hint(values: pl.Series) -> str | None:
     """Return a line on rows that may be no interactions, with a condition that keeps the others.
 
     >>> print(row_hint(pl.Series("event", ["view", "buy", "view"])))
     column 'event' has view (2), buy (1); to keep purchases alone: --where "event == 'buy'"
     >>> print(row_hint(pl.Series("Quantity", [1, -1, 3])))
-    column 'Quantity' is below 1 in 1 of 3 rows; to leave them out: --where "Quantity > 0"
+    column 'Quantity' is 0 or below in 1 of 3 rows; to leave them out: --where "Quantity > 0"
     >>> row_hint(pl.Series("event", ["buy", "buy"]))
     """
     name = plain_name(values.name)
+    if not tells_kinds(values.dtype):
+        return None
     if name in _AMOUNTS:
         return _hint_at_amounts(values)
     return _hint_at_marks(values) if name in _MARKS else _hint_at_kinds(values)
@@ -61,12 +73,12 @@ def row_hint(values: pl.Series) -> str | None:
 
 def _hint_at_amounts(values: pl.Series) -> str | None:
     numbers = _numbers(values)
-    below = 0 if numbers is None else int((numbers < 1).sum())
+    below = 0 if numbers is None else int((numbers <= 0).sum())
     if not 0 < below < len(values):
         return None
     rows = f"{below:,} of {len(values):,} rows"
     kept = _where(values.name, "> 0")
-    return f"column {values.name!r} is below 1 in {rows}; to leave them out: {kept}"
+    return f"column {values.name!r} is 0 or below in {rows}; to leave them out: {kept}"
 
 
 def _hint_at_marks(values: pl.Series) -> str | None:
@@ -80,7 +92,7 @@ def _hint_at_marks(values: pl.Series) -> str | None:
 
 
 def _hint_at_kinds(values: pl.Series) -> str | None:
-    if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
+    if not isinstance(values.dtype, _TEXTS):
         return None
     counts = values.cast(pl.String).drop_nulls().value_counts(sort=True).rows()
     if not 1 < len(counts) <= _FEW_KINDS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,6 @@ from recsys.cli import main
 from recsys.config import Columns, DataConfig, DropRows, GlobalTime
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.row_hints import row_hint
 from recsys.data.where import keep_where
 from recsys.errors import InputError
 
@@ -270,63 +268,6 @@ def test_a_split_without_targets_is_warned_of(
     caplog.clear()
     prepare(table.with_columns(order_id=1), out=tmp_path / "one", user="order_id")
     assert not warnings(caplog)
-
-
-def test_purchases_among_views_are_hinted_at(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = FRAME.with_columns(Event=pl.Series(["view", "Purchase", "view", "cart"]))
-    with caplog.at_level(logging.INFO, "recsys"):
-        prepare(table, out=tmp_path / "out")
-    hint = "column 'Event' has view (2), "
-    assert hint in caplog.text
-    assert "to keep purchases alone: --where \"Event == 'Purchase'\"" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "recsys"):
-        prepare(table, out=tmp_path / "out", where="Event == 'Purchase'")
-    assert hint not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "kinds", [["view", "cart"], ["purchase", "purchase"], ["buy", "purchase", "view"], [1, 2]]
-)
-def test_no_hint_where_there_is_nothing_to_choose(kinds: list[Any]) -> None:
-    assert row_hint(pl.Series("event", kinds)) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "condition"),
-    [
-        ("Quantity", ["3", "-1", "NULL"], '--where "Quantity > 0"'),
-        ("qty", [3, 0, 1], '--where "qty > 0"'),
-        ("is_click", [0, 1, 1], '--where "is_click = 1"'),
-        ("label", ["0", "1", "1"], '--where "label = 1"'),
-        ("Order Quantity", [-1, 2, 1], "--where '\"Order Quantity\" > 0'"),
-        ("clicked", [False, True, None], '--where "clicked = true"'),
-        ("status", ["Complete", "Returned", "Cancelled"], "not in ('Returned', 'Cancelled')"),
-        ("event_type", ["cart", "remove_from_cart", "cart"], "not in ('remove_from_cart')"),
-    ],
-)
-def test_rows_that_are_no_interactions_are_hinted_at(
-    name: str, values: list[Any], condition: str
-) -> None:
-    hint = row_hint(pl.Series(name, values))
-    assert hint is not None
-    assert condition in hint
-    table = pl.DataFrame({name: values})
-    where = re.findall("--where (['\"])(.*)\\1$", hint)[0][1]
-    kept, dropped = keep_where(table, where, "the log")
-    assert 0 < len(kept) < 3
-    assert len(kept) + dropped == 3
-    assert row_hint(kept[name]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("Quantity", [1, 2]), ("Quantity", ["a", "-1"]), ("label", [0, 1, 2]), ("price", [-1, 2])],
-)
-def test_other_numbers_are_no_hint(name: str, values: list[Any]) -> None:
-    assert row_hint(pl.Series(name, values)) is None
 
 
 class Terminal:

@@ -14,7 +14,7 @@ from recsys.data.log import BLANK, KEPT, ROW
 from recsys.data.log_columns import LogColumn, checked_ids_of_part, checked_times, convert_kept
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
-from recsys.data.row_hints import hinted_columns, row_hint
+from recsys.data.row_hints import hinted_columns, row_hint, tells_kinds
 from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable
@@ -81,14 +81,15 @@ def stage_log(
     tested = _facts_of_condition(table, config, wanted, part_rows)
     read, blanks, dropped, order = 0, 0, dict[str, int](), RowOrder()
     first: pl.DataFrame | None = None
-    counts = {name: pl.DataFrame() for name in kinds}
+    counts: dict[str, pl.DataFrame] = {}
     for part in table.parts(wanted, part_rows):
         rows = part.with_row_index(ROW, offset=1 + read)
         read += len(part)
         filled = rows.filter(~pl.all_horizontal(pl.exclude(ROW).is_null()))
         blanks += len(rows) - len(filled)
         first = filled.head(_FEW_ROWS) if first is None or first.is_empty() else first
-        counts = {name: _add_counts(counts[name], filled[name]) for name in kinds}
+        for name in (name for name in kinds if tells_kinds(filled[name].dtype)):
+            counts[name] = _add_counts(counts.get(name, pl.DataFrame()), filled[name])
         kept, gone = keep_interactions(filled, config, columns, table.origin, tested)
         dropped = sum_counts(dropped, gone)
         order += RowOrder.of(kept, columns)
