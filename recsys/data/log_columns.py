@@ -167,6 +167,17 @@ def checked_times(column: LogColumn, facts: TextFacts | None = None) -> pl.Serie
     return _numbers(replace(column, values=times))
 
 
+def times_of_part(values: pl.Series) -> pl.Series:
+    """Return times of a part of a column in a type that does not depend on the part.
+
+    Decimals become integers where all of a column are whole, which one part cannot tell: those with
+    digits after the point are floats.
+    """
+    dtype = values.dtype
+    has_fractions = isinstance(dtype, pl.Decimal) and dtype.scale > 0
+    return values.cast(pl.Float64) if has_fractions else values
+
+
 def _numbers(column: LogColumn) -> pl.Series:
     """Return finite numbers as int64 or float64."""
     numbers = column.values

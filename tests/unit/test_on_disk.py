@@ -197,6 +197,16 @@ def test_types_of_frames(tmp_path: Path) -> None:
     both(log.to_pandas(), tmp_path, DataConfig(keep=("kind",)))
 
 
+@pytest.mark.parametrize("role", ["timestamp", "position"])
+def test_decimals_of_which_one_part_alone_has_fractions(role: str, tmp_path: Path) -> None:
+    tenth = pl.when(pl.int_range(240) > 230).then(0.5).otherwise(0.0)
+    times = (pl.col("timestamp") + tenth).cast(pl.Decimal(12, 1)).alias(role)
+    columns = {"position": role} if role == "position" else {}
+    both(
+        random_log(5).with_columns(times), tmp_path, DataConfig.model_validate({"columns": columns})
+    )
+
+
 def test_features_of_items_and_users(tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": range(15), "name": [f"item {n}" for n in range(15)]})
     users = pl.DataFrame({"user_id": range(3, 15), "age": range(12)})

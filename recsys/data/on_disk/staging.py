@@ -11,7 +11,13 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
-from recsys.data.log_columns import LogColumn, checked_ids_of_part, checked_times, convert_kept
+from recsys.data.log_columns import (
+    LogColumn,
+    checked_ids_of_part,
+    checked_times,
+    convert_kept,
+    times_of_part,
+)
 from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
 from recsys.data.row_hints import hinted_columns, row_hint, tells_kinds
@@ -53,7 +59,8 @@ class StagedLog:
         Raises:
             InputError: a value breaks its column's rule.
         """
-        column = LogColumn(part[role], part["row"], self.origin, self.names[role])
+        times = times_of_part(part[role])
+        column = LogColumn(times, part["row"], self.origin, self.names[role])
         return checked_times(column, self.facts.get(role))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, ROW, whole_times
-from recsys.data.log_columns import LogColumn, checked_times
+from recsys.data.log_columns import LogColumn, checked_times, times_of_part
 from recsys.data.missing import without_missing_words
 from recsys.data.on_disk.staging import add_facts, check_ids
 from recsys.data.on_spark.source import from_spark
@@ -117,7 +117,7 @@ class RowRules:
         for role in TIMES:
             if role not in checked.columns:
                 continue
-            column = _exact(checked[role])
+            column = times_of_part(checked[role])
             values = LogColumn(column, checked["row"], self.origin, self.names[role])
             times = checked_times(values, self.times.get(role))
             moment = MOMENT if role == "timestamp" else role
@@ -199,14 +199,6 @@ def _filled(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _failed(rows: pl.DataFrame, error: InputError) -> Found:
     return Found(errors=[(rows[ROW].min() or 0, str(error))])  # type: ignore[list-item]
-
-
-def _exact(values: pl.Series) -> pl.Series:
-    """Make decimals with digits after the point floats, whatever a part of them looks like."""
-    dtype = values.dtype
-    if isinstance(dtype, pl.Decimal) and dtype.scale:
-        return values.cast(pl.Float64)
-    return values
 
 
 def _moments(times: pl.Series) -> pl.Series:
