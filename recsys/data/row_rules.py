@@ -17,7 +17,7 @@ from recsys.data.log_columns import LogColumn
 from recsys.data.missing import without_missing_words
 from recsys.data.row_filters import drop_rows
 from recsys.data.sessions import split_sessions
-from recsys.data.text_values import TextFacts
+from recsys.data.text_values import TextFacts, text_facts
 from recsys.data.time_format import as_iso, is_compact
 from recsys.data.where import keep_where, where_columns
 
@@ -94,6 +94,31 @@ def keep_interactions(
     if config.time_format is not None:
         rows = rows.with_columns(_dated(rows, columns.timestamp, config.time_format, origin))
     return rows, dropped
+
+
+def facts_of_condition(
+    rows: pl.DataFrame, config: DataConfig, columns: Columns, origin: str
+) -> dict[str, TextFacts]:
+    """Return the facts of the text columns that ``where`` reads, in the rows that ``drop`` keeps.
+
+    Those of the parts of a log add up to what `keep_interactions` is given for each part.
+
+    Args:
+        rows: a part of the log, with the columns of the rules.
+        config: the rules.
+        columns: the names of the columns.
+        origin: the name of the log in messages.
+
+    Raises:
+        InputError: a rule does not apply to the values of its column.
+    """
+    if config.where is None:
+        return {}
+    before = config.model_copy(update={"where": None, "time_format": None})
+    kept, _ = keep_interactions(rows, before, columns, origin)
+    used = (kept[name] for name in where_columns(config.where, kept.columns, origin))
+    texts = (without_missing_words(column) for column in used if column.dtype == pl.String)
+    return {text.name: text_facts(text) for text in texts if len(text)}
 
 
 def _dated(rows: pl.DataFrame, name: str, form: str, origin: str) -> pl.Series:

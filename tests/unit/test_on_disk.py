@@ -207,6 +207,18 @@ def test_decimals_of_which_one_part_alone_has_fractions(role: str, tmp_path: Pat
     )
 
 
+def test_a_condition_reads_the_rows_that_no_rule_drops(tmp_path: Path) -> None:
+    unpriced = pl.when(pl.col("kind") == "return").then(pl.lit("none")).otherwise("price")
+    log = (
+        random_log(4)
+        .with_columns(pl.col("price").cast(pl.String))
+        .with_columns(unpriced.alias("price"))
+    )
+    returns = DropRows(reason="returns", column="kind", matches="^ret")
+    found = both(log, tmp_path, DataConfig(drop=(returns,), where="price > 3.5"))
+    assert found.manifest.dropped["where"] > 0
+
+
 def test_features_of_items_and_users(tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": range(15), "name": [f"item {n}" for n in range(15)]})
     users = pl.DataFrame({"user_id": range(3, 15), "age": range(12)})

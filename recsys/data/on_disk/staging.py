@@ -22,7 +22,7 @@ from recsys.data.missing import without_missing_words
 from recsys.data.reading import sum_counts
 from recsys.data.row_hints import hinted_columns, row_hint, tells_kinds
 from recsys.data.row_order import RowOrder
-from recsys.data.row_rules import keep_interactions, rule_columns
+from recsys.data.row_rules import facts_of_condition, keep_interactions, rule_columns
 from recsys.data.tables import OpenTable
 from recsys.data.text_values import TextFacts, text_facts
 from recsys.data.where import holds_nowhere
@@ -85,7 +85,7 @@ def stage_log(
     ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
     wanted = [*names.values(), *config.keep, *ruled, *kinds]
-    tested = _facts_of_condition(table, config, wanted, part_rows)
+    tested = _facts_of_condition(table, config, columns, wanted, part_rows)
     read, blanks, dropped, order = 0, 0, dict[str, int](), RowOrder()
     first: pl.DataFrame | None = None
     counts: dict[str, pl.DataFrame] = {}
@@ -116,17 +116,12 @@ def stage_log(
 
 
 def _facts_of_condition(
-    table: OpenTable, config: DataConfig, wanted: list[str], part_rows: int
+    table: OpenTable, config: DataConfig, columns: Columns, wanted: list[str], part_rows: int
 ) -> dict[str, TextFacts]:
-    """Return the facts of the text columns, if a condition may compare them with numbers."""
+    """Return the facts of the text columns that the condition reads, if there is one."""
     facts: dict[str, TextFacts] = {}
-    if config.where is None:
-        return facts
-    for part in table.parts(wanted, part_rows):
-        for column in part:
-            if column.dtype == pl.String:
-                found = text_facts(without_missing_words(column))
-                facts[column.name] = facts.get(column.name, TextFacts()) + found
+    for part in table.parts(wanted, part_rows) if config.where is not None else ():
+        facts = add_facts(facts, facts_of_condition(part, config, columns, table.origin))
     return facts
 
 

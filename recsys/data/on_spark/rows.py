@@ -13,12 +13,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, ROW, whole_times
 from recsys.data.log_columns import LogColumn, checked_times, times_of_part
-from recsys.data.missing import without_missing_words
 from recsys.data.on_disk.staging import add_facts, check_ids
 from recsys.data.on_spark.source import from_spark
 from recsys.data.reading import sum_counts
-from recsys.data.row_rules import keep_interactions
-from recsys.data.text_values import TextFacts, text_facts
+from recsys.data.row_rules import facts_of_condition, keep_interactions
+from recsys.data.text_values import TextFacts
 from recsys.errors import InputError
 
 TIMES = ("timestamp", "position")
@@ -97,11 +96,10 @@ class RowRules:
         return {role: name for role, name in self.columns.model_dump().items() if name is not None}
 
     def survey_condition(self, rows: pl.DataFrame) -> Found:
-        """Return the facts of the text columns that ``where`` may read."""
-        undecided = self.config.model_copy(update={"where": None, "time_format": None})
-        kept, _ = keep_interactions(_filled(rows), undecided, self.columns, self.origin)
-        texts = [without_missing_words(column) for column in kept if column.dtype == pl.String]
-        return Found(facts={text.name: text_facts(text) for text in texts if len(text)})
+        """Return the facts of the text columns that ``where`` reads."""
+        return Found(
+            facts=facts_of_condition(_filled(rows), self.config, self.columns, self.origin)
+        )
 
     def survey(self, rows: pl.DataFrame) -> Found:
         """Return the facts of times that are text, in the rows that are interactions."""
