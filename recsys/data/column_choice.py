@@ -15,7 +15,7 @@ from recsys.data.plausible import Doubt, Gravity, doubt_about, misfit
 MoreRows = Callable[[str, int], pl.Series]
 """Reads a column of so many first rows of a log."""
 
-_CLOSER_LOOKS = (100_000, 1_000_000)
+CLOSER_LOOKS = (100_000, 1_000_000)
 """Rows that are read where those of a sample leave a doubt: in a log that is sorted by item, the
 first 1,000 rows may have a single one, and the ratings of one user are all of different items."""
 
@@ -74,7 +74,7 @@ class Sample:
         if misfit(role, values) is not None:  # the default name: a refusal will name the row
             return None
         doubt = self._doubt_about(role, values)
-        for rows in _CLOSER_LOOKS:
+        for rows in CLOSER_LOOKS:
             if doubt is None or self.more is None or (alone and doubt.gravity < Gravity.GRAVE):
                 break
             values = self.more(name, rows)

@@ -9,15 +9,14 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.config import TIME_IS_NUMBER, Columns, DataConfig
-from recsys.data.column_choice import MoreRows
+from recsys.data.column_choice import CLOSER_LOOKS, MoreRows
 from recsys.data.guess import GuessedColumns, guess_columns
 from recsys.data.log import BLANK, ROW, InteractionLog, check_log
-from recsys.data.missing import present_values
 from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.time_format import compact_form
+from recsys.data.time_format import compact_form, first_date, tells_no_form
 from recsys.data.where import holds_nowhere
 
 logger = logging.getLogger(__name__)
@@ -121,16 +120,25 @@ def settle_by(
         return found.columns, config
     name = found.columns.timestamp
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
+    times = _telling_times(first_rows, times)
     form = compact_form(times)
     if form is not None:
-        written = present_values(times)
-        date = next(each for each in written if compact_form(pl.Series([each])) == form)
         logger.info(
             "%s: column %r has %s and the like, read as dates, as with --time-format %r; if they "
             "are numbers, say --time-format %s",
-            *(table.origin, name, date, form, TIME_IS_NUMBER),
+            *(table.origin, name, first_date(times, form), form, TIME_IS_NUMBER),
         )
     return found.columns, config.model_copy(update={"time_format": form})
+
+
+def _telling_times(first_rows: FirstRows, times: pl.Series) -> pl.Series:
+    """Return the first times of a log: a sample, or more where all of it stand for unknown ones."""
+    read = SAMPLE_ROWS
+    for rows in CLOSER_LOOKS:
+        if len(times) < read or not tells_no_form(times):
+            break
+        times, read = first_rows(rows, [times.name])[times.name], rows
+    return times
 
 
 def _columns_of(

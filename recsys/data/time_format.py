@@ -6,7 +6,7 @@ from itertools import product
 
 import polars as pl
 
-from recsys.data.missing import without_missing_words
+from recsys.data.missing import present_values, without_missing_words
 from recsys.errors import InputError, first_line
 
 _DAYS = (
@@ -81,16 +81,32 @@ def compact_form(values: pl.Series) -> str | None:
     text = _written(values).drop_nulls()
     if text.dtype != pl.String:
         return None
-    years = {form: _years(text, length, form) for length, form in _COMPACT.items()}
-    dates = {form: found.is_between(_FIRST_YEAR, _LAST_YEAR).sum() for form, found in years.items()}
-    form = max(dates, key=dates.__getitem__)
-    if not dates[form]:
+    usual = {form: _is_usual(text, form) for form in _COMPACT.values()}
+    form = max(usual, key=lambda each: usual[each].sum())
+    if not usual[form].any():
         return None
-    usual = years[form].is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
-    others = pl.DataFrame({"text": text, **years}).filter(~usual)
-    far = pl.any_horizontal(~pl.col(*years).is_between(_FIRST_YEAR, _LAST_YEAR)).fill_null(False)
-    mistakes = others.filter(~(far | pl.col("text").str.contains(_NO_DATE)))
-    return form if len(mistakes) <= _MISTAKES * len(text) else None
+    mistakes = int((~_is_unknown(text.filter(~usual[form]))).sum())
+    return form if mistakes <= _MISTAKES * len(text) else None
+
+
+def tells_no_form(values: pl.Series) -> bool:
+    """Return whether all times are missing or stand for an unknown date, so that others must tell.
+
+    >>> tells_no_form(pl.Series([0, None, 99991231])), tells_no_form(pl.Series([0, 1_699_999_999]))
+    (True, False)
+    """
+    text = _written(values).drop_nulls()
+    return text.is_empty() or (text.dtype == pl.String and _is_unknown(text).all())
+
+
+def first_date(values: pl.Series, form: str) -> object:
+    """Return the first value that is a date of a `compact_form`.
+
+    >>> first_date(pl.Series([0, 99991231, 20241231]), "%Y%m%d")
+    20241231
+    """
+    present = present_values(values)
+    return present.filter(_is_usual(_written(present), form))[0]
 
 
 def is_compact(form: str) -> bool:
@@ -98,8 +114,23 @@ def is_compact(form: str) -> bool:
     return form in _COMPACT.values()
 
 
-def _years(text: pl.Series, length: int, form: str) -> pl.Series:
-    """Return the years of dates of a form with so many digits; null for anything else."""
+def _is_usual(text: pl.Series, form: str) -> pl.Series:
+    """Return which text is a date of a compact form, of the years 1970 to 2100."""
+    return _years(text, form).is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
+
+
+def _is_unknown(text: pl.Series) -> pl.Series:
+    """Return which text stands for an unknown date, such as 0, or is a date of another year."""
+    unknown = text.str.contains(_NO_DATE)
+    for form in _COMPACT.values():
+        years = _years(text, form)
+        unknown |= years.is_not_null() & ~years.is_between(_FIRST_YEAR, _LAST_YEAR)
+    return unknown
+
+
+def _years(text: pl.Series, form: str) -> pl.Series:
+    """Return the years of dates of a compact form; null for anything else."""
+    length = next(digits for digits, known in _COMPACT.items() if known == form)
     fitting = pl.select(pl.when(text.str.len_bytes() == length).then(text)).to_series()
     return _times(fitting, form).dt.year()
 

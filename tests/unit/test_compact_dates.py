@@ -125,6 +125,19 @@ def test_the_value_that_is_shown_is_a_date(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("unknown", [0, 99991231, None])
+def test_dates_are_seen_after_many_rows_without_one(
+    unknown: int | None, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = pl.concat([log_of(pl.Series([unknown] * 6, dtype=pl.Int64))] * 200 + [compact("%Y%m%d")])
+    with caplog.at_level(logging.INFO, "recsys"):
+        found = prepare(log, out=tmp_path / "data", engine=engine, where="ts > 0 and ts < 99991231")
+    assert found.timestamps.max() == datetime(2025, 1, 2, tzinfo=UTC).timestamp()
+    assert found.config.time_format == "%Y%m%d"
+    assert "has 20241231 and the like" in caplog.text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_they_are_numbers_if_the_settings_say_so(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
