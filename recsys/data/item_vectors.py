@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from recsys.data.tables import TableSource, read_table
+from recsys.data.tables import TableSource, open_table
 from recsys.errors import InputError, checked_path
 
 VectorSource = str | os.PathLike[str] | NDArray[np.floating[Any]]
@@ -53,7 +53,10 @@ def with_vectors(
         raise InputError(
             f"item vectors {min(vectors)!r}: belong to the rows of an item table: give one (items)"
         )
-    table = read_table(items, ["item_id"], "the item table", encoding)
+    opened = open_table(items, "the item table", encoding=encoding)
+    opened.warn_of_swallowed_rows()
+    opened.present(["item_id"])
+    table = opened.read()
     columns: list[pl.Series] = []
     for name, source in vectors.items():
         file = str(source) if isinstance(source, str | os.PathLike) else f"item vectors {name!r}"
@@ -69,7 +72,6 @@ def with_vectors(
                 f"{file}: row {row} (item {item!r}) has {value}, which is not a finite number"
             )
         columns.append(pl.Series(name, rows))
-    table = read_table(items, origin="the item table", encoding=encoding)
     for column in columns:
         if column.name in table.columns:
             raise InputError(f"item vectors {column.name!r}: the item table has this column")

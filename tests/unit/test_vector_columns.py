@@ -164,6 +164,14 @@ def test_files_have_a_row_for_each_row_of_the_table(tiny_log: pl.DataFrame, tmp_
     assert len(fingerprints) == 3
 
 
+def test_a_table_that_can_be_read_once_takes_vectors(
+    tiny_log: pl.DataFrame, tmp_path: Path
+) -> None:
+    stream = TABLE.to_arrow().to_reader()
+    found = prepared(tiny_log, tmp_path, MATRIX, items=stream)
+    assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
+
+
 def test_files_that_are_refused(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}, {}, {}]), allow_pickle=True)
     np.save(tmp_path / "integers.npy", MATRIX.astype(int))
