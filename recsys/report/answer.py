@@ -63,7 +63,10 @@ class Answer:
             if run is not answer and run.model.first.shares_targets(answer.model.first)
         ]
         # Drawn as the tests of the table, each run against the answer: the p-values are the same.
-        tests = [run.model.test(answer.model, metric, across_protocols=True) for run in others]
+        tests = [
+            run.model.test(answer.model, metric, method=comparison.method, across_protocols=True)
+            for run in others
+        ]
         place = others.index(same[0])
         p_value = holm([each.p_value for each in tests])[place]
         difference = tests[place]._replace(p_value=p_value).of_b_against_a

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from recsys.comparison.compare import compare
+from recsys.comparison.significance import holm
 from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
@@ -240,6 +241,14 @@ def test_the_answer_is_compared_with_the_best_baseline(report: RunReport) -> Non
     assert answer.difference.difference == pytest.approx(expected)
     # One pair has one p-value: that of the table, whose rows are one family.
     assert answer.difference.p_value == best.differences["ndcg_at_10"].p_value
+
+
+def test_the_answer_is_tested_as_the_table_is(report: RunReport) -> None:
+    first, *others = report.comparison.models
+    tests = [other.test(first, "ndcg_at_10", method="t").p_value for other in others]
+    answer = Answer.of(replace(report.comparison, method="t"), first.first.run.info.run_id)
+    assert answer.difference is not None
+    assert answer.difference.p_value in holm(tests)
 
 
 def test_a_baseline_may_be_the_answer(report: RunReport) -> None:
