@@ -9,7 +9,7 @@ import numpy as np
 from recsys.comparison.formats import decimals, explained, heading
 from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.table import Comparison
-from recsys.drawing.axes import Axis, Tick, log_ticks, tick_label, value_axis
+from recsys.drawing.axes import Axis, log_axis, value_axis
 from recsys.drawing.forest import ForestRow, draw_forest
 from recsys.drawing.lines import Line, draw_lines
 from recsys.drawing.marks import BEST
@@ -241,8 +241,7 @@ def draw_costs(comparison: Comparison) -> Picture | None:
         return None
     points = [_cost(run, seconds) for run, seconds in timed]
     low, high = (end(point.x for point in points) for end in (min, max))
-    ticks: list[Tick] = [(t, tick_label(t, [t])) for t in log_ticks(low, high)]
-    x = Axis("seconds to fit", low, high, ticks, logarithmic=True)
+    x = log_axis("seconds to fit", low, high)
     y = value_axis(heading(metric), min(p.low for p in points), max(p.high for p in points))
     return draw(
         "costs",

@@ -12,6 +12,8 @@ from recsys.drawing.svg import fitted, node, text_width
 
 Tick = tuple[float, str]
 """A value and its label."""
+_NOTHING = 1e-12
+"""A span is nothing below this share of its ends, or this number: what differs is rounding."""
 _LABEL_ROW = 12
 """The distance of two rows of labels in pixels."""
 
@@ -64,8 +66,8 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> nice_ticks(0, 0.21), nice_ticks(3, 3)
     ([0.0, 0.05, 0.1, 0.15, 0.2], [3.0])
     """
-    if not high > low:
-        return [float(low)]
+    if _is_point(low, high):
+        return [round(low, 12) + 0.0]
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
@@ -97,6 +99,7 @@ def value_axis(
     title: str, low: float, high: float, count: int = 5, *, percent: bool = False
 ) -> Axis:
     """Return an axis of numbers that ends at round values or a little beyond the data."""
+    high = low if _is_point(low, high) else high
     ticks = nice_ticks(low, high, count)
     if len(ticks) > 1 and high > ticks[-1]:
         step = ticks[1] - ticks[0]
@@ -104,6 +107,17 @@ def value_axis(
             ticks.append(ticks[-1] + step)
         high = max(high, ticks[-1])
     return Axis(title, low, high, [(tick, tick_label(tick, ticks, percent)) for tick in ticks])
+
+
+def log_axis(title: str, low: float, high: float) -> Axis:
+    """Return a logarithmic axis of positive numbers; a short one has ticks at round values."""
+    ticks = log_ticks(low, high)
+    if len(ticks) > 1:
+        labels = [(tick, tick_label(tick, [tick])) for tick in ticks]
+    else:
+        ticks = nice_ticks(low, high)
+        labels = [(tick, tick_label(tick, ticks)) for tick in ticks]
+    return Axis(title, low, high, labels, logarithmic=True)
 
 
 def tick_label(tick: float, ticks: Sequence[float], percent: bool = False) -> str:
@@ -174,6 +188,11 @@ def axis_titles(
 def left_margin(axis: Axis) -> float:
     """Return the room that the labels of a vertical axis need."""
     return 12 + max((text_width(label, 11) for _, label in axis.ticks), default=20)
+
+
+def _is_point(low: float, high: float) -> bool:
+    """Return whether two ends differ by a rounding error at most."""
+    return high - low <= _NOTHING * max(abs(low), abs(high), 1.0)
 
 
 def _decimals(step: float) -> int:

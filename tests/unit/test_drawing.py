@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.drawing.axes import Axis, log_ticks, nice_ticks, value_axis
+from recsys.drawing.axes import Axis, log_axis, log_ticks, nice_ticks, value_axis
 from recsys.drawing.bars import Bar, draw_bars
 from recsys.drawing.forest import ForestRow, draw_forest
 from recsys.drawing.labels import short_labels, spread
@@ -179,6 +179,27 @@ def test_ticks_are_inside_and_few(low: float, span: float) -> None:
 def test_ticks_of_a_log_axis_are_few() -> None:
     assert log_ticks(0.01, 2000) == [0.01, 0.1, 1, 10, 100, 1000]
     assert log_ticks(0.5, 5) == [0.5, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0.02, 3, [".02", ".05", ".1", ".2", ".5", "1", "2"]),
+        (120, 150, ["120", "130", "140", "150"]),
+        (3.1, 4.2, ["3.25", "3.50", "3.75", "4.00"]),
+        (3.3, 3.3, ["3.3"]),
+    ],
+)
+def test_a_log_axis_has_ticks_however_short_it_is(
+    low: float, high: float, labels: list[str]
+) -> None:
+    assert [label for _, label in log_axis("seconds", low, high).ticks] == labels
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.3, 0.1 + 0.2), (0.0, 1e-16), (-2e-17, 1e-17)])
+def test_rounding_errors_are_no_ticks(low: float, high: float) -> None:
+    labels = [label for _, label in value_axis("difference", low, high).ticks]
+    assert labels == [".3" if high > 0.1 else "0"]
 
 
 def words(drawn: Element) -> list[str]:
