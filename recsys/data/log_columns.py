@@ -195,6 +195,15 @@ def _numbers(column: LogColumn) -> pl.Series:
     return numbers
 
 
+def has_text(dtype: pl.DataType) -> bool:
+    """Return whether values of a type can be written as text: not lists, bytes or Python objects.
+
+    >>> has_text(pl.Date()), has_text(pl.List(pl.Int64))
+    (True, False)
+    """
+    return not (dtype.is_nested() or isinstance(dtype, _NEVER_KEPT))
+
+
 def convert_kept(column: pl.Series, name: str) -> pl.Series:
     """Convert a kept column to int64, float64, text or lists of text.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.config import DropRows
+from recsys.data.log_columns import has_text
 from recsys.data.missing import without_missing_words
 from recsys.errors import InputError
 
@@ -25,8 +26,8 @@ def drop_rows(
         The other rows, in their order, and the number of dropped rows for each reason.
 
     Raises:
-        InputError: a column with a numeric rule has other values, or a pattern is not a regular
-            expression.
+        InputError: a column with a numeric rule has other values, one with a pattern has no text,
+            or a pattern is not a regular expression.
 
     >>> lines = pl.DataFrame({"invoice": ["1", "C2", "3"], "quantity": [2, -2, 0]})
     >>> rules = [DropRows(reason="returns", column="invoice", matches="^C"),
@@ -52,6 +53,10 @@ def _matched(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
     if rule.matches is not None:
         if values.dtype == pl.Binary:
             raise InputError(f"{origin}: column {rule.column!r}: has bytes that are no text")
+        if not has_text(values.dtype):
+            raise InputError(
+                f"{origin}: column {rule.column!r}: must be text or numbers, not {values.dtype}"
+            )
         try:
             return values.cast(pl.String).str.contains(rule.matches).fill_null(value=False)
         except pl.exceptions.ComputeError as error:

@@ -66,13 +66,20 @@ def test_the_dataset_stores_its_rules_and_counts(tmp_path: Path) -> None:
     [
         ({"column": "piece", "below": 1}, "no column 'piece'"),
         ({"column": "photo", "matches": "a"}, "'photo': has bytes that are no text"),
+        ({"column": "tags", "matches": "a"}, "'tags': must be text or numbers, not List(Int64)"),
+        ({"column": "left", "matches": "a"}, "'left': must be text or numbers, not Duration"),
         ({"column": "invoice", "matches": "("}, "'(' of 'x' is not a regular expression"),
         ({"column": "when", "below": 1}, "column 'when': must be numbers, not Date"),
         ({"column": "day", "below": 1}, "is not a number"),
     ],
 )
 def test_wrong_rules(rule: dict[str, Any], words: str) -> None:
-    table = LINES.with_columns(when=pl.col("day").str.to_date(), photo=pl.lit(b"\xff"))
+    table = LINES.with_columns(
+        when=pl.col("day").str.to_date(),
+        photo=pl.lit(b"\xff"),
+        tags=[1],
+        left=pl.duration(days=1),
+    )
     config = DataConfig(columns=COLUMNS, drop=(DropRows(reason="x", **rule),))
     with pytest.raises(InputError) as caught:
         load_source(table, config)
