@@ -129,12 +129,13 @@ def _features(
         known: the ids that the dataset has, named item_id or user_id.
     """
     key = known.name
-    found = read_features(table, config, _ITEMS if key == "item_id" else _USERS)
+    origin = _ITEMS if key == "item_id" else _USERS
+    found = read_features(table, config, origin)
     if found is not None and config.columns is not None:
         found = named_plainly(found, key, getattr(config.columns, key))
     if found is None or key not in found.columns:
         return found
-    return with_ids_of_log(found, key, known.dtype)
+    return with_ids_of_log(found, key, known.dtype, origin)
 
 
 def _refuse_what_needs_old_rows(

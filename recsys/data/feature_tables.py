@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig
 from recsys.data.histories import PAD
-from recsys.data.log_columns import check_features, plain_ids
+from recsys.data.log_columns import check_features, has_text, plain_ids
 from recsys.data.missing import without_missing_words
 from recsys.data.sessions import user_of_session
 from recsys.data.vocabulary import Vocabulary
@@ -45,18 +45,26 @@ def feature_tables(
     }
 
 
-def with_ids_of_log(features: pl.DataFrame, key: str, known: pl.DataType) -> pl.DataFrame:
+def with_ids_of_log(
+    features: pl.DataFrame, key: str, known: pl.DataType, origin: str
+) -> pl.DataFrame:
     """Return features whose ids are as the log has them, without rows that have none.
 
     Args:
         features: the id column and the features.
         key: the name of the id column.
         known: the type of the log's ids; where they are text, ``12.0`` may be one of them.
+        origin: the name of the features in messages.
+
+    Raises:
+        InputError: the ids are lists, bytes or Python objects.
 
     >>> features = pl.DataFrame({"item_id": [1.0, None, 12.0], "colour": ["red", "blue", "red"]})
-    >>> with_ids_of_log(features, "item_id", pl.Int64())["item_id"].to_list()
+    >>> with_ids_of_log(features, "item_id", pl.Int64(), "items")["item_id"].to_list()
     [1, 12]
     """
+    if not has_text(kind := features[key].dtype):
+        raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")
     ids = without_missing_words(features[key])
     features = features.with_columns(ids.fill_nan(None) if ids.dtype.is_float() else ids)
     features = features.filter(pl.col(key).is_not_null())
@@ -95,7 +103,7 @@ def _with_features(
         names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
         raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
     check_features(features.drop(key), origin)
-    features = with_ids_of_log(features, key, feature_ids.dtype)
+    features = with_ids_of_log(features, key, feature_ids.dtype, origin)
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))
     found = features.drop(key).with_columns(rows).filter(rows != PAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from recsys.config import DataConfig
 from recsys.data.appending import append
 from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
+from recsys.errors import InputError
 
 LOG = pl.DataFrame(
     {"user_id": [1, 1, 1, 2, 2, 2], "item_id": [5, 6, 5, 6, 5, 6], "timestamp": range(6)}
@@ -43,6 +45,25 @@ def test_text_ids_remain_text(tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": ["5.0"], "colour": ["red"]})
     found = prepare(log, out=tmp_path / "data", items=items)
     assert found.item_table["colour"].to_list() == ["red", None]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (pl.Series([[5], [6]]), "List(Int64)"),
+        (pl.Series([bytes([255]), b"6"]), "Binary"),
+        (pl.Series([5, 6]).cast(pl.Duration), "Duration"),
+        (pl.Series([object(), object()], dtype=pl.Object), "Object"),
+    ],
+)
+def test_ids_of_other_types_are_refused(ids: pl.Series, kind: str, tmp_path: Path) -> None:
+    items = pl.DataFrame({"item_id": ids, "colour": COLOURS})
+    prepare(LOG, out=tmp_path / "data")
+    told = rf"column 'item_id': ids must be integers or text, not {re.escape(kind)}"
+    with pytest.raises(InputError, match=told):
+        prepare(LOG, out=tmp_path / "data", items=items)
+    with pytest.raises(InputError, match=told):
+        append(LOG.with_columns(pl.col("timestamp") + 9), tmp_path / "data", items=items)
 
 
 def test_ids_of_an_appended_table(tmp_path: Path) -> None:
