@@ -36,6 +36,11 @@ class Columns(Section):
     position: str | None = None
     """Column that orders a user's rows at the same time; their order in the log if None."""
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The column of each role that the log has."""
+        return {role: name for role, name in self.model_dump().items() if name is not None}
+
 
 class DropRows(Section):
     """A rule that drops rows which are not interactions, by one column and one condition."""

@@ -12,7 +12,7 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig, GlobalTime, Split
 from recsys.data.fingerprints import fingerprint
-from recsys.data.log_columns import RULES, LogColumn, convert_kept
+from recsys.data.log_columns import RULES, LogColumn, convert_kept, roles_of
 from recsys.data.tables import TableSource, read_table
 from recsys.data.time_units import not_before
 from recsys.errors import InputError
@@ -79,9 +79,8 @@ def read_log(
         InputError: the source cannot be read (`read_table`), or a value breaks its column's rule.
     """
     columns = columns or Columns()
-    roles = {role: name for role, name in columns.model_dump().items() if name is not None}
     origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    table = read_table(source, [*roles.values(), *keep], origin)
+    table = read_table(source, [*columns.roles.values(), *keep], origin)
     return check_log(table.with_row_index(ROW, offset=1), columns, origin, keep)
 
 
@@ -99,10 +98,7 @@ def check_log(
     Raises:
         InputError: a value breaks its column's rule, or the table has no rows.
     """
-    roles = {role: name for role, name in columns.model_dump().items() if name is not None}
-    for name in roles.values():
-        if len(same := [role for role in roles if roles[role] == name]) > 1:
-            raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
+    roles = roles_of(columns, origin)
     read = len(table)
     table = table.select(
         pl.col(ROW).alias("row"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from recsys.config import Columns
 from recsys.data.bytes_columns import how_to_write, no_text
 from recsys.data.missing import without_missing_words
 from recsys.data.rounded_ids import refuse_rounded_ids
@@ -55,6 +56,19 @@ class LogColumn:
             row, value = self.rows[first], self.values[first]
             place = self.name if row is None else f"{self.name}, data row {row}"
             raise InputError(f"{place}: {rule}: {value!r}")
+
+
+def roles_of(columns: Columns, origin: str) -> dict[str, str]:
+    """Return the column of each role that a log has.
+
+    Raises:
+        InputError: a column has two roles.
+    """
+    roles = columns.roles
+    for name in roles.values():
+        if len(same := [role for role in roles if roles[role] == name]) > 1:
+            raise InputError(f"{origin}: column {name!r} cannot be both {' and '.join(same)}")
+    return roles
 
 
 def checked_ids(column: LogColumn) -> pl.Series:

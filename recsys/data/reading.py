@@ -55,10 +55,9 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     table = open_table(source, origin, header=config.header, encoding=config.encoding)
     table.warn_of_swallowed_rows()
     columns, config = settle(table, config)
-    roles = [name for name in columns.model_dump().values() if name is not None]
     ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
-    rows = table.read([*roles, *config.keep, *ruled, *kinds])
+    rows = table.read([*columns.roles.values(), *config.keep, *ruled, *kinds])
     rows = rows.with_row_index(ROW, offset=1)
     blank = rows.select(pl.all_horizontal(pl.exclude(ROW).is_null())).to_series()
     for hint in filter(None, (row_hint(rows[name]) for name in kinds)):
@@ -161,7 +160,7 @@ def _columns_of(
         found = guess_columns(
             sample, given, table.origin, hint, config.time_format, more=more, tested=tested
         )
-    table.refuse_lacking(name for name in found.columns.model_dump().values() if name is not None)
+    table.refuse_lacking(found.columns.roles.values())
     return found, sample
 
 

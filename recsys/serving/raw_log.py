@@ -179,11 +179,7 @@ def _read_columns(
     standard = Columns(position=trained.position)
     fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
     given = standard if fits == [False, True] else trained
-    roles = {
-        name: getattr(given, role)
-        for role, name in trained.model_dump().items()
-        if name is not None
-    }
+    roles = {name: getattr(given, role) for role, name in trained.roles.items()}
     known = {name: own for own, name in roles.items()}
     ours = [known.get(name, name) for name in names]
     ruled = rule_columns(data, ours, origin)

@@ -12,7 +12,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig, DropRows, GlobalTime, LeaveLastBasketOut, UserHoldout
+from recsys.config import (
+    Columns,
+    DataConfig,
+    DropRows,
+    GlobalTime,
+    LeaveLastBasketOut,
+    UserHoldout,
+)
+from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 
@@ -246,6 +254,13 @@ def test_errors_name_the_row(column: str, value: str, words: str, tmp_path: Path
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert {file.name for file in tmp_path.iterdir()} == {"log.csv"}
+
+
+@pytest.mark.parametrize("engine", ["memory", "disk"])
+def test_a_column_with_two_roles_is_refused(engine: Engine, tmp_path: Path) -> None:
+    columns = Columns(item_id="line", position="line")
+    with pytest.raises(InputError, match="column 'line' cannot be both item_id and position"):
+        prepare(random_log(4), DataConfig(columns=columns), tmp_path / "out", engine=engine)
 
 
 @pytest.mark.parametrize(

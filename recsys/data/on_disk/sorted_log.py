@@ -62,14 +62,14 @@ def sort_log(staged: StagedLog, folder: Path, part_rows: int, stage: Stage) -> S
         [rows.group_by("user_id").len(), rows.select(pl.col("item_id").unique())],
         engine="streaming",
     )
-    users, user_ids = number_ids(sizes, "user_id", staged.origin, staged.names)
-    items, item_ids = number_ids(items, "item_id", staged.origin, staged.names)
+    users, user_ids = number_ids(sizes, "user_id", staged.origin, staged.columns.roles)
+    items, item_ids = number_ids(items, "item_id", staged.origin, staged.columns.roles)
     spans = users.group_by("user").agg(pl.col("len").sum().alias("rows"))
     spans = spans.select("user", partition_of("user", "rows", part_rows))
     users = users.drop("len").join(spans, on="user")
     kept = [name for name in rows.collect_schema() if name.startswith(KEPT)]
     numbered = rows.join(users.lazy(), on="user_id").join(items.lazy(), on="item_id")
-    times = [role for role in ("timestamp", "position") if role in staged.names]
+    times = [role for role in ("timestamp", "position") if role in staged.columns.roles]
     columns = [pl.col("user").alias("user_id"), pl.col("item").alias("item_id"), *times, *kept]
     unsorted = folder / "unsorted"
     unsorted.mkdir()

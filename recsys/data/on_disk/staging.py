@@ -16,6 +16,7 @@ from recsys.data.log_columns import (
     checked_ids_of_part,
     checked_times,
     convert_kept,
+    roles_of,
     times_of_part,
 )
 from recsys.data.missing import without_missing_words
@@ -48,11 +49,6 @@ class StagedLog:
     """What decides on the types of times that are text, by role."""
     dropped: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The column of each role."""
-        return {role: name for role, name in self.columns.model_dump().items() if name is not None}
-
     def checked(self, part: pl.DataFrame, role: str) -> pl.Series:
         """Return the times of a role in a part of the staged rows, in their final type.
 
@@ -60,7 +56,7 @@ class StagedLog:
             InputError: a value breaks its column's rule.
         """
         times = times_of_part(part[role])
-        column = LogColumn(times, part["row"], self.origin, self.names[role])
+        column = LogColumn(times, part["row"], self.origin, self.columns.roles[role])
         return checked_times(column, self.facts.get(role))
 
 
@@ -78,10 +74,7 @@ def stage_log(
         InputError: a rule or condition does not fit, or a value breaks its column's rule.
     """
     staged = StagedLog(table.origin, columns)
-    names = staged.names
-    for name in names.values():
-        if len(same := [role for role in names if names[role] == name]) > 1:
-            raise InputError(f"{table.origin}: column {name!r} cannot be both {' and '.join(same)}")
+    names = roles_of(columns, table.origin)
     ruled = rule_columns(config, table.names, table.origin)
     kinds = [] if config.where or config.drop else hinted_columns(table.sure_names)
     wanted = [*names.values(), *config.keep, *ruled, *kinds]
@@ -127,7 +120,7 @@ def _facts_of_condition(
 
 def _stage_part(staged: StagedLog, kept: pl.DataFrame, config: DataConfig, folder: Path) -> None:
     """Check the ids of a part, and write its rows."""
-    filled, facts = check_ids(kept, staged.names, config.keep, staged.origin)
+    filled, facts = check_ids(kept, staged.columns.roles, config.keep, staged.origin)
     if len(kept) > len(filled):
         staged.dropped = sum_counts(staged.dropped, {BLANK: len(kept) - len(filled)})
     if filled.is_empty():

@@ -90,11 +90,6 @@ class RowRules:
     times: Mapping[str, TextFacts] = field(default_factory=dict)
     """Facts of the times, by role."""
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The column of each role."""
-        return {role: name for role, name in self.columns.model_dump().items() if name is not None}
-
     def survey_condition(self, rows: pl.DataFrame) -> Found:
         """Return the facts of the text columns that ``where`` reads."""
         return Found(
@@ -116,7 +111,7 @@ class RowRules:
             if role not in checked.columns:
                 continue
             column = times_of_part(checked[role])
-            values = LogColumn(column, checked["row"], self.origin, self.names[role])
+            values = LogColumn(column, checked["row"], self.origin, self.columns.roles[role])
             times = checked_times(values, self.times.get(role))
             moment = MOMENT if role == "timestamp" else role
             checked = checked.with_columns(_moments(times).alias(moment))
@@ -130,7 +125,7 @@ class RowRules:
         kept, dropped = keep_interactions(
             filled, self.config, self.columns, self.origin, self.tested
         )
-        checked, facts = check_ids(kept, self.names, self.config.keep, self.origin)
+        checked, facts = check_ids(kept, self.columns.roles, self.config.keep, self.origin)
         blanks = len(rows) - len(filled) + len(kept) - len(checked)
         blank = {BLANK: blanks} if blanks else {}
         return checked, Found(len(checked), sum_counts(blank, dropped), facts)

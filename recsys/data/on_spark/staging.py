@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import BLANK, KEPT, ROW
+from recsys.data.log_columns import roles_of
 from recsys.data.on_spark.rows import (
     MOMENT,
     NOTE,
@@ -72,12 +73,7 @@ def stage_rows(
             machines do not share the folder.
     """
     rules = RowRules(source.origin, columns, config)
-    names = rules.names
-    for name in names.values():
-        if len(same := [role for role in names if names[role] == name]) > 1:
-            raise InputError(
-                f"{source.origin}: column {name!r} cannot be both {' and '.join(same)}"
-            )
+    names = roles_of(columns, source.origin)
     ruled = rule_columns(config, source.table.names, source.origin)
     wanted = source.table.present([*names.values(), *config.keep, *ruled])
     first = source.first_rows(0, wanted).with_columns(pl.lit(None, pl.Int64).alias(ROW))
