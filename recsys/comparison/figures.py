@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recsys.comparison.formats import decimals, explained, heading
+from recsys.comparison.formats import decimals, explained, heading, in_brackets, with_interval
 from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.table import Comparison
 from recsys.drawing.axes import Axis, log_axis, value_axis
@@ -38,9 +38,8 @@ def draw_intervals(comparison: Comparison) -> Picture:
             mean=run.interval.mean,
             low=run.interval.low,
             high=run.interval.high,
-            value=f"{decimals(run.interval.mean)} {_interval(*run.interval[1:])}",
-            hover=f"{run.label}: {words} {decimals(run.interval.mean)} "
-            f"{_interval(*run.interval[1:])}, {run.row.model}",
+            value=with_interval(run.interval),
+            hover=f"{run.label}: {words} {with_interval(run.interval)}, {run.row.model}",
             style=run.style,
             strong=run.is_best,
             hollow=run.is_reference,
@@ -62,7 +61,7 @@ def draw_intervals(comparison: Comparison) -> Picture:
         Values(
             ("run", words, "95% interval"),
             tuple(
-                (run.label, decimals(run.interval.mean), _interval(*run.interval[1:]))
+                (run.label, decimals(run.interval.mean), in_brackets(*run.interval[1:]))
                 for run in runs
             ),
         ),
@@ -77,7 +76,7 @@ def draw_differences(comparison: Comparison) -> Picture | None:
     for run in by_merit(comparison):
         if (found := run.row.differences.get(metric)) is None:
             continue
-        interval = _interval(found.low, found.high, "+")
+        interval = in_brackets(found.low, found.high, "+")
         change, p_value = decimals(found.difference, "+"), decimals(found.p_value)
         numbers.append((run.label, change, interval, p_value))
         text = f"{change}, p = {p_value}"
@@ -164,7 +163,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
                 lows=[each.low for each in intervals] if banded else (),
                 highs=[each.high for each in intervals] if banded else (),
                 places=[heading(name) for name in names],
-                values=[f"{decimals(each.mean)} {_interval(*each[1:])}" for each in intervals],
+                values=[with_interval(each) for each in intervals],
                 style=run.style,
                 strong=run.is_best,
             )
@@ -258,7 +257,7 @@ def draw_costs(comparison: Comparison) -> Picture | None:
                     point.label,
                     f"{point.x:,.2f}",
                     decimals(point.y),
-                    _interval(point.low, point.high),
+                    in_brackets(point.low, point.high),
                 )
                 for point in points
             ),
@@ -268,7 +267,7 @@ def draw_costs(comparison: Comparison) -> Picture | None:
 
 def _cost(run: RankedRun, seconds: float) -> Point:
     mean, low, high = run.interval
-    hover = f"{run.label}: {decimals(mean)} {_interval(low, high)}, {seconds:,.2f} s"
+    hover = f"{run.label}: {with_interval(run.interval)}, {seconds:,.2f} s"
     return Point(run.label, seconds, mean, low, high, hover, run.style, run.is_best)
 
 
@@ -283,7 +282,3 @@ def _padded(title: str, lows: Sequence[float], highs: Sequence[float]) -> Axis:
 def _epoch_ticks(last: int, step: int) -> list[int]:
     """Return epochs to label: the first one, then every ``step``-th."""
     return sorted({1, *range(step, last + 1, step)})
-
-
-def _interval(low: float, high: float, sign: str = "-") -> str:
-    return f"[{decimals(low, sign)}, {decimals(high, sign)}]"

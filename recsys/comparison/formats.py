@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from recsys.comparison.significance import Method
+from recsys.evaluation.metrics.intervals import Interval
 
 TESTS: dict[Method, str] = {
     "randomisation": "paired randomisation test",
@@ -46,6 +47,24 @@ def decimals(value: float, sign: str = "-") -> str:
     ('.1900', '-.5000', '+.5000', '10.2500')
     """
     return re.sub(r"^([+-]?)0\.", r"\1.", f"{value:{sign}.4f}")
+
+
+def in_brackets(low: float, high: float, sign: str = "-") -> str:
+    """Format the ends of an interval.
+
+    >>> in_brackets(0.1, 0.25), in_brackets(-0.5, 0.5, sign="+")
+    ('[.1000, .2500]', '[-.5000, +.5000]')
+    """
+    return f"[{decimals(low, sign)}, {decimals(high, sign)}]"
+
+
+def with_interval(interval: Interval) -> str:
+    """Format a mean and its interval.
+
+    >>> with_interval(Interval(0.2, 0.1, 0.25))
+    '.2000 [.1000, .2500]'
+    """
+    return f"{decimals(interval.mean)} {in_brackets(interval.low, interval.high)}"
 
 
 def heading(metric: str) -> str:

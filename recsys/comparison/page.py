@@ -18,7 +18,7 @@ from recsys.comparison.figures import (
     draw_intervals,
     draw_users,
 )
-from recsys.comparison.formats import TESTS, decimals, heading
+from recsys.comparison.formats import TESTS, decimals, heading, with_interval
 from recsys.comparison.latex import comparison_latex
 from recsys.comparison.merit import by_merit, headline
 from recsys.comparison.page_table import page_table
@@ -151,10 +151,9 @@ def _lead(comparison: Comparison) -> str:
     best, *others = by_merit(comparison)
     if not others:
         return ""
-    words, mean = heading(headline(comparison)), best.interval.mean
-    text = f"{best.label} is best: {words} {decimals(mean)} [{decimals(best.interval.low)}, "
-    text += f"{decimals(best.interval.high)}]; {others[0].label} follows at "
-    return text + f"{decimals(others[0].interval.mean)}."
+    words = heading(headline(comparison))
+    text = f"{best.label} is best: {words} {with_interval(best.interval)}; {others[0].label} "
+    return text + f"follows at {decimals(others[0].interval.mean)}."
 
 
 def _about(comparison: Comparison) -> Mapping[str, str]:

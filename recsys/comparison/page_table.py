@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from recsys.comparison.effect import Effect
-from recsys.comparison.formats import TESTS, decimals, heading
+from recsys.comparison.formats import TESTS, decimals, heading, in_brackets
 from recsys.comparison.merit import RankedRun, by_merit
 from recsys.comparison.table import ComparedRun, Comparison
 from recsys.drawing.marks import key
@@ -64,13 +64,13 @@ def _cell(comparison: Comparison, row: ComparedRun, metric: str) -> Mapping[str,
     return {
         "mean": decimals(row.metrics[metric]),
         "best": is_best(comparison, row, metric),
-        "interval": interval and f"[{decimals(interval.low)}, {decimals(interval.high)}]",
+        "interval": interval and in_brackets(interval.low, interval.high),
         "effect": _effect(row.effects.get(metric)),
         "spread": row.spreads.get(metric) and decimals(row.spreads[metric]),
         "mark": mark(row, metric),
         "difference": found
-        and f"{decimals(found.difference, '+')} [{decimals(found.low, '+')}, "
-        f"{decimals(found.high, '+')}], p = {decimals(found.p_value)}",
+        and f"{decimals(found.difference, '+')} {in_brackets(found.low, found.high, '+')}, "
+        f"p = {decimals(found.p_value)}",
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recsys.comparison.formats import decimals, heading
+from recsys.comparison.formats import heading, with_interval
 from recsys.comparison.merit import HEADLINE, RankedRun, by_merit
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.table import Comparison
@@ -93,9 +93,7 @@ def _line(run: RankedRun, column: str, segments: list[object]) -> Line:
         lows=[each.low for each in found],
         highs=[each.high for each in found],
         places=[str(segment) for segment in segments],
-        values=[
-            f"{decimals(each.mean)} [{decimals(each.low)}, {decimals(each.high)}]" for each in found
-        ],
+        values=[with_interval(each) for each in found],
         style=run.style,
         strong=run.is_best,
     )

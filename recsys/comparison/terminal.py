@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.comparison.formats import TESTS, decimals, title
+from recsys.comparison.formats import TESTS, decimals, title, with_interval
 from recsys.errors import printable
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
@@ -49,7 +49,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
     without them; with the intervals below the means; with half their width below the means.
     """
     unlimited = Console(width=10_000)
-    for full, cell in ((True, _beside), (False, _beside), (False, _below)):
+    for full, cell in ((True, with_interval), (False, with_interval), (False, _below)):
         table = _comparison_table(comparison, full, cell)
         if unlimited.measure(table).maximum <= width:
             return table
@@ -99,12 +99,8 @@ def _cell_of(row: ComparedRun, metric: str, cell: Callable[[Interval], str]) -> 
     return text + (f" s {decimals(row.spreads[metric])}" if metric in row.spreads else "")
 
 
-def _beside(interval: Interval) -> str:
-    return f"{decimals(interval.mean)} [{decimals(interval.low)}, {decimals(interval.high)}]"
-
-
 def _below(interval: Interval) -> str:
-    return _beside(interval).replace(" ", "\n", 1)
+    return with_interval(interval).replace(" ", "\n", 1)
 
 
 def _half_below(interval: Interval) -> str:
@@ -113,7 +109,7 @@ def _half_below(interval: Interval) -> str:
 
 def caption(
     comparison: Comparison,
-    cell: Callable[[Interval], str] = _beside,
+    cell: Callable[[Interval], str] = with_interval,
     tested: str | None = None,
 ) -> str:
     """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recsys.baselines.tuned import BASELINES
-from recsys.comparison.formats import decimals, heading
+from recsys.comparison.formats import decimals, heading, with_interval
 from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.significance import PairedResult, holm
 from recsys.comparison.table import Comparison
@@ -75,8 +75,7 @@ class Answer:
     @property
     def figure(self) -> str:
         """The metric of the answer with its interval."""
-        mean, low, high = self.run.interval
-        return f"{heading(self.metric)} {decimals(mean)} [{decimals(low)}, {decimals(high)}]"
+        return f"{heading(self.metric)} {with_interval(self.run.interval)}"
 
     @property
     def verdict(self) -> str:
