@@ -112,9 +112,8 @@ def _item_vectors(
     scale = np.maximum(users, 1) ** -settings.popularity_power
     matrix.data = scale[matrix.indices]
     svd = TruncatedSVD(min(settings.dim, num_items), random_state=0)
-    with np.errstate(
-        invalid="ignore"
-    ):  # scikit-learn divides by the variance: 0 if all users are equal
+    # scikit-learn divides by the variance of the matrix: 0 if all users have the same items.
+    with np.errstate(divide="ignore", invalid="ignore"):
         svd.fit(matrix)
     singular = svd.singular_values_
     # Beyond the rank of the matrix the vectors are arbitrary: noise.

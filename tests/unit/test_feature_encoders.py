@@ -111,6 +111,12 @@ def test_texts_that_share_words_are_similar() -> None:
     assert cosine[3, 4] > 0.8 > cosine[2, 3] > cosine[2, 4]
 
 
+def test_texts_of_the_same_words_are_one_vector() -> None:
+    items = pl.DataFrame({"item_id": range(3), "title": ["red car", "Red, car", "car (red)"]})
+    found = fitted(TITLE.model_copy(update={"dims": 1}), items=items).encode(items).numbers
+    assert abs(found).tolist() == [[0], [1], [1], [1]]
+
+
 def test_products_of_all_directions_are_cosines_of_tf_idf() -> None:
     """Each word is in two texts, so all have the same weight; the texts lie in a plane."""
     texts = ["aa bb", "aa bb cc dd", "cc dd"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -63,6 +63,8 @@ def test_equals_the_decomposition_of_numpy(dim: int, power: float, spectrum: flo
 
 
 @given(logs)
+@example([[1, 2]] * 3)
+@example([[2, 3, 4]] * 3)  # their variance is 0, and a rounding error on some processors
 def test_all_dimensions_reconstruct_the_log(lists: list[list[int]]) -> None:
     """V V' projects onto the rows of the matrix, whatever its rank: no noise remains."""
     full = MatrixFactorisationSettings(dim=5, decay=1, popularity_power=0, spectrum_power=0)

@@ -178,7 +178,9 @@ class TextColumn:
                 f"not {feature.dims}"
             )
         vectors = vectorizer.transform(cells.fill_null(""))
-        decomposition = TruncatedSVD(feature.dims, random_state=0).fit(vectors)
+        # scikit-learn divides by the variance: 0 where all texts have the same words.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            decomposition = TruncatedSVD(feature.dims, random_state=0).fit(vectors)
         return cls(words, vectorizer.idf_, decomposition.components_)
 
     def encode(self, cells: pl.Series) -> EncodedCells:
