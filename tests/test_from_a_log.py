@@ -73,6 +73,21 @@ def test_the_time_of_making_a_store_counts(
     assert spent[0] >= 0.3
 
 
+def test_the_time_in_which_a_command_loads_its_libraries_counts(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spent = []
+
+    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
+        spent.append(budget.spent)
+        raise InputError("stopped")
+
+    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    monkeypatch.setattr("recsys.cli.run.monotonic", lambda: time.monotonic() - 20)
+    assert refusal(monkeypatch, capsys, "run", "purchases.csv") == "error: stopped"
+    assert spent[0] >= 20
+
+
 @pytest.mark.parametrize(
     ("log_is", "prepared"),
     [

@@ -13,18 +13,19 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 @dataclass
 class Budget:
-    """A number of seconds, which pass from the moment that it is made."""
+    """A number of seconds, which pass from a moment on: by default from when it is made."""
 
     limit: float
     """Seconds of the whole run."""
     before: float = 0.0
     """Seconds that an interrupted run had used already."""
-    _started: float = field(default_factory=time.monotonic, repr=False)
+    started: float = field(default_factory=time.monotonic, repr=False)
+    """The moment, by `time.monotonic`."""
 
     @property
     def spent(self) -> float:
         """Seconds used so far."""
-        return self.before + time.monotonic() - self._started
+        return self.before + time.monotonic() - self.started
 
     @property
     def left(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
@@ -63,6 +64,7 @@ def fit_log(
     users: TableSource | None = None,
     config: DataConfig | None = None,
     command: str = "",
+    started: float | None = None,
     **words: Unpack[LogWords],
 ) -> FittedLog:
     """Make the best recommender for a log that the time allows.
@@ -78,12 +80,14 @@ def fit_log(
         users: see `prepare`.
         config: further settings of the data.
         command: the command that makes the page again.
+        started: when the time began to pass, by `time.monotonic`; now if None.
         **words: see `prepare`.
 
     Raises:
         InputError: the log, a setting or the store is invalid.
     """
-    budget = Budget(_seconds(plan, time_limit))  # they pass while a store is made, too
+    started = time.monotonic() if started is None else started
+    budget = Budget(_seconds(plan, time_limit), started=started)  # and until a store is made
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     check_out(plan.out)  # before a dataset of that name is replaced

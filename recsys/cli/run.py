@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -122,6 +123,7 @@ def run(
             f"--set {stray[0]}: the settings of models follow from the log; only those of data can "
             "be set"
         )
+    started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
     from recsys.automatic.candidates import Plan
     from recsys.automatic.fit_log import fit_log, name_of
 
@@ -134,7 +136,9 @@ def run(
     )
     data = read_preparation(source, words, overrides).data
     command = shlex.join(["recsys", *sys.argv[1:]])
-    fitted = fit_log(source, plan, time_limit, items=items, config=data, command=command)
+    fitted = fit_log(
+        source, plan, time_limit, items=items, config=data, command=command, started=started
+    )
     _show(fitted, as_json)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from recsys.comparison.significance import Method
-from recsys.evaluation.metrics.intervals import Interval
+if TYPE_CHECKING:  # the console prints with these words, and not all it prints was computed
+    from recsys.comparison.significance import Method
+    from recsys.evaluation.metrics.intervals import Interval
 
 TESTS: dict[Method, str] = {
     "randomisation": "paired randomisation test",
@@ -61,6 +63,7 @@ def in_brackets(low: float, high: float, sign: str = "-") -> str:
 def with_interval(interval: Interval) -> str:
     """Format a mean and its interval.
 
+    >>> from recsys.evaluation.metrics.intervals import Interval
     >>> with_interval(Interval(0.2, 0.1, 0.25))
     '.2000 [.1000, .2500]'
     """

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -106,6 +105,8 @@ def _read_npy(path: Path, _: str) -> NDArray[Any]:
 
 
 def _read_safetensors(path: Path, name: str) -> NDArray[Any]:
+    import torch  # it takes seconds to load, and all commands import this file
+
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
