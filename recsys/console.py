@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.comparison.formats import decimals, title
+from recsys.comparison.formats import decimals, in_brackets, title
 from recsys.comparison.terminal import caption, comparison_table
 from recsys.errors import InputError, printable
 
@@ -99,8 +99,8 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         cells = [printable(cell) for cell in cells]
         cells += [f"{row[name]:,}" for name in ("users", "targets")]
         for name in metrics:
-            low, high = (decimals(row[f"{name}_{end}"]) for end in ("low", "high"))
-            cells.append(f"{decimals(row[name])} [{low}, {high}]")
+            interval = in_brackets(row[f"{name}_low"], row[f"{name}_high"])
+            cells.append(f"{decimals(row[name])} {interval}")
         table.add_row(*map(Text, cells))
     Console().print(table)
 

@@ -54,35 +54,37 @@ def refusal(
     return lines[0]
 
 
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Stop automatic runs before they try a model; the seconds spent until then, of each run."""
+    seconds = []
+
+    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
+        seconds.append(budget.spent)
+        raise InputError("stopped")
+
+    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    return seconds
+
+
 def test_the_time_of_making_a_store_counts(
-    here: Path, log: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+    here: Path, log: pl.DataFrame, spent: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow_store(_: object) -> None:
         time.sleep(0.3)
 
-    spent = []
-
-    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
-        spent.append(budget.spent)
-        raise InputError("stopped")
-
     monkeypatch.setattr("recsys.automatic.fit_log.check_store", slow_store)
-    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
     with pytest.raises(InputError, match="stopped"):
         recsys.fit(log, time_limit=60)
     assert spent[0] >= 0.3
 
 
 def test_the_time_in_which_a_command_loads_its_libraries_counts(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path,
+    spent: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    spent = []
-
-    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
-        spent.append(budget.spent)
-        raise InputError("stopped")
-
-    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
     monkeypatch.setattr("recsys.cli.run.monotonic", lambda: time.monotonic() - 20)
     assert refusal(monkeypatch, capsys, "run", "purchases.csv") == "error: stopped"
     assert spent[0] >= 20

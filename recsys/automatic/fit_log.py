@@ -86,8 +86,9 @@ def fit_log(
     Raises:
         InputError: the log, a setting or the store is invalid.
     """
+    # From the start: the seconds pass while libraries are loaded and a store is made, too.
     started = time.monotonic() if started is None else started
-    budget = Budget(_seconds(plan, time_limit), started=started)  # and until a store is made
+    budget = Budget(_seconds(plan, time_limit), started=started)
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     check_out(plan.out)  # before a dataset of that name is replaced

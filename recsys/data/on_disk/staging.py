@@ -88,8 +88,9 @@ def stage_log(
         filled = rows.filter(~pl.all_horizontal(pl.exclude(ROW).is_null()))
         blanks += len(rows) - len(filled)
         first = filled.head(_FEW_ROWS) if first is None or first.is_empty() else first
-        for name in (name for name in kinds if tells_kinds(filled[name].dtype)):
-            counts[name] = _add_counts(counts.get(name, pl.DataFrame()), filled[name])
+        for values in filled.select(kinds):
+            if tells_kinds(values.dtype):
+                counts[values.name] = _add_counts(counts.get(values.name, pl.DataFrame()), values)
         kept, gone = keep_interactions(filled, config, columns, table.origin, tested)
         dropped = sum_counts(dropped, gone)
         order += RowOrder.of(kept, columns)
@@ -113,7 +114,9 @@ def _facts_of_condition(
 ) -> dict[str, TextFacts]:
     """Return the facts of the text columns that the condition reads, if there is one."""
     facts: dict[str, TextFacts] = {}
-    for part in table.parts(wanted, part_rows) if config.where is not None else ():
+    if config.where is None:  # then the log is not read for it
+        return facts
+    for part in table.parts(wanted, part_rows):
         facts = add_facts(facts, facts_of_condition(part, config, columns, table.origin))
     return facts
 
