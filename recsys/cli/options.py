@@ -156,7 +156,7 @@ TimeFormat = Annotated[
     str | None,
     typer.Option(
         metavar="FORM",
-        help="Form of dates that are not ISO 8601, in the codes of strftime: '%d.%m.%Y %H:%M'; "
+        help="Form of dates, if it leaves a doubt, in the codes of strftime: '%d/%m/%Y %H:%M'; "
         "number: times such as 20241231 are numbers, not dates.",
     ),
 ]

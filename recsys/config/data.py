@@ -85,8 +85,9 @@ class DataConfig(Section):
     'purchase' and price > 5``; ``==`` is understood too. It follows ``drop``."""
     time_format: str | None = None
     """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
-    %H:%M``. Dates of ISO 8601 are read as well. If None, numbers that are dates, such as 20241231
-    or 202412312359, are read as such; ``number`` says that they are none."""
+    %H:%M``. Dates of ISO 8601 are read as well. If None, it is found where the first rows leave no
+    doubt, also of numbers that are dates, such as 20241231 or 202412312359; ``number`` says that
+    they are none."""
     since: Time | None = None
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
     or a number in the log's own unit. Epochs in milli-, micro- or nanoseconds are compared with a

@@ -30,6 +30,7 @@ from recsys.data.settings import with_words
 from recsys.data.sources import find_named_dataset, load_source
 from recsys.data.structure import read_own_table
 from recsys.data.tables import TableSource, open_table
+from recsys.data.time_format import is_compact
 from recsys.data.where import reads_rows_alone
 from recsys.errors import InputError, checked_path
 
@@ -85,7 +86,7 @@ def append(
         config = with_words(old.config, {"encoding": encoding})
         _refuse_what_needs_old_rows(old, source, config)
         log, _ = load_source(source, config)
-        if log.time_format != config.time_format:
+        if log.time_format != config.time_format and is_compact(log.time_format):
             raise InputError(
                 f"{log.origin}: its times are read as dates, as with --time-format "
                 f"{log.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "

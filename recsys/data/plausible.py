@@ -10,7 +10,7 @@ import polars as pl
 from recsys.data.column_names import Role
 from recsys.data.missing import present_values
 from recsys.data.text_values import dates_in, numbers_in
-from recsys.data.time_format import compact_form
+from recsys.data.time_format import compact_form, fitting_forms
 
 _FIRST_UNIX_TIME = 100_000_000
 """Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
@@ -153,5 +153,6 @@ def _known(values: pl.Series) -> pl.Series:
 
 def _is_time(values: pl.Series) -> bool:
     if values.dtype == pl.String:
-        return not min(numbers_in(values).null_count(), dates_in(values).null_count())
+        missing = min(numbers_in(values).null_count(), dates_in(values).null_count())
+        return not missing or bool(fitting_forms(values))
     return values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime)

@@ -16,7 +16,7 @@ from recsys.data.row_hints import hinted_columns, row_hint
 from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.time_format import compact_form, first_date, tells_no_form
+from recsys.data.time_format import first_date, is_compact, sure_form, tells_no_form
 from recsys.data.where import holds_nowhere
 
 logger = logging.getLogger(__name__)
@@ -101,8 +101,8 @@ def settle_by(
 ) -> tuple[Columns, DataConfig]:
     """Return the columns of a log and its settings, with what its first rows say.
 
-    Columns that are not given are guessed. Times that are numbers such as 20241231 get their form.
-    Both are logged.
+    Columns that are not given are guessed. Times such as 20241231 or 31.12.2024 get their form, if
+    there is no doubt about it. Both are logged.
 
     Args:
         first_rows: reads the log.
@@ -120,18 +120,19 @@ def settle_by(
     name = found.columns.timestamp
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
     times = _telling_times(first_rows, times)
-    form = compact_form(times)
+    form = sure_form(times)
     if form is not None:
+        numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
         logger.info(
-            "%s: column %r has %s and the like, read as dates, as with --time-format %r; if they "
-            "are numbers, say --time-format %s",
-            *(table.origin, name, first_date(times, form), form, TIME_IS_NUMBER),
+            "%s: column %r has %s and the like, read as dates, as with --time-format %r%s",
+            *(table.origin, name, first_date(times, form), form),
+            numbers if is_compact(form) else "",
         )
     return found.columns, config.model_copy(update={"time_format": form})
 
 
 def _telling_times(first_rows: FirstRows, times: pl.Series) -> pl.Series:
-    """Return the first times of a log: a sample, or more where all of it stand for unknown ones."""
+    """Return the first times of a log: a sample, or more where it does not tell their form."""
     read = SAMPLE_ROWS
     for rows in CLOSER_LOOKS:
         if len(times) < read or not tells_no_form(times):

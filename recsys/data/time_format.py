@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import polars as pl
 
 from recsys.data.missing import present_values, without_missing_words
+from recsys.data.text_values import dates_in, numbers_in
 from recsys.errors import InputError, first_line
 
 _DAYS = (
@@ -25,7 +27,8 @@ _KNOWN = (
     *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S UTC %Y"),
     *("%d/%b/%Y:%H:%M:%S %z", "[%d/%b/%Y:%H:%M:%S %z]", "%d/%b/%Y:%H:%M:%S"),
 )
-"""Forms that messages name where they fit; month and day are both tried first."""
+"""Forms that are found, or that messages name where several fit; month and day are both tried
+first."""
 _LIKELY = 1_000
 """The number of values that decide which forms a message names."""
 _FIRST_YEAR, _LAST_YEAR = 1970, 2100
@@ -89,27 +92,76 @@ def compact_form(values: pl.Series) -> str | None:
     return form if mistakes <= _MISTAKES * len(text) else None
 
 
+def fitting_forms(values: pl.Series) -> list[str]:
+    """Return the known forms that all dates of text have which are not of ISO 8601.
+
+    >>> fitting_forms(pl.Series(["31.12.2024", "2024-12-31", None]))
+    ['%d.%m.%Y']
+    >>> fitting_forms(pl.Series(["1/2/2024"])), fitting_forms(pl.Series(["1/2/2024", "1/13/2024"]))
+    (['%m/%d/%Y', '%d/%m/%Y'], ['%m/%d/%Y'])
+    >>> fitting_forms(pl.Series(["31.12.2024", "soon"])), fitting_forms(pl.Series(["2024-12-31"]))
+    ([], [])
+    """
+    text = without_missing_words(values).drop_nulls()
+    if text.dtype != pl.String:
+        return []
+    others = text.filter(dates_in(text).is_null())
+    if not numbers_in(others).null_count():
+        return []
+    first = others.head(1)  # most forms do not fit a single value
+    forms = [form for form in _KNOWN if _fit(first, form) and _fit(others, form) == len(others)]
+    return _shortest(forms)
+
+
+def sure_form(values: pl.Series) -> str | None:
+    """Return the form of dates if their values leave no doubt, and it is not ISO 8601.
+
+    Years of two digits leave one: 24/05/12 may be of 2024 or of 2012.
+
+    Args:
+        values: numbers that may be dates (`compact_form`), or text (`fitting_forms`).
+
+    >>> sure_form(pl.Series([20241231])), sure_form(pl.Series(["31.12.2024 8:26"]))
+    ('%Y%m%d', '%d.%m.%Y %H:%M')
+    >>> sure_form(pl.Series(["1/2/2024"])), sure_form(pl.Series(["31.12.24"]))
+    (None, None)
+    """
+    forms = fitting_forms(values)
+    sure = len(forms) == 1 and "%y" not in forms[0]
+    return forms[0] if sure else compact_form(values)
+
+
 def tells_no_form(values: pl.Series) -> bool:
-    """Return whether all times are missing or stand for an unknown date, so that others must tell.
+    """Return whether others must tell the form of times.
+
+    All are missing or stand for an unknown date, or are dates of several forms.
 
     >>> tells_no_form(pl.Series([0, None, 99991231])), tells_no_form(pl.Series([0, 1_699_999_999]))
     (True, False)
+    >>> tells_no_form(pl.Series(["1/2/2024"])), tells_no_form(pl.Series(["1/13/2024"]))
+    (True, False)
     """
     text = _written(values).drop_nulls()
-    return text.is_empty() or (text.dtype == pl.String and _is_unknown(text).all())
+    if text.is_empty():
+        return True
+    return text.dtype == pl.String and (_is_unknown(text).all() or len(fitting_forms(values)) > 1)
 
 
 def first_date(values: pl.Series, form: str) -> object:
-    """Return the first value that is a date of a `compact_form`.
+    """Return the first value that is a date of a `sure_form`.
 
     >>> first_date(pl.Series([0, 99991231, 20241231]), "%Y%m%d")
     20241231
+    >>> first_date(pl.Series(["2024-12-30", "31.12.2024"]), "%d.%m.%Y")
+    '31.12.2024'
     """
     present = present_values(values)
-    return present.filter(_is_usual(_written(present), form))[0]
+    text = _written(present)
+    usual = _is_usual(text, form) if is_compact(form) else _times(text, form).is_not_null()
+    return present.filter(usual)[0]
 
 
-def is_compact(form: str) -> bool:
+def is_compact(form: str | None) -> bool:
     """Return whether dates of a form are whole numbers."""
     return form in _COMPACT.values()
 
@@ -154,14 +206,14 @@ def form_hint(values: pl.Series) -> str:
     if not fitting:
         return ""
     best = [form for form, count in fitting.items() if count == max(fitting.values())]
-    short = [form for form in best if _shorter(form) == form or _shorter(form) not in best]
-    forms = " or ".join(map(repr, short))
+    forms = " or ".join(map(repr, _shortest(best)))
     return f" (a date of another form is read with --time-format {forms}, in Python time_format=)"
 
 
-def _shorter(form: str) -> str:
-    """Return a form with short names of months and without fractions, which may fit as well."""
-    return form.replace("%B", "%b").replace(".%f", "")
+def _shortest(forms: Sequence[str]) -> list[str]:
+    """Leave out forms that have another of them with short names of months or without fractions."""
+    shorter = {form: form.replace("%B", "%b").replace(".%f", "") for form in forms}
+    return [form for form in forms if shorter[form] == form or shorter[form] not in forms]
 
 
 def _written(values: pl.Series) -> pl.Series:
@@ -176,8 +228,14 @@ def _written(values: pl.Series) -> pl.Series:
 
 
 def _fit(text: pl.Series, form: str) -> int:
-    """Return how many values have a form; "24" would be the year 24 too."""
-    return int(_times(text, form).dt.year().is_between(1900, 2200).sum())
+    """Return how many values have a form.
+
+    "24" would be the year 24 too, and 12/31/2010 the hour 10 of a day of 2020: polars does not ask
+    for the blanks of a form.
+    """
+    years = _times(text, form).dt.year()
+    words = text.str.count_matches(r"\S+") == len(form.split())
+    return int((years.is_between(1900, 2200) & words).sum())
 
 
 def _times(text: pl.Series, form: str) -> pl.Series:

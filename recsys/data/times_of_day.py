@@ -7,11 +7,10 @@ from datetime import time
 import polars as pl
 
 from recsys.data.missing import present_values
-from recsys.data.time_format import compact_form
+from recsys.data.time_format import as_iso, compact_form, fitting_forms
 from recsys.errors import InputError
 
 _DAY = r"^\d{4}-\d\d-\d\d(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?$"
-_DAYS = "%Y%m%d"
 _CLOCK = r"^(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
 _LENGTHS = ("duration", "length", "runtime")
 """Columns that are called so have minutes and seconds."""
@@ -28,7 +27,9 @@ def refuse_times_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
     Raises:
         InputError: the log has such a column.
     """
-    if not are_days(sample[days]) and compact_form(sample[days]) != _DAYS:
+    times = sample[days]
+    forms = *fitting_forms(times), compact_form(times)  # whichever fits, the days stay days
+    if not are_days(times if forms[0] is None else as_iso(times, forms[0])):
         return
     for column in sample:
         if column.name != days and _are_times_of_day(column):

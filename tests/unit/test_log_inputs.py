@@ -433,9 +433,9 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     "times of another form": (
         lines("customer_id,sku,InvoiceDate\n1,2,12/1/2010 8:26\n"),
         [
-            "the time (InvoiceDate has neither numbers nor ISO 8601 dates (a date of another form",
+            "column 'InvoiceDate', data row 1: neither a number nor an ISO 8601 date (a date of",
             "with --time-format '%m/%d/%Y %H:%M' or '%d/%m/%Y %H:%M', in Python time_format=)",
-            ": '12/1/2010 8:26'); its columns",
+            ": '12/1/2010 8:26'",
         ],
     ),
     "a time that is not in the form": (
@@ -443,7 +443,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
             "customer_id,sku,date\n1,2,31.12.2024\n1,3,2024-12-31\n1,3,12/31/2024\n",
             time_format="%d.%m.%Y",
         ),
-        ["the time (date has neither numbers nor ISO 8601 dates", "'%m/%d/%Y'", "'12/31/2024'"],
+        ["column 'date', data row 3: neither a number", "'%m/%d/%Y'", "'12/31/2024'"],
     ),
     "a time of a named column that is not in the form": (
         lines(

@@ -8,9 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recsys.data.appending import append
 from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
+from recsys.serving.inputs import UserHistories
 
 ENGINES: list[Engine] = ["memory", "disk"]
 
@@ -44,7 +46,7 @@ def test_forms_of_iso_8601(
     assert found.timestamps.tolist() == [seconds(*moment), seconds(2024, 2, 1)]
 
 
-ADVISED = {
+FOUND = {
     "01/13/2024 03:04 PM": ("%m/%d/%Y %I:%M %p", (2024, 1, 13, 15, 4)),
     "13/01/2024 03:04 PM": ("%d/%m/%Y %I:%M %p", (2024, 1, 13, 15, 4)),
     "13/01/2024 3 PM": ("%d/%m/%Y %I %p", (2024, 1, 13, 15)),
@@ -69,19 +71,104 @@ ADVISED = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("written", "advice"), ADVISED.items(), ids=ADVISED)
-def test_the_advised_form_reads_them(
-    written: str, advice: tuple[str, tuple[int, ...]], engine: Engine, tmp_path: Path
+@pytest.mark.parametrize(("written", "found"), FOUND.items(), ids=FOUND)
+def test_a_form_without_doubt_is_found(
+    written: str, found: tuple[str, tuple[int, ...]], engine: Engine, tmp_path: Path
 ) -> None:
-    form, moment = advice
+    form, moment = found
+    data = prepare(log_of(written), out=tmp_path / "data", engine=engine)
+    assert data.config.time_format == form
+    assert data.timestamps.tolist() == [seconds(*moment)]
+
+
+ADVISED = {
+    "31.12.24": {"%d.%m.%y": (2024, 12, 31)},
+    "01/02/2024": {"%m/%d/%Y": (2024, 1, 2), "%d/%m/%Y": (2024, 2, 1)},
+    "1-2-2024, 03:04": {
+        "%m-%d-%Y, %H:%M": (2024, 1, 2, 3, 4),
+        "%d-%m-%Y, %H:%M": (2024, 2, 1, 3, 4),
+    },
+}
+"""Years of two digits may be days, and of day and month either may come first."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("written", "advice"), ADVISED.items(), ids=ADVISED)
+def test_the_advised_forms_read_what_is_in_doubt(
+    written: str, advice: dict[str, tuple[int, ...]], engine: Engine, tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as caught:
         prepare(log_of(written), out=tmp_path / "data", engine=engine)
-    assert f"--time-format {form!r}, in Python" in str(caught.value), "one form, and no other"
-    found = prepare(log_of(written), out=tmp_path / "data", engine=engine, time_format=form)
-    assert found.timestamps.tolist() == [seconds(*moment)]
+    for form in advice:
+        assert repr(form) in str(caught.value)
+    assert str(caught.value).count("%") == "".join(advice).count("%"), "no other form"
+    for form, moment in advice.items():
+        found = prepare(log_of(written), out=tmp_path / "data", engine=engine, time_format=form)
+        assert found.timestamps.tolist() == [seconds(*moment)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_later_rows_tell_whether_the_day_or_the_month_comes_first(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """A log that is sorted by time may begin with many orders of one day."""
+    told = prepare(log_of(*["12/1/2010"] * 1500, "12/13/2010"), out=tmp_path / "a", engine=engine)
+    assert told.config.time_format == "%m/%d/%Y"
+    assert sorted(set(told.timestamps.tolist())) == [seconds(2010, 12, 1), seconds(2010, 12, 13)]
+    with pytest.raises(InputError, match="'%m/%d/%Y' or '%d/%m/%Y'"):
+        prepare(log_of(*["12/1/2010"] * 1500), out=tmp_path / "b", engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_date_of_another_form_is_refused_with_its_row(engine: Engine, tmp_path: Path) -> None:
+    """Nothing but the first rows decides the form, so that later ones are never read by another."""
+    log = log_of(*["31.12.2024"] * 1000, "2024-12-30", "12/31/2024")
+    with pytest.raises(InputError, match=r"data row 1,?002: .*: '12/31/2024'"):
+        prepare(log, out=tmp_path / "data", engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dates_of_a_known_name_are_guessed_whatever_their_form(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = tmp_path / "bestellungen.csv"
+    path.write_text("Kunde;Artikel;Datum\n7;A;31.12.2024 14:05\n7;B;01.01.2025 09:00\n")
+    data = prepare(path, out=tmp_path / "data", engine=engine)
+    assert data.timestamps.tolist() == [seconds(2024, 12, 31, 14, 5), seconds(2025, 1, 1, 9)]
+    assert (
+        "column 'Datum' has 31.12.2024 14:05 and the like, read as dates, as with "
+        "--time-format '%d.%m.%Y %H:%M'"
+    ) in caplog.text
+    assert "if they are numbers" not in caplog.text
+
+
+def test_days_beside_times_of_day_are_refused_whatever_their_form(tmp_path: Path) -> None:
+    for day in ("31.12.2024", "1/2/2024"):
+        log = pl.DataFrame({"user": [1], "item": [2], "date": [day], "zeit": ["14:05"]})
+        with pytest.raises(InputError, match="date has days, and zeit has times of day"):
+            prepare(log, out=tmp_path / "data")
 
 
 def test_a_weekday_that_is_not_that_of_the_date_has_no_form(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'Mon Jan 02 2024'") as caught:
         prepare(log_of("Mon Jan 02 2024"), out=tmp_path / "data")
     assert "--time-format" not in str(caught.value)
+
+
+def test_an_append_and_a_raw_log_are_read_as_the_dataset_was(tmp_path: Path) -> None:
+    """By the form that was found, though a few new dates alone would not tell it."""
+    prepare(log_of("12/1/2010", "12/13/2010"), out=tmp_path / "found")
+    grown = append(log_of("1/2/2011"), tmp_path / "found")
+    assert grown.timestamps.tolist()[-1] == seconds(2011, 1, 2)
+    read = UserHistories.from_raw(log_of("1/2/2011"), grown.config, grown.vocabulary)
+    assert read.histories.times is not None
+    assert read.histories.times.tolist() == [seconds(2011, 1, 2)]
+
+
+def test_dates_of_another_form_follow_those_of_iso_8601(tmp_path: Path) -> None:
+    prepare(log_of("2024-12-30"), out=tmp_path / "iso")
+    grown = append(log_of("31.12.2024"), tmp_path / "iso")
+    assert grown.timestamps.tolist() == [seconds(2024, 12, 30), seconds(2024, 12, 31)]
+    with pytest.raises(InputError, match="'%m/%d/%Y' or '%d/%m/%Y'"):
+        append(log_of("1/2/2025"), tmp_path / "iso")
