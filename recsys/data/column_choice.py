@@ -68,14 +68,16 @@ class Sample:
     def _doubt(self, role: Role, name: str, alone: bool) -> Doubt | None:
         """Return the doubt that is left about a column after a closer look.
 
-        A slight one about the only column changes nothing: it needs none.
+        A slight one about the only column changes nothing: it needs none. A faint one stays.
         """
         values = self.rows[name]
         if misfit(role, values) is not None:  # the default name: a refusal will name the row
             return None
         doubt = self._doubt_about(role, values)
         for rows in CLOSER_LOOKS:
-            if doubt is None or self.more is None or (alone and doubt.gravity < Gravity.GRAVE):
+            if doubt is None or doubt.gravity == Gravity.FAINT or self.more is None:
+                break
+            if alone and doubt.gravity < Gravity.GRAVE:
                 break
             values = self.more(name, rows)
             doubt = self._doubt_about(role, values)

@@ -27,8 +27,10 @@ _SHOWN = 40
 class Gravity(IntEnum):
     """How much a doubt about a column weighs."""
 
+    FAINT = 0
+    """A column without a doubt is preferred; other rows do not tell more."""
     SLIGHT = 1
-    """A column without a doubt is preferred."""
+    """So it is; other rows may dispel the doubt."""
     EMPTY = 2
     """So is a column that has any values."""
     GRAVE = 3
@@ -49,7 +51,8 @@ def doubt_about(role: Role, values: pl.Series, ambiguous: bool = False) -> Doubt
 
     Most of its values are missing; or all rows of many have one id; or each row has an id of its
     own, as lines of orders have; or few ids are in many rows, if the name may be that of kinds; or
-    times are neither dates nor epochs, if the name may be that of spans of time.
+    times are neither dates nor epochs, if the name may be that of spans of time; or dates are of
+    another form than ISO 8601.
 
     Args:
         role: the role.
@@ -64,6 +67,8 @@ def doubt_about(role: Role, values: pl.Series, ambiguous: bool = False) -> Doubt
     "has 2 values in 500 rows, such as 'web'"
     >>> doubt_about("timestamp", pl.Series([0.5, 2]), ambiguous=True).reason
     'has 0.5 and the like'
+    >>> doubt_about("timestamp", pl.Series(["09 13, 2009"])).reason
+    "has '09 13, 2009' and the like, not ISO 8601"
     """
     known, rows = _known(values), len(values)
     if rows and known.is_empty():
@@ -71,9 +76,17 @@ def doubt_about(role: Role, values: pl.Series, ambiguous: bool = False) -> Doubt
     if len(known) < rows / 2:
         return Doubt(f"is empty in {rows - len(known):,} of {rows:,} rows", Gravity.SLIGHT)
     if role == "timestamp":
-        spans = ambiguous and not looks_like_time(known)
-        return Doubt(f"has {shown(known[0])} and the like", Gravity.GRAVE) if spans else None
+        return _doubt_about_times(known, ambiguous)
     return None if rows < _LONG else _doubt_about_ids(known, ambiguous)
+
+
+def _doubt_about_times(times: pl.Series, ambiguous: bool) -> Doubt | None:
+    if times.is_empty():
+        return None
+    alike = f"has {shown(times[0])} and the like"
+    if ambiguous and not looks_like_time(times):
+        return Doubt(alike, Gravity.GRAVE)
+    return Doubt(f"{alike}, not ISO 8601", Gravity.FAINT) if fitting_forms(times) else None
 
 
 def _doubt_about_ids(ids: pl.Series, ambiguous: bool) -> Doubt | None:

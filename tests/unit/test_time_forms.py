@@ -10,6 +10,7 @@ import pytest
 
 from recsys.data.appending import append
 from recsys.data.engines import Engine
+from recsys.data.guess import guess_columns
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.serving.inputs import UserHistories
@@ -141,6 +142,30 @@ def test_dates_of_a_known_name_are_guessed_whatever_their_form(
         "--time-format '%d.%m.%Y %H:%M'"
     ) in caplog.text
     assert "if they are numbers" not in caplog.text
+
+
+def test_epochs_and_iso_8601_are_preferred_to_dates_of_another_form() -> None:
+    """Reviews of Amazon have both, with names that are equally good."""
+    log = pl.DataFrame(
+        {
+            "reviewerID": ["A", "B"],
+            "asin": ["P", "Q"],
+            "reviewTime": ["09 13, 2009", "03 4, 2010"],
+            "unixReviewTime": [1_252_800_000, 1_267_660_800],
+        }
+    )
+
+    def no_more(name: str, rows: int) -> pl.Series:
+        raise AssertionError
+
+    assert guess_columns(log, more=no_more).columns.timestamp == "unixReviewTime"
+    alone = guess_columns(log.drop("unixReviewTime"), more=no_more)
+    assert alone.columns.timestamp == "reviewTime"
+    worse = log.rename({"unixReviewTime": "datum"})
+    assert guess_columns(worse).columns.timestamp == "datum"
+    both = log.with_columns(createdAt=pl.lit("9/13/2009")).drop("unixReviewTime")
+    with pytest.raises(InputError, match="which column is the time, reviewTime or createdAt"):
+        guess_columns(both)
 
 
 def test_days_beside_times_of_day_are_refused_whatever_their_form(tmp_path: Path) -> None:
