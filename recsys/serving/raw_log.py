@@ -16,6 +16,7 @@ from recsys.config import Columns, DataConfig
 from recsys.data.log import KEPT, ROW, check_log
 from recsys.data.log_columns import plain_ids
 from recsys.data.missing import present_values
+from recsys.data.reading import SAMPLE_ROWS
 from recsys.data.row_rules import (
     for_scoring,
     keep_interactions,
@@ -24,6 +25,7 @@ from recsys.data.row_rules import (
 )
 from recsys.data.sessions import user_of_session
 from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.time_format import is_compact, sure_form
 from recsys.errors import InputError
 from recsys.serving.ids import id_series
 
@@ -100,6 +102,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
+    data = _with_form_of(table[columns.timestamp].head(SAMPLE_ROWS), data)
     kept, dropped = keep_interactions(table, data, columns, origin)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
@@ -143,6 +146,14 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
         ) from error
     opened.warn_of_swallowed_rows()
     return opened
+
+
+def _with_form_of(times: pl.Series, data: DataConfig) -> DataConfig:
+    """Return the settings with the form of times that are text, if the dataset has none."""
+    form = sure_form(times) if data.time_format is None and times.dtype == pl.String else None
+    if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
+        return data
+    return data.model_copy(update={"time_format": form})
 
 
 def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:

@@ -143,6 +143,18 @@ def test_types_that_spark_does_not_bring_together(spark: Any, tmp_path: Path) ->
         prepare(tmp_path / "log", out=tmp_path / "data", engine="spark")
 
 
+def test_the_form_of_dates_is_found_as_in_memory(spark: Any, tmp_path: Path) -> None:
+    form = "%d.%m.%Y %H:%M:%S"
+    spread = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
+    log = generated_log(text=False).with_columns(spread.dt.strftime(form))
+    path = write_parts(log, tmp_path / "log")
+    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
+    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in engines]
+    assert found[0].config.time_format == form
+    same_files(found[0], found[1])
+    same_files(found[0], found[2])
+
+
 @pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d%H%M"])
 def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Path) -> None:
     spread = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)

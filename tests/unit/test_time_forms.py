@@ -195,5 +195,8 @@ def test_dates_of_another_form_follow_those_of_iso_8601(tmp_path: Path) -> None:
     prepare(log_of("2024-12-30"), out=tmp_path / "iso")
     grown = append(log_of("31.12.2024"), tmp_path / "iso")
     assert grown.timestamps.tolist() == [seconds(2024, 12, 30), seconds(2024, 12, 31)]
+    read = UserHistories.from_raw(log_of("31.12.2024"), grown.config, grown.vocabulary)
+    assert read.histories.times is not None
+    assert read.histories.times.tolist() == [seconds(2024, 12, 31)]
     with pytest.raises(InputError, match="'%m/%d/%Y' or '%d/%m/%Y'"):
         append(log_of("1/2/2025"), tmp_path / "iso")
