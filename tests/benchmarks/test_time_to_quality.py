@@ -40,6 +40,7 @@ PEERS = [
     Side("replay twice bf16", "replay", TWICE | BF16),
     Side("replay faster bf16", "replay", FASTER | BF16),
     Side("replay defaults", "replay", SMALL),
+    Side("replay defaults twice", "replay", SMALL | TWICE),
     Side("replay defaults bf16", "replay", SMALL | BF16),
     Side("replay defaults faster bf16", "replay", SMALL | FASTER | BF16),
 ]
