@@ -13,6 +13,7 @@ from recsys.errors import InputError, first_line
 
 _DAYS = (
     *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
+    *("%y.%m.%d", "%y/%m/%d", "%y-%m-%d"),
     *("%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d, %Y", "%Y%m%d"),
     *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%b %d %Y"),
     *("%a %b %d %Y", "%a, %d %b %Y"),
@@ -116,8 +117,6 @@ def fitting_forms(values: pl.Series) -> list[str]:
 def sure_form(values: pl.Series) -> str | None:
     """Return the form of dates if their values leave no doubt, and it is not ISO 8601.
 
-    Years of two digits leave one: 24/05/12 may be of 2024 or of 2012.
-
     Args:
         values: numbers that may be dates (`compact_form`), or text (`fitting_forms`).
 
@@ -127,8 +126,7 @@ def sure_form(values: pl.Series) -> str | None:
     (None, None)
     """
     forms = fitting_forms(values)
-    sure = len(forms) == 1 and "%y" not in forms[0]
-    return forms[0] if sure else compact_form(values)
+    return forms[0] if len(forms) == 1 else compact_form(values)
 
 
 def tells_no_form(values: pl.Series) -> bool:

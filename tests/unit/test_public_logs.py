@@ -73,6 +73,10 @@ FOUND: dict[str, tuple[str, tuple[str, str, str]]] = {
         "impression_id,user_id,article_id,impression_time,session_id",
         ("user_id", "article_id", "impression_time"),
     ),
+    "Etsy": (
+        "Sale Date=01/15/24,Item Name=Hat,Buyer=al,Quantity,Price,Transaction ID,Listing ID,SKU=A",
+        ("Buyer", "SKU", "Sale Date"),
+    ),
     "Expedia": (
         (
             "date_time=2014-08-11 07:46:59,site_name,user_location_country,user_id,"
@@ -241,6 +245,10 @@ FOUND: dict[str, tuple[str, tuple[str, str, str]]] = {
     "RecBole": (
         "user_id:token,item_id:token,rating:float,timestamp:float",
         ("user_id:token", "item_id:token", "timestamp:float"),
+    ),
+    "RentTheRunway": (
+        "fit=fit,user_id,item_id,weight=137lbs,rating,review_date=April 20\\, 2016",
+        ("user_id", "item_id", "review_date"),
     ),
     "REES46": (
         "event_time=2019-11-01 00:00:00 UTC,event_type=view,product_id,user_id,user_session=a-b",

@@ -48,10 +48,6 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
         ),
         ["is the item;", "if merchant_id tells the items, --item merchant_id takes it"],
     ),
-    "Etsy": (
-        "Sale Date=01/15/24,Item Name=Hat,Buyer=al,Quantity,Price,Transaction ID,Listing ID,SKU=A",
-        ["is the time (Sale Date has neither", "--time-format '%m/%d/%y'"],
-    ),
     "Frappe": (
         "user,item,cnt,daytime=morning,weekday=sunday,weather=sunny",
         ["tell which column is the time"],
@@ -95,10 +91,6 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
             "Date=2024-01-05 10:00:00"
         ),
         ["is the item;", "if Reference tells the items, --item Reference takes it"],
-    ),
-    "RentTheRunway": (
-        "fit=fit,user_id,item_id,weight=137lbs,rating,review_date=April 20\\, 2016",
-        ["is the time (review_date has neither", "--time-format '%B %d, %Y'"],
     ),
     "Square": (
         (
