@@ -109,9 +109,8 @@ def fitting_forms(values: pl.Series) -> list[str]:
     others = text.filter(dates_in(text).is_null())
     if not numbers_in(others).null_count():
         return []
-    first = others.head(1)  # most forms do not fit a single value
-    forms = [form for form in _KNOWN if _fit(first, form) and _fit(others, form) == len(others)]
-    return _shortest(forms)
+    alike = [form for form in _KNOWN if _is_alike(others[0], form)]  # few are, and that is fast
+    return _shortest([form for form in alike if _fit(others, form) == len(others)])
 
 
 def sure_form(values: pl.Series) -> str | None:
@@ -223,6 +222,17 @@ def _written(values: pl.Series) -> pl.Series:
     return pl.select(
         pl.when(whole == text).then(whole.cast(pl.String)).otherwise(text.cast(pl.String))
     ).to_series()
+
+
+def _is_alike(value: str, form: str) -> bool:
+    """Return whether a value has as many words and marks as a form, but for a fraction."""
+    marks = "/.,[" if "%z" in form else "/.,[:-"  # a zone may be +0100, +01:00 or -01:00
+    if len(value.split()) != len(form.split()):
+        return False
+    found = [value.count(mark) for mark in marks]
+    return any(
+        found == [each.count(mark) for mark in marks] for each in (form, form.replace(".%f", ""))
+    )
 
 
 def _fit(text: pl.Series, form: str) -> int:

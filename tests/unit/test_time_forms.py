@@ -123,6 +123,15 @@ def test_later_rows_tell_whether_the_day_or_the_month_comes_first(
         prepare(log_of(*["12/1/2010"] * 1500), out=tmp_path / "b", engine=engine)
 
 
+def test_whole_seconds_may_lack_a_fraction(tmp_path: Path) -> None:
+    """As Python writes times."""
+    times = "31.12.2024 10:00:00", "31.12.2024 10:00:00.25", "31.12.2024 10:00:01"
+    for order in (times, times[::-1], times[1:]):
+        data = prepare(log_of(*order), out=tmp_path / "data")
+        assert data.config.time_format == "%d.%m.%Y %H:%M:%S.%f"
+        assert set(data.timestamps.tolist()) == {seconds(2024, 12, 31, 10, 0, s) for s in (0, 1)}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_date_of_another_form_is_refused_with_its_row(engine: Engine, tmp_path: Path) -> None:
     """Nothing but the first rows decides the form, so that later ones are never read by another."""
