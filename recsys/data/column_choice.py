@@ -68,14 +68,15 @@ class Sample:
     def _doubt(self, role: Role, name: str, alone: bool) -> Doubt | None:
         """Return the doubt that is left about a column after a closer look.
 
-        A slight one about the only column changes nothing: it needs none. A faint one stays.
+        A slight one about the only column changes nothing: it needs none. The form of dates is no
+        doubt about a column with the default name, and no closer look changes it.
         """
         values = self.rows[name]
         if misfit(role, values) is not None:  # the default name: a refusal will name the row
             return None
         doubt = self._doubt_about(role, values)
         for rows in CLOSER_LOOKS:
-            if doubt is None or doubt.gravity == Gravity.FAINT or self.more is None:
+            if doubt is None or doubt.gravity == Gravity.FORM or self.more is None:
                 break
             if alone and doubt.gravity < Gravity.GRAVE:
                 break
@@ -83,7 +84,8 @@ class Sample:
             doubt = self._doubt_about(role, values)
             if len(values) < rows:
                 break
-        return doubt
+        is_form = doubt is not None and doubt.gravity == Gravity.FORM
+        return None if is_form and name == role else doubt
 
     def _doubt_about(self, role: Role, values: pl.Series) -> Doubt | None:
         if values.name in self.tested:

@@ -14,7 +14,7 @@ from recsys.data.column_names import WORDS, Role, order_columns, possible_column
 from recsys.data.missing import present_values
 from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
 from recsys.data.text_values import dates_in, numbers_in
-from recsys.data.time_format import as_iso, compact_form, form_hint
+from recsys.data.time_format import as_iso, compact_form, fitting_forms, form_hint
 from recsys.data.times_of_day import refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
@@ -139,9 +139,13 @@ def _lack_names(rows: pl.DataFrame) -> bool:
 
 
 def _likely_times(rows: pl.DataFrame) -> list[str]:
-    """Return the columns whose values look like times; epochs only if columns lack names."""
+    """Return the columns whose values look like times; epochs only if columns lack names.
+
+    Dates of another form than ISO 8601 only count where no others do: ids such as 1-2-2024 have it.
+    """
     lack = _lack_names(rows)
     found = [column for column in rows if looks_like_time(column)]
+    found = [column for column in found if not fitting_forms(column)] or found
     return [
         column.name
         for column in found

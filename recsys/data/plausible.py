@@ -27,13 +27,13 @@ _SHOWN = 40
 class Gravity(IntEnum):
     """How much a doubt about a column weighs."""
 
-    FAINT = 0
-    """A column without a doubt is preferred; other rows do not tell more."""
     SLIGHT = 1
-    """So it is; other rows may dispel the doubt."""
-    EMPTY = 2
+    """A column without a doubt is preferred."""
+    FORM = 2
+    """So it is, and other rows do not tell more."""
+    EMPTY = 3
     """So is a column that has any values."""
-    GRAVE = 3
+    GRAVE = 4
     """The column is not taken, unless its name is sure."""
 
 
@@ -86,7 +86,7 @@ def _doubt_about_times(times: pl.Series, ambiguous: bool) -> Doubt | None:
     alike = f"has {shown(times[0])} and the like"
     if ambiguous and not looks_like_time(times):
         return Doubt(alike, Gravity.GRAVE)
-    return Doubt(f"{alike}, not ISO 8601", Gravity.FAINT) if fitting_forms(times) else None
+    return Doubt(f"{alike}, not ISO 8601", Gravity.FORM) if fitting_forms(times) else None
 
 
 def _doubt_about_ids(ids: pl.Series, ambiguous: bool) -> Doubt | None:

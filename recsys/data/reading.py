@@ -119,7 +119,7 @@ def settle_by(
         return found.columns, config
     name = found.columns.timestamp
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
-    times = _telling_times(first_rows, times)
+    times = telling_times(first_rows, times)
     form = sure_form(times)
     if form is not None:
         numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
@@ -131,7 +131,7 @@ def settle_by(
     return found.columns, config.model_copy(update={"time_format": form})
 
 
-def _telling_times(first_rows: FirstRows, times: pl.Series) -> pl.Series:
+def telling_times(first_rows: FirstRows, times: pl.Series) -> pl.Series:
     """Return the first times of a log: a sample, or more where it does not tell their form."""
     read = SAMPLE_ROWS
     for rows in CLOSER_LOOKS:

@@ -13,6 +13,8 @@ _ISO_FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%dT%H:%M%#z",
 )
+_FULL_YEAR = r"^\d{4}"
+"""polars reads fewer digits too: 15-03-24 would be of the year 15."""
 _SHORT_ISO = r"^(?:\d{8}T\d{4}|\d{4}-\d{2}-\d{2}T\d{2}(?:$|Z|[+-]))"
 """Times without marks between the digits, or of an hour without minutes."""
 
@@ -73,6 +75,8 @@ def dates_in(text: pl.Series) -> pl.Series:
 
     >>> dates_in(pl.Series(["2024-01-02 03", "20240102T030405Z", "soon"])).dt.hour().to_list()
     [3, 3, None]
+    >>> dates_in(pl.Series(["15-03-24", "0015-03-24"])).dt.year().to_list()
+    [None, 15]
     """
     text = (
         text.str.replace(r"^(\d{4}-\d{2}-\d{2}) +", "${1}T")
@@ -86,6 +90,7 @@ def dates_in(text: pl.Series) -> pl.Series:
             .str.replace(r"(T\d{2}:\d{2})(\d{2})", "${1}:${2}")
             .str.replace(r"(T\d{2})($|Z|[+-])", "${1}:00${2}")
         )
+    text = pl.select(pl.when(text.str.contains(_FULL_YEAR)).then(text)).to_series()
     times = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
     for form in _ISO_FORMATS:
         if times.null_count():

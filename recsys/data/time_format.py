@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 
 import polars as pl
@@ -13,7 +15,7 @@ from recsys.errors import InputError, first_line
 
 _DAYS = (
     *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
-    *("%y.%m.%d", "%y/%m/%d", "%y-%m-%d"),
+    *("%y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%d-%m-%y", "%m-%d-%y"),
     *("%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d, %Y", "%Y%m%d"),
     *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%b %d %Y"),
     *("%a %b %d %Y", "%a, %d %b %Y"),
@@ -30,9 +32,23 @@ _KNOWN = (
 )
 """Forms that are found, or that messages name where several fit; month and day are both tried
 first."""
+_CODES = {
+    **dict.fromkeys(("%d", "%m", "%H", "%I"), r"\d{1,2}"),
+    **dict.fromkeys(("%y", "%M", "%S"), r"\d{2}"),
+    **dict.fromkeys(("%a", "%b", "%B"), "[A-Za-z]+"),
+    "%Y": r"\d{4}",
+    ".%f": r"(?:\.\d+)?",
+    "%p": "[AaPp][Mm]",
+    "%z": r"[+-]\d{2}:?\d{2}",
+    " ": r"\s+",
+}
+"""The text that a part of a known form stands for. polars is less strict: 31.12.24 would be of the
+year 24, and 12/31/2010 the hour 10 of a day of 2020, since it does not ask for blanks."""
+_NOTHING = r"^[0\s./,:-]*$"
+"""Text that stands for an unknown date of another form, such as 00/00/0000."""
 _LIKELY = 1_000
 """The number of values that decide which forms a message names."""
-_FIRST_YEAR, _LAST_YEAR = 1970, 2100
+_FIRST_YEAR, _LAST_YEAR, _UNKNOWN_YEAR = 1970, 2100, 9999
 _COMPACT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 """Forms of dates that are whole numbers, by the number of their digits."""
 _NO_DATE = r"^(?:-?0+|-1|9+|\d{4}(?:0\d|1[0-2])00(?:\d\d){0,3})$"
@@ -107,9 +123,11 @@ def fitting_forms(values: pl.Series) -> list[str]:
     if text.dtype != pl.String:
         return []
     others = text.filter(dates_in(text).is_null())
+    others = others.filter(~others.str.contains(_NOTHING))
     if not numbers_in(others).null_count():
         return []
-    alike = [form for form in _KNOWN if _is_alike(others[0], form)]  # few are, and that is fast
+    # Few look like the first value, and that is seen fast.
+    alike = [form for form in _KNOWN if re.search(_pattern(form), others[0])]
     return _shortest([form for form in alike if _fit(others, form) == len(others)])
 
 
@@ -187,8 +205,8 @@ def _years(text: pl.Series, form: str) -> pl.Series:
 def form_hint(values: pl.Series) -> str:
     """Return which forms dates may have, for a message; empty if none is known.
 
-    >>> form_hint(pl.Series(["31.12.2024"]))
-    " (a date of another form is read with --time-format '%d.%m.%Y', in Python time_format=)"
+    >>> "prepared with --time-format '%d.%m.%Y', in" in form_hint(pl.Series(["31.12.2024"]))
+    True
     >>> "'%m/%d/%Y %H:%M' or '%d/%m/%Y %H:%M'" in form_hint(pl.Series(["1/2/2024 8:26"]))
     True
     >>> " or " in form_hint(pl.Series(["1/2/2024 8:26", "1/13/2024 8:26"]))
@@ -204,7 +222,10 @@ def form_hint(values: pl.Series) -> str:
         return ""
     best = [form for form, count in fitting.items() if count == max(fitting.values())]
     forms = " or ".join(map(repr, _shortest(best)))
-    return f" (a date of another form is read with --time-format {forms}, in Python time_format=)"
+    return (
+        " (a date of another form is read if its log is prepared with "
+        f"--time-format {forms}, in Python time_format=)"
+    )
 
 
 def _shortest(forms: Sequence[str]) -> list[str]:
@@ -224,30 +245,27 @@ def _written(values: pl.Series) -> pl.Series:
     ).to_series()
 
 
-def _is_alike(value: str, form: str) -> bool:
-    """Return whether a value has as many words and marks as a form, but for a fraction."""
-    marks = "/.,[" if "%z" in form else "/.,[:-"  # a zone may be +0100, +01:00 or -01:00
-    if len(value.split()) != len(form.split()):
-        return False
-    found = [value.count(mark) for mark in marks]
-    return any(
-        found == [each.count(mark) for mark in marks] for each in (form, form.replace(".%f", ""))
-    )
+@cache
+def _pattern(form: str) -> str:
+    r"""Return the pattern of text in a known form.
+
+    >>> print(_pattern("%d.%m.%Y %H:%M"))
+    ^\d{1,2}\.\d{1,2}\.\d{4}\s+\d{1,2}:\d{2}$
+    """
+    parts = re.split(r"(\.%f|%[A-Za-z]| )", form)
+    return "^" + "".join(_CODES.get(part, re.escape(part)) for part in parts) + "$"
 
 
 def _fit(text: pl.Series, form: str) -> int:
-    """Return how many values have a form.
-
-    "24" would be the year 24 too, and 12/31/2010 the hour 10 of a day of 2020: polars does not ask
-    for the blanks of a form.
-    """
+    """Return how many values have a form, in a year that is likely, or 9999 for an unknown one."""
     years = _times(text, form).dt.year()
-    words = text.str.count_matches(r"\S+") == len(form.split())
-    return int((years.is_between(1900, 2200) & words).sum())
+    return int((years.is_between(1900, 2200) | (years == _UNKNOWN_YEAR)).sum())
 
 
 def _times(text: pl.Series, form: str) -> pl.Series:
     """Parse text as date-times, null where it is not in the form."""
+    if form in _KNOWN:
+        text = pl.select(pl.when(text.str.contains(_pattern(form))).then(text)).to_series()
     if ("%H" in form or "%I" in form) and "%M" not in form:  # which polars cannot read
         text, form = ("00 " + text).alias(text.name), f"%M {form}"
     try:

@@ -16,7 +16,7 @@ from recsys.config import Columns, DataConfig
 from recsys.data.log import KEPT, ROW, check_log
 from recsys.data.log_columns import plain_ids
 from recsys.data.missing import present_values
-from recsys.data.reading import SAMPLE_ROWS
+from recsys.data.reading import SAMPLE_ROWS, telling_times
 from recsys.data.row_rules import (
     for_scoring,
     keep_interactions,
@@ -102,7 +102,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
-    data = _with_form_of(table[columns.timestamp].head(SAMPLE_ROWS), data)
+    data = _with_form_of(table[columns.timestamp], data)
     kept, dropped = keep_interactions(table, data, columns, origin)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
@@ -150,7 +150,11 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
 
 def _with_form_of(times: pl.Series, data: DataConfig) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
-    form = sure_form(times) if data.time_format is None and times.dtype == pl.String else None
+    if data.time_format is not None or times.dtype != pl.String:
+        return data
+    form = sure_form(
+        telling_times(lambda rows, _: times.head(rows).to_frame(), times.head(SAMPLE_ROWS))
+    )
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})

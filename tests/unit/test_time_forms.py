@@ -92,6 +92,11 @@ ADVISED = {
         "%m-%d-%Y, %H:%M": (2024, 1, 2, 3, 4),
         "%d-%m-%Y, %H:%M": (2024, 2, 1, 3, 4),
     },
+    "15-03-24 14:05": {
+        "%y-%m-%d %H:%M": (2015, 3, 24, 14, 5),
+        "%d-%m-%y %H:%M": (2024, 3, 15, 14, 5),
+    },
+    "15-03-24": {"%y-%m-%d": (2015, 3, 24), "%d-%m-%y": (2024, 3, 15)},
 }
 """Of day and month either may come first, and years of two digits may be days."""
 
@@ -138,6 +143,9 @@ def test_a_date_of_another_form_is_refused_with_its_row(engine: Engine, tmp_path
     log = log_of(*["31.12.2024"] * 1000, "2024-12-30", "12/31/2024")
     with pytest.raises(InputError, match=r"data row 1,?002: .*: '12/31/2024'"):
         prepare(log, out=tmp_path / "data", engine=engine)
+    for later in ("31.12.24", "31.12.204"):  # no year 24
+        with pytest.raises(InputError, match=f"data row 1,?001: .*: '{later}'"):
+            prepare(log_of(*["31.12.2024"] * 1000, later), out=tmp_path / "data", engine=engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -180,6 +188,40 @@ def test_epochs_and_iso_8601_are_preferred_to_dates_of_another_form() -> None:
         guess_columns(both)
 
 
+@pytest.mark.parametrize("other", ["startdate", "time", "ts", "date", "created_date"])
+def test_the_default_name_wins_whatever_its_form(other: str) -> None:
+    times = {"timestamp": ["31.12.2024 14:05"], other: [1_700_000_000]}
+    found = guess_columns(pl.DataFrame({"user_id": [1], "item_id": [2], **times}))
+    assert found.columns.timestamp == "timestamp"
+
+
+def test_a_better_name_with_gaps_is_not_left_for_another_form() -> None:
+    """It is refused with the rows, as it was before other forms were found."""
+    gaps = [None] * 120 + [1_700_000_000] * 80
+    log = pl.DataFrame({"user_id": 1, "item_id": 2, "ts": gaps, "orderdate": "31.12.2024"})
+    assert guess_columns(log).columns.timestamp == "ts"
+
+
+@pytest.mark.parametrize("item", ["1.2.3", "1-2-2024", "45.12.31"])
+def test_ids_that_look_like_dates_are_no_times_without_a_header(item: str) -> None:
+    log = pl.DataFrame({"1": [1, 2], "2": [item, item], "3": [1_700_000_000, 1_700_000_001]})
+    columns = guess_columns(log).columns
+    assert (columns.user_id, columns.item_id, columns.timestamp) == ("1", "2", "3")
+    versions = pl.DataFrame({"user": [1], "item": [2], "dt": ["1.10.0"]})
+    with pytest.raises(InputError, match="which column is the time"):
+        guess_columns(versions)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_unknown_dates_do_not_hide_the_form(engine: Engine, tmp_path: Path) -> None:
+    log = log_of("12/13/2024", "00/00/0000", "12/31/9999", "12/14/2024")
+    with pytest.raises(InputError, match="data row 2: neither a number .*: '00/00/0000'"):
+        prepare(log, out=tmp_path / "data", engine=engine)
+    where = "timestamp not in ('00/00/0000', '12/31/9999')"
+    data = prepare(log, out=tmp_path / "data", engine=engine, where=where)
+    assert data.timestamps.tolist() == [seconds(2024, 12, 13), seconds(2024, 12, 14)]
+
+
 def test_days_beside_times_of_day_are_refused_whatever_their_form(tmp_path: Path) -> None:
     for day in ("31.12.2024", "1/2/2024"):
         log = pl.DataFrame({"user": [1], "item": [2], "date": [day], "zeit": ["14:05"]})
@@ -201,6 +243,11 @@ def test_an_append_and_a_raw_log_are_read_as_the_dataset_was(tmp_path: Path) -> 
     read = UserHistories.from_raw(log_of("1/2/2011"), grown.config, grown.vocabulary)
     assert read.histories.times is not None
     assert read.histories.times.tolist() == [seconds(2011, 1, 2)]
+    iso = prepare(log_of("2010-12-31"), out=tmp_path / "iso")
+    many = log_of(*["1/2/2011"] * 1100, "1/13/2011").with_columns(item_id=0)
+    read = UserHistories.from_raw(many, iso.config, iso.vocabulary)
+    assert read.histories.times is not None
+    assert set(read.histories.times.tolist()) == {seconds(2011, 1, 2), seconds(2011, 1, 13)}
 
 
 def test_dates_of_another_form_follow_those_of_iso_8601(tmp_path: Path) -> None:
