@@ -68,15 +68,15 @@ class Sample:
     def _doubt(self, role: Role, name: str, alone: bool) -> Doubt | None:
         """Return the doubt that is left about a column after a closer look.
 
-        A slight one about the only column changes nothing: it needs none. The form of dates is no
-        doubt about a column with the default name, and no closer look changes it.
+        A slight one about the only column changes nothing: it needs none. No closer look changes
+        that about the form of dates.
         """
         values = self.rows[name]
         if misfit(role, values) is not None:  # the default name: a refusal will name the row
             return None
         doubt = self._doubt_about(role, values)
         for rows in CLOSER_LOOKS:
-            if doubt is None or doubt.gravity == Gravity.FORM or self.more is None:
+            if doubt is None or self.more is None or doubt.gravity == Gravity.FORM:
                 break
             if alone and doubt.gravity < Gravity.GRAVE:
                 break
@@ -84,13 +84,16 @@ class Sample:
             doubt = self._doubt_about(role, values)
             if len(values) < rows:
                 break
-        is_form = doubt is not None and doubt.gravity == Gravity.FORM
-        return None if is_form and name == role else doubt
+        return doubt
 
     def _doubt_about(self, role: Role, values: pl.Series) -> Doubt | None:
+        """Return the doubt about values; under the default name the form of dates is none."""
         if values.name in self.tested:
             values = present_values(values)
-        return doubt_about(role, values, is_ambiguous(values.name))
+        doubt = doubt_about(role, values, is_ambiguous(values.name))
+        if doubt is not None and doubt.gravity == Gravity.FORM and values.name == role:
+            return None
+        return doubt
 
 
 def _least_doubtful(

@@ -30,7 +30,7 @@ class Gravity(IntEnum):
     SLIGHT = 1
     """A column without a doubt is preferred."""
     FORM = 2
-    """So it is, and other rows do not tell more."""
+    """So is one with Unix times or dates of ISO 8601. Other rows do not tell more."""
     EMPTY = 3
     """So is a column that has any values."""
     GRAVE = 4

@@ -119,7 +119,7 @@ def settle_by(
         return found.columns, config
     name = found.columns.timestamp
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
-    times = telling_times(first_rows, times)
+    times = telling_times(lambda rows: first_rows(rows, [name])[name], times)
     form = sure_form(times)
     if form is not None:
         numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
@@ -131,13 +131,18 @@ def settle_by(
     return found.columns, config.model_copy(update={"time_format": form})
 
 
-def telling_times(first_rows: FirstRows, times: pl.Series) -> pl.Series:
-    """Return the first times of a log: a sample, or more where it does not tell their form."""
+def telling_times(first: Callable[[int], pl.Series], times: pl.Series) -> pl.Series:
+    """Return the first times of a log: a sample, or more where it does not tell their form.
+
+    Args:
+        first: reads so many of them.
+        times: the sample, of `SAMPLE_ROWS` rows if there are as many.
+    """
     read = SAMPLE_ROWS
     for rows in CLOSER_LOOKS:
         if len(times) < read or not tells_no_form(times):
             break
-        times, read = first_rows(rows, [times.name])[times.name], rows
+        times, read = first(rows), rows
     return times
 
 

@@ -119,7 +119,7 @@ def fitting_forms(values: pl.Series) -> list[str]:
     >>> fitting_forms(pl.Series(["31.12.2024", "soon"])), fitting_forms(pl.Series(["2024-12-31"]))
     ([], [])
     """
-    text = without_missing_words(values).drop_nulls()
+    text = present_values(values)
     if text.dtype != pl.String:
         return []
     others = text.filter(dates_in(text).is_null())

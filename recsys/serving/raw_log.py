@@ -152,9 +152,7 @@ def _with_form_of(times: pl.Series, data: DataConfig) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
     if data.time_format is not None or times.dtype != pl.String:
         return data
-    form = sure_form(
-        telling_times(lambda rows, _: times.head(rows).to_frame(), times.head(SAMPLE_ROWS))
-    )
+    form = sure_form(telling_times(times.head, times.head(SAMPLE_ROWS)))
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})

@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TINY = 80_000
 """Bytes: 35 to 100 of the rows at a time."""
 START = 1_700_000_000
+SPREAD = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
+"""The times of a generated log as dates, over days in place of minutes."""
+ENGINES: tuple[Engine, ...] = ("memory", "disk", "spark")
 
 
 def generated_log(rows: int = 300, *, text: bool) -> pl.DataFrame:
@@ -96,10 +99,9 @@ SESSIONS = DataConfig(
 
 def test_files_of_text(spark: Any, tmp_path: Path) -> None:
     """Dates, ids such as 7 and 7.0, missing values, and a folder that looks like a pattern."""
-    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
     log = write_parts(generated_log(text=True), tmp_path / "my [log] 100%")
     made = {}
-    for engine in engines:
+    for engine in ENGINES:
         out = tmp_path / engine
         made[engine] = prepare(str(log), CLEANED, out, ITEMS, USERS, memory=TINY, engine=engine)
     same_files(made["memory"], made["spark"])
@@ -121,12 +123,11 @@ def test_files_whose_columns_differ(spark: Any, tmp_path: Path) -> None:
         (tmp_path / "log" / f"shop={shop}").mkdir(parents=True)
         part.write_parquet(tmp_path / "log" / f"shop={shop}" / "part.parquet")
     config = DataConfig(keep=("price", "shop"), where="price is null or price > 2")
-    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
-    found = [prepare(tmp_path / "log", config, tmp_path / e, engine=e) for e in engines]
+    found = [prepare(tmp_path / "log", config, tmp_path / e, engine=e) for e in ENGINES]
     assert found[0].manifest.counts["interactions"] > third
     same_files(found[0], found[1])
     same_files(found[0], found[2])
-    for engine in engines:
+    for engine in ENGINES:
         with pytest.raises(InputError, match="no column 'line', which other files"):
             prepare(tmp_path / "log", DataConfig(keep=("line",)), tmp_path / "no", engine=engine)
 
@@ -145,11 +146,9 @@ def test_types_that_spark_does_not_bring_together(spark: Any, tmp_path: Path) ->
 
 def test_the_form_of_dates_is_found_as_in_memory(spark: Any, tmp_path: Path) -> None:
     form = "%d.%m.%Y %H:%M:%S"
-    spread = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
-    log = generated_log(text=False).with_columns(spread.dt.strftime(form))
+    log = generated_log(text=False).with_columns(SPREAD.dt.strftime(form))
     path = write_parts(log, tmp_path / "log")
-    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
-    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in engines]
+    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in ENGINES]
     assert found[0].config.time_format == form
     same_files(found[0], found[1])
     same_files(found[0], found[2])
@@ -157,25 +156,23 @@ def test_the_form_of_dates_is_found_as_in_memory(spark: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d%H%M"])
 def test_dates_as_numbers_and_text_as_bytes(form: str, spark: Any, tmp_path: Path) -> None:
-    spread = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
     log = generated_log(text=False).with_columns(
-        spread.dt.strftime(form).cast(pl.Int64),
+        SPREAD.dt.strftime(form).cast(pl.Int64),
         pl.format("Ü{}", "user_id").cast(pl.Binary).alias("user_id"),
     )
     path = write_parts(log, tmp_path / "log")
-    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
-    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in engines]
+    found = [prepare(path, out=tmp_path / e, memory=TINY, engine=e) for e in ENGINES]
     assert found[0].config.time_format == form
     assert found[0].user_ids.dtype == pl.String
     same_files(found[0], found[1])
     same_files(found[0], found[2])
-    number = [prepare(path, out=tmp_path / e, engine=e, time_format="number") for e in engines]
+    number = [prepare(path, out=tmp_path / e, engine=e, time_format="number") for e in ENGINES]
     assert number[0].timestamps.max() == log["timestamp"].max()
     same_files(number[0], number[2])
     write_parts(
         pl.concat([log, log[-1:].with_columns(timestamp=pl.lit(0, pl.Int64))]), tmp_path / "bad"
     )
-    messages = {refusal(tmp_path / "bad", tmp_path / "no", engine=engine) for engine in engines}
+    messages = {refusal(tmp_path / "bad", tmp_path / "no", engine=engine) for engine in ENGINES}
     assert len(messages) == 1
     assert "'timestamp', data row 301: is neither in the form" in min(messages)
 
@@ -188,9 +185,8 @@ def test_uuids_in_files(spark: Any, tmp_path: Path) -> None:
         pq.write_table(log.set_column(0, "user_id", users), tmp_path / f"{name}.parquet")
     message = refusal(tmp_path / "typed.parquet", tmp_path / "no")
     assert "typed.parquet: column 'user_id': Spark reads no file with the type of UUIDs" in message
-    engines: tuple[Engine, ...] = ("memory", "disk", "spark")
     messages = {
-        refusal(tmp_path / "bytes.parquet", tmp_path / "no", engine=engine) for engine in engines
+        refusal(tmp_path / "bytes.parquet", tmp_path / "no", engine=engine) for engine in ENGINES
     }
     assert len(messages) == 1
     assert "'user_id', data row 1: bytes that are no text" in min(messages)
