@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import InputError
 from recsys.extras import install_hint
+from recsys.processors import set_up_threads
 
 if TYPE_CHECKING:
     from recsys.api import compare, fit, train
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 # Huge pages for large tensors, on systems that have them, make training on a CPU an eighth faster.
 # torch reads this once, at its first tensor; nothing imported so far has loaded torch.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+set_up_threads()
 
 _HOMES = {
     "Beam": "recsys.model.generation:Beam",

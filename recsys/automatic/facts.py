@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from recsys.config import Feature
 from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
+from recsys.processors import usable_processors
 
 LONGEST = 200
 """The most items of a history that models of automatic runs read."""
@@ -89,17 +89,12 @@ class Machine:
     def here(cls) -> Machine:
         """Describe this machine."""
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        return cls(_usable_cores(), memory_limit() / (1 << 30), gpu)
+        return cls(usable_processors(), memory_limit() / (1 << 30), gpu)
 
     def __str__(self) -> str:
         """Return one line for people."""
         processor = f"{self.cores} core{'s' * (self.cores > 1)}"
         return f"{self.gpu or processor}, {self.memory_gib:.0f} GiB of memory"
-
-
-def _usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _steps(histories: Histories) -> NDArray[np.int64]:

@@ -107,7 +107,8 @@ def serve_bundle(
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
     """
     from recsys.loading import bundle_folder, is_model_name, model_place
-    from recsys.server.settings import Limits, NamedModel, ServerSettings, cores, threads_of
+    from recsys.processors import usable_processors
+    from recsys.server.settings import Limits, NamedModel, ServerSettings, threads_of
 
     if gpu:
         check_gpu()
@@ -128,7 +129,7 @@ def serve_bundle(
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )
-    each = threads_of(threads, cores(), workers)
+    each = threads_of(threads, usable_processors(), workers)
     if workers == 1:
         from recsys.server.process import serve
 

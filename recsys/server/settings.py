@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,13 +66,6 @@ class ServerSettings:
     api_key: str | None = field(default=None, repr=False)
     """The key that requests must bring; no key if None."""
     limits: Limits = Limits()
-
-
-def cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def threads_of(threads: int | None, available: int, workers: int = 1) -> int:

@@ -40,7 +40,7 @@ from recsys.data.prepared import prepare
 from recsys.experiments.registration import register
 from recsys.loading import bundle_folder
 from recsys.model.build import build_model
-from recsys.server.settings import cores
+from recsys.processors import usable_processors
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -50,12 +50,12 @@ NO_STATES = ["--cache", "0"]
 TWO_STAGES = ["--retrieve", "200"]
 SIDES: dict[str, list[str]] = {
     "ours": OURS + NO_STATES,
-    "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, cores() - 1))],
-    "workers": [*OURS, *NO_STATES, "--workers", str(cores())],
-    "two stages, workers": [*OURS, *NO_STATES, *TWO_STAGES, "--workers", str(cores())],
+    "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, usable_processors() - 1))],
+    "workers": [*OURS, *NO_STATES, "--workers", str(usable_processors())],
+    "two stages, workers": [*OURS, *NO_STATES, *TWO_STAGES, "--workers", str(usable_processors())],
     "known users": OURS,
-    "known users, workers": [*OURS, "--workers", str(cores())],
-    "known users, two stages, workers": [*OURS, *TWO_STAGES, "--workers", str(cores())],
+    "known users, workers": [*OURS, "--workers", str(usable_processors())],
+    "known users, two stages, workers": [*OURS, *TWO_STAGES, "--workers", str(usable_processors())],
     "plain FastAPI": [sys.executable, str(Path(__file__).parent / "sides" / "plain_fastapi.py")],
     "mlflow": [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-m"],
 }

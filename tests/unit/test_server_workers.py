@@ -16,14 +16,14 @@ import pytest
 
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.server.settings import cores
+from recsys.processors import usable_processors
 from recsys.server.sockets import listen, listen_beside, reserve
 from recsys.serving.bundle import ModelBundle
 from tests.unit.server_process import ASKED, Process, process, wait_for, write_other
 
 pytestmark = [
     pytest.mark.slow,  # three processes start
-    pytest.mark.skipif(cores() < 2, reason="two workers need two cores"),
+    pytest.mark.skipif(usable_processors() < 2, reason="two workers need two cores"),
     pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no shared ports"),
 ]
 
