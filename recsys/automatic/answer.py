@@ -10,11 +10,17 @@ from pydantic import TypeAdapter
 
 from recsys.automatic.averaging import Averaging
 from recsys.automatic.tuned_baselines import MeasuredBaseline
+from recsys.baselines.tuned import BASELINES
+from recsys.comparison.significance import paired_test
 from recsys.config import Experiment
 from recsys.data.files import file_sha256
+from recsys.data.holdout import Holdout
 from recsys.data.manifest import MANIFEST
+from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.experiments.final_scorer import FinalScorer
 from recsys.experiments.results import Run
-from recsys.tracking.runs import are_finished, rename_run
+from recsys.tracking.runs import are_finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +51,6 @@ class Answer:
         """Return the answer whose bundle was just written."""
         digest = file_sha256(run.bundle / MANIFEST)
         return cls(run, sentence, baseline, list(beaten), averaging, digest)
-
-    @classmethod
-    def of_baseline(
-        cls,
-        run: Run,
-        best: MeasuredBaseline,
-        ours: str,
-        model: Run | None,
-        averaging: Averaging | None,
-    ) -> Answer:
-        """Return the answer that is a baseline, and rename the run of the model that it beats.
-
-        Args:
-            run: that of the baseline, whose bundle was just written.
-            best: the baseline.
-            ours: what is said of the models.
-            model: the run of the best model, if there is one.
-            averaging: see `Answer`.
-        """
-        beaten = [] if model is None else [model.run_id]
-        for run_id in beaten:  # else both have the name of the answer
-            rename_run(run_id, f"{run.bundle.parent.name}-model", run.tracking)
-        sentence = (
-            f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
-            f"and {ours}."
-        )
-        return cls.of(run, sentence, best.name, beaten, averaging)
 
     def plain(self) -> dict[str, Any]:
         """Return it as a journal writes it; see `parse`."""
@@ -105,6 +84,67 @@ class Answer:
 
 
 _ADAPTER = TypeAdapter(Answer)
+
+
+@dataclass(slots=True)
+class Naming:
+    """Decides on validation whether a model or the best baseline is the answer, and its name."""
+
+    model: str
+    """The kind of model."""
+    had_time: bool
+    """Whether its training ended because it gained nothing more."""
+    best: MeasuredBaseline | None
+    """The best baseline, if one was tuned."""
+    dataset: PreparedDataset
+    valid: Holdout
+    figures: str = ""
+    """What the model and its parts reached, once it is named."""
+
+    def __call__(self, final: FinalScorer) -> str | None:
+        """Return the name of the answer; None if the model does not beat the best baseline.
+
+        With its counts it must be better by more than chance (a paired test over users): else the
+        baseline, which is cheaper to keep, is the answer. If the model alone is worse than the
+        baseline, the answer is named after the counts first.
+        """
+        quality, alone = (_ndcg(ranks) for ranks in (final.valid, final.valid_alone))
+        counts = final.count_ensemble
+        is_blend = counts is not None and bool(counts.weight or counts.repeat_weight)
+        self.figures = f"{quality:.4f} of {self.model}"
+        if is_blend:
+            self.figures = f"{quality:.4f} of {self.model} with counts, {alone:.4f} of it alone"
+        if self.best is None:
+            return self.model
+        scorer = BASELINES[self.best.name].fit(self.dataset, "valid", self.best.tuned.settings)
+        seen = final.valid.protocol.seen
+        ranks = evaluate(scorer, self.valid, "valid", seen)
+        test = paired_test(final.valid, ranks, "ndcg_at_10")
+        if test.difference <= 0 or test.p_value >= _ALPHA:
+            if test.difference > 0:
+                self.figures += f", no more than chance may add (p = {test.p_value:.2f})"
+            return None
+        if not is_blend or alone >= self.best.ndcg_at_10:
+            return self.model
+        of_counts = "transitions_and_repeats" if seen == "allow" else "pctm"
+        name = f"{words_for(of_counts)} with {self.model}"
+        return name if self.had_time else f"{name} that had no time to learn"
+
+
+_ALPHA = 0.05
+
+
+def words_for(baseline: str) -> str:
+    """Return a baseline's name for people.
+
+    >>> words_for("pctm"), words_for("item_knn")
+    ('PCTM', 'item knn')
+    """
+    return "PCTM" if baseline == "pctm" else baseline.replace("_", " ")
+
+
+def _ndcg(ranks: RankTable) -> float:
+    return float(ranks.values("ndcg_at_10").mean())
 
 
 def baseline_experiment(name: str, protocol: Experiment) -> Experiment:

@@ -1,8 +1,9 @@
-"""The mean of the winner with another kind of model: tried if time is left, kept if it pays."""
+"""The end of the training: the winner trains on, and its mean with another kind is tried."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,6 @@ from typing import NamedTuple
 from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished, finish
 from recsys.automatic.race import partners
-from recsys.automatic.refit_length import fewest_epochs
-from recsys.automatic.second_chances import (
-    epochs_to_train,
-    hold,
-    partner_in_time,
-    seconds_for_mean,
-)
 from recsys.config import AveragedConfig, Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -33,6 +27,12 @@ logger = logging.getLogger(__name__)
 GAIN = 0.01
 """The share by which the mean must be better on validation, with counts: less may be chance, and
 the mean takes twice the time and memory of a model."""
+
+_SHARE, _NEARLY = 0.5, 0.95
+"""The second model needs half of the epochs after which the winner had 95% of its best NDCG@10: the
+winner's last gains are slow, on Beauty half of its epochs."""
+_SHORT_REFIT = 0.25
+"""Epochs of the refit of the second model, as a share of those before it, where time is short."""
 
 Pair = tuple[Contender, Contender]
 """The members of a mean, the better one first."""
@@ -77,37 +77,89 @@ def end_training(
     *,
     averages: bool,
 ) -> Ended:
-    """Finish the winner of a race and, where time is left for it, its mean with another kind.
+    """Train the winner of a race on as long as it gains; then refit it, or average it.
 
     Args:
-        contenders: the winner first; see `train_on`.
+        contenders: the winner first; see `race`.
         left: returns how many seconds training may still take if the given contender, or the mean
             of the given ones, is the answer.
         valid: the validation targets.
         announce: called with one line about what is tried next.
-        averages: whether a mean may be tried.
+        averages: whether a mean may be tried, which time must be left for.
     """
     winner, averaging = contenders[0], None
+    announce(f"training {winner.candidate.name}")
+
+    def is_over(one: Contender) -> bool:
+        after = one.epochs + one.experiment.training.validate_every  # the next validation
+        return left(one) < one.seconds_to_end(after)
+
+    hold(winner, is_over)
+    second = None
     if averages and not winner.interrupted:
-        second = partner_in_time(winner, contenders[1:], left)
+        others = partners(contenders)
+        in_time = (one for one in others if seconds_for_mean(winner, one) <= left(winner, one))
+        second = next(in_time, None)
         if second is None:
-            averaging = _not_tried(winner, partners(contenders))
-        rest = [one for one in contenders if one not in {winner, second}]
-        for one in rest:
-            one.forget()
-        if second is not None:
-            left_for_both = partial(left, winner, second)
-            trained = train_second(winner, second, left_for_both, announce)
-            pair = winner, second = _better_first(winner, second)
-            if trained:
-                pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
-                return Ended([*pair, *rest], finished, averaging)
-            contenders = [*pair, *rest]  # Ctrl-C may have come late
-            averaging = _stopped(winner, second)
+            averaging = _not_tried(winner, others)
+    rest = [one for one in contenders if one not in {winner, second}]
+    for one in rest:
+        one.forget()
+    if second is not None:
+        left_for_both = partial(left, winner, second)
+        trained = train_second(winner, second, left_for_both, announce)
+        pair = winner, second = _better_first(winner, second)
+        if trained:
+            pair, finished, averaging = finish_both(pair, left_for_both, valid, announce)
+            return Ended([*pair, *rest], finished, averaging)
+        contenders = [*pair, *rest]  # Ctrl-C may have come late
+        averaging = _stopped(winner, second)
     if averaging is not None:
         logger.info("%s", averaging.sentence)
     announce(f"the refit of {winner.candidate.name}")
     return Ended(contenders, finish(winner, partial(left, winner)), averaging)
+
+
+def hold(one: Contender, is_over: Callable[[Contender], bool]) -> None:
+    """Train at the constant rate while that gains, until ``is_over`` after a validation.
+
+    Ctrl-C is noted.
+    """
+    if one.exhausted or one.interrupted or is_over(one):
+        return
+    try:
+        one.advance(is_over)
+    except KeyboardInterrupt:
+        one.interrupted = True
+    except InputError as error:
+        one.failure = str(error)
+        logger.warning("%s: the best epoch before is used: %s", one.candidate.name, error)
+
+
+def seconds_for_mean(winner: Contender, second: Contender) -> float:
+    """Return the seconds that a mean needs at least: for the second model, and both ends.
+
+    The second trains for `epochs_to_train`, and its refit may be short.
+    """
+    epochs = max(second.best_epoch, epochs_to_train(second, winner))
+    end = second.seconds_to_end(epochs, _short_refit(epochs))
+    return winner.seconds_to_end(winner.best_epoch) + end
+
+
+def epochs_to_train(other: Contender, winner: Contender) -> int:
+    """Return the epochs, all in all, after which another model may be compared with a winner.
+
+    Training stops at validations only; it does not go on where it gains nothing more.
+    """
+    needed = math.ceil(_SHARE * winner.epochs_to(_NEARLY))
+    if other.exhausted or other.epochs >= needed:
+        return other.epochs
+    every = other.experiment.training.validate_every
+    return math.ceil(needed / every) * every
+
+
+def _short_refit(epochs: int) -> int:
+    return max(1, round(_SHORT_REFIT * epochs))
 
 
 def name_of(winner: Contender, averaging: Averaging | None) -> str:
@@ -125,9 +177,8 @@ def train_second(
 ) -> bool:
     """Train the second model on at the constant rate, and return whether it may be averaged.
 
-    It trains while it gains, as long as time is left for the refit of both; for as many epochs as a
-    second chance needs also if its refit has to be short then. Ctrl-C ends it, and marks the winner
-    as interrupted.
+    It trains while it gains, as long as time is left for the refit of both; up to `epochs_to_train`
+    also if its own refit has to be short then. Ctrl-C ends it, and marks the winner as interrupted.
 
     Args:
         winner: at the end of its training at the constant rate.
@@ -151,10 +202,7 @@ def train_second(
             *(second.candidate.name, second.epochs, winner.candidate.name),
         )
     announce(f"training {second.candidate.name}, for the mean with {winner.candidate.name}")
-    try:
-        hold(second, is_over)
-    except KeyboardInterrupt:
-        second.interrupted = True
+    hold(second, is_over)
     winner.interrupted = second.interrupted
     return not second.interrupted
 
@@ -181,7 +229,7 @@ def finish_both(
     announce(f"the refit of {names[0]}")
     kept = second.seconds_to_end(second.best_epoch)
     if winner.seconds_to_end(winner.best_epoch) + kept > seconds_left():
-        kept = second.seconds_to_end(second.best_epoch, fewest_epochs(second.best_epoch))
+        kept = second.seconds_to_end(second.best_epoch, _short_refit(second.best_epoch))
     first = finish(winner, lambda: seconds_left() - kept)
     if not _is_refitted(first):
         if not winner.interrupted:  # alone it has the time that was kept for the other

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 
 from recsys.errors import InputError
 
+_END_SHARE = 0.2
+"""The share of the limit that is kept for what follows the training, at most."""
+_PAGE_SECONDS, _PAGE_SHARE = 10.0, 0.07
+"""Seconds for the page and the bundle, and the share of the limit that they have at most."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -31,6 +35,15 @@ class Budget:
     def left(self) -> float:
         """Seconds left; negative once the limit is exceeded."""
         return self.limit - self.spent
+
+    @property
+    def seconds_of_page(self) -> float:
+        """Seconds that are kept for the page."""
+        return min(_PAGE_SECONDS, _PAGE_SHARE * self.limit)
+
+    def left_to_train(self, testing: float) -> float:
+        """Return the seconds that are left if tests take so many, or all that is kept for them."""
+        return self.left - min(_END_SHARE * self.limit, testing + self.seconds_of_page)
 
 
 def parse_time_limit(limit: str | float) -> float:

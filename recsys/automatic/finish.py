@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from recsys.automatic.contender import Contender
-from recsys.automatic.refit import refit
 from recsys.config import Experiment
 from recsys.errors import InputError
 from recsys.model.protocols import Model
@@ -30,9 +30,10 @@ class Finished:
 
 
 def finish(contender: Contender, seconds_left: Callable[[], float]) -> Finished:
-    """Refit a contender on the training and validation parts.
+    """Refit a contender on the training and validation parts, for as many epochs as before.
 
-    If there is no time for the refit, or it fails, the answer is the model that was validated.
+    If time is short there are fewer; if there is no time for one, or it fails, the answer is the
+    model that was validated.
 
     Args:
         contender: with at least one validation.
@@ -56,8 +57,11 @@ def _refitted(contender: Contender, seconds_left: Callable[[], float]) -> Model 
     if seconds_left() < _LATE * contender.seconds_of_refit(1):
         logger.warning("no time left for the refit: the validation part is not trained on")
         return None
+    most, started = contender.best_epoch, time.monotonic()
     try:
-        return refit(contender, seconds_left)
+        return contender.refit(
+            lambda done: done >= most or seconds_left() < (time.monotonic() - started) / done
+        )
     except KeyboardInterrupt:
         contender.interrupted = True
         logger.warning("the refit was stopped by Ctrl-C: the validation part is not trained on")

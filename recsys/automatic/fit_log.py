@@ -104,7 +104,7 @@ def fit_log(
         show("writing the page")
         shown_command = without_password(command)
         with phases.timed("page"):
-            page = write_page(automatic, dataset, plan.out, shown_command, lambda: budget.spent)
+            page = write_page(automatic, dataset, plan.out, shown_command, budget)
         Journal.beside(plan.out, {}).remove()  # not before: a run that is killed here resumes
     phases.log()
     return FittedLog(dataset, automatic, page, budget.spent)

@@ -134,7 +134,6 @@ class Journal:
             one.ended_rising = known.get("ended_rising", False)
             if not known.get("is_known", True):  # its memory was freed
                 one.dropped_in, one.points = known["dropped_in"], points
-                one.second_chance = known["second_chance"]
                 one.interrupted = self.answer is not None and known["interrupted"]  # it has ended
                 continue
             try:
@@ -143,7 +142,6 @@ class Journal:
                 logger.warning("%s", error)
                 continue
             one.dropped_in = known["dropped_in"]
-            one.second_chance = known["second_chance"]
             one.is_partner = known.get("is_partner", False)
             if latest is None or best is None:
                 continue
@@ -189,7 +187,6 @@ class Journal:
                     "points": [point._asdict() for point in one.points],
                     "rarely": one.rarely,
                     "dropped_in": one.dropped_in,
-                    "second_chance": one.second_chance,
                     "is_partner": one.is_partner,
                     "is_known": one.latest is not None,
                     "failure": one.failure,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from recsys.automatic.budget import Budget
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import Machine
 from recsys.automatic.result import AutomaticRun
@@ -33,7 +33,7 @@ def write_page(
     dataset: PreparedDataset,
     out: Path,
     command: str,
-    spent: Callable[[], float],
+    budget: Budget,
 ) -> Path:
     """Write ``report.html`` into the folder of the run.
 
@@ -42,7 +42,7 @@ def write_page(
         dataset: the dataset that it was made for.
         out: the folder of the run.
         command: the command that makes it again.
-        spent: returns the seconds of the whole run so far.
+        budget: the time of the whole run.
     """
     run = automatic.run
     comparison = compare([run.run_id, *automatic.other_runs], run.tracking)
@@ -50,14 +50,17 @@ def write_page(
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
     findings = audit(dataset, seen)
-    log, examples = LogSummary.of(dataset, findings), examples_of(recommender, dataset)
+    log, examples = (
+        LogSummary.of(dataset, findings),
+        examples_of(recommender, dataset, seconds=budget.seconds_of_page / 2),
+    )
     report = RunReport(
         name=out.name,
         log=log,
         comparison=comparison,
         command=command,
         date=datetime.now(UTC),
-        seconds=spent(),
+        seconds=budget.spent,
         answer=run.run_id,
         choices=_choices(automatic),
         heats=tuple(
@@ -156,8 +159,7 @@ def _outcome_of_race(one: Contender, automatic: AutomaticRun) -> str:
     if one is automatic.contenders[0]:
         return "the best model, but a baseline is better"
     if one.dropped_in:
-        unused = ", and not better in a second chance" * one.second_chance
-        return f"dropped in round {one.dropped_in}{unused}{averaged}"
+        return f"dropped in round {one.dropped_in}{averaged}"
     if any(other.interrupted for other in automatic.contenders):
         return "stopped by Ctrl-C"
-    return f"won the race{averaged or ', but a second chance was better'}"
+    return f"won the race{averaged}"

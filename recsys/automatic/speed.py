@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 from rich.progress import Progress
@@ -13,7 +15,6 @@ from recsys.automatic.candidates import Candidate
 from recsys.automatic.facts import LogFacts
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.inference.catalogue import Catalogue
 from recsys.report.run_page import Choice
@@ -21,8 +22,9 @@ from recsys.training.loop import ENDLESS, build_batches, train
 
 logger = logging.getLogger(__name__)
 
-_STEPS = 2
-"""Steps of each of the two epochs that are timed; the second counts."""
+_STEPS, _SECONDS = 2, 1.0
+"""Steps of an epoch, and how long epochs are timed: two at least, without the first one. The
+fastest counts: other work on the machine, and what happens once, only add to a time."""
 _RANKED = 100
 """Validation histories that are ranked after each."""
 MOST_STEPS = 50
@@ -81,47 +83,58 @@ class Speed:
     ) -> Speed:
         """Train a new model for a few steps, and rank some validation targets.
 
-        If it cannot be trained, all is taken for fast: the race will say why.
+        The cheapest candidate that can be trained is measured, as if its cost were 1. If none can,
+        all are taken for fast: the race will say why.
 
         Args:
-            candidates: those of a race, of which the cheapest is trained.
+            candidates: those of a race.
             dataset: the prepared dataset, with the features that the model reads.
             encoders: those of the features.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
         """
-        cheapest = min(candidates, key=lambda one: one.cost)
-        experiment, histories = cheapest.experiment, dataset.histories("valid")
-        holdout = find_holdout(dataset, "valid", experiment.evaluation.request_time)
-        sample = holdout.sample(_RANKED, experiment.seed)
         catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
-        try:
-            batches = len(build_batches(experiment, histories))
-            shares = max(1, batches // _STEPS)
-            changes = {"epochs_per_pass": shares, "validate_every": 1, "patience": ENDLESS}
-            training = experiment.training.model_copy(update=changes)
-            experiment = experiment.model_copy(update={"training": training})
-            _, curve = train(
-                experiment,
-                catalogue,
-                histories,
-                sample,
-                ENDLESS,
-                lambda epoch, _: epoch > 1,
-                Progress(console=Console(quiet=True), disable=True),
-            )
-        except InputError as error:
-            logger.debug("the speed could not be measured: %s", error)
-            return cls(0.0, 0.0)
-        if curve.interrupted:
-            raise KeyboardInterrupt
-        timed = curve.epochs[-1]
-        step = timed["train/seconds"] * shares / batches
-        return cls(
-            step / experiment.training.batch_tokens,
-            timed["epoch/valid_seconds"] / len(sample.histories),
-        )
+        histories = dataset.histories("valid")
+        for candidate in sorted(candidates, key=lambda one: one.cost):
+            experiment, ends = candidate.experiment, list[float]()
+            holdout = find_holdout(dataset, "valid", experiment.evaluation.request_time)
+            sample = holdout.sample(_RANKED, experiment.seed)
+            try:
+                batches = len(build_batches(experiment, histories))
+                shares = max(1, batches // _STEPS)
+                changes = {"epochs_per_pass": shares, "validate_every": 1, "patience": ENDLESS}
+                training = experiment.training.model_copy(update=changes)
+                _, curve = train(
+                    experiment.model_copy(update={"training": training}),
+                    catalogue,
+                    histories,
+                    sample,
+                    ENDLESS,
+                    partial(_were_timed, ends),
+                    Progress(console=Console(quiet=True), disable=True),
+                )
+            except Exception as error:  # noqa: BLE001 - the race says why
+                logger.debug("%s could not be timed: %s", candidate.name, error)
+                continue
+            if curve.interrupted:
+                raise KeyboardInterrupt
+            timed = curve.epochs[1:]
+            step = min(epoch["train/seconds"] for epoch in timed) * shares / batches
+            ranking = min(epoch["epoch/valid_seconds"] for epoch in timed) / len(sample.histories)
+            tokens = candidate.cost * training.batch_tokens
+            return cls(step / tokens, ranking)
+        return UNKNOWN
+
+
+UNKNOWN = Speed(0.0, 0.0)
+"""The speed of models none of which could be trained."""
+
+
+def _were_timed(ends: list[float], epoch: int, _: object) -> bool:
+    """Note the end of an epoch, and return whether enough were timed after the first."""
+    ends.append(time.monotonic())
+    return epoch > 1 and ends[-1] - ends[0] > _SECONDS
 
 
 def for_speed(

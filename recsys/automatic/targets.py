@@ -15,11 +15,11 @@ from recsys.evaluation.tables.rank import evaluate
 
 logger = logging.getLogger(__name__)
 
-_MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 1_000, 2_000
-_COUNT_TRIALS, _TESTS = 50, 22
+_MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
+_COUNT_TRIALS, _TESTS = 50, 10
 """Rankings of a target to weight the counts on validation, and to test the model and the baselines,
 each in units of a ranking by popularity."""
-_VALID_SHARE, _TEST_SHARE = 0.1, 0.15
+_VALID_SHARE, _TEST_SHARE = 0.05, 0.05
 """Shares of the time limit for the first, and for the other."""
 _WEIGHING_SHARE = 0.03
 """The share of the time limit for weighting the counts once more, on more targets. On Sports 5,000

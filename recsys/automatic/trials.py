@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from recsys.automatic.answer import Answer, baseline_experiment
+from recsys.automatic.answer import Answer, Naming, baseline_experiment, words_for
 from recsys.automatic.averaging import Averaging, end_training, name_of
 from recsys.automatic.budget import Budget
 from recsys.automatic.candidates import Candidate
@@ -20,21 +20,21 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.finish import Finished
 from recsys.automatic.journal import Journal
 from recsys.automatic.race import choose_field, race
-from recsys.automatic.reserve import reserve
-from recsys.automatic.second_chances import train_on
 from recsys.automatic.speed import Speed
 from recsys.automatic.targets import Targets
-from recsys.automatic.tuned_baselines import MeasuredBaseline, tune_baselines
+from recsys.automatic.tuned_baselines import STORE_SECONDS, MeasuredBaseline, tune_baselines
 from recsys.config import Experiment, flatten
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
+from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
+from recsys.experiments.final_scorer import CALIBRATING, FinalScorer
 from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run
 from recsys.interrupts import first_waits
+from recsys.tracking.runs import rename_run
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
@@ -42,6 +42,14 @@ logger = logging.getLogger(__name__)
 
 _RACE_SHARE = 0.4
 """Share of the training time for the race; the winner takes the rest."""
+_COUNT_TRIALS, _COUNT_PASSES = 45, 2
+"""Rankings of a validation target by popularity, and by the model, to weight the counts."""
+_MODEL_TESTS, _TEMPERATURES = 3, 8
+"""Rankings of a test target by the model, and scorings of some validation histories, to test it."""
+_BASELINE_TESTS, _REFIT_COST = 2, 1.2
+"""Rankings of a test target by a baseline, and fits, to test it."""
+_COMPARED = 3
+"""Models that counts are added to before it is known whether a mean of two is better."""
 
 _AGAIN = "Ctrl-C again ends the run at once, and the same command resumes it"
 
@@ -131,16 +139,11 @@ class Trials:
             one.best_baseline = self.baselines[0].ndcg_at_10 if self.baselines else 0.0
             one.saved = lambda each: journal.save(each, self.budget.spent)
             one.goes_on = lambda: journal.note(self.budget.spent)
-        seconds = (self.budget.left - reserve(targets, self.baselines)) * _RACE_SHARE
-        started = [
-            one
-            for one in contenders
-            if one.points or (one.dropped_in is not None and not one.failure)
-        ]
+        left = partial(self._left_to_train, targets)
         try:
-            if len(started) < 2:  # else an interrupted race has chosen its field
-                self.say("timing the cheapest model")
-                choose_field(contenders, seconds)
+            if not any(one.points or one.dropped_in is not None for one in contenders):
+                choose_field(contenders, left() * _RACE_SHARE)  # else that was done before
+            seconds = left() * _RACE_SHARE
             self.contenders = race(contenders, seconds, self.say, averages=self.averages)
         except KeyboardInterrupt:  # no model was validated
             if not self.baselines:
@@ -153,10 +156,6 @@ class Trials:
         except InputError as error:
             self._none_can_be_trained(error)
             return
-        left = partial(self._left_before_tests, targets)
-        self.contenders = train_on(self.contenders, left, self.say, averages=self.averages)
-        kept = reserve(targets, self.baselines, self.contenders[0])
-        logger.info("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
         self.contenders, self.finished, self.averaging = end_training(
             self.contenders, left, self.held_out.valid, self.say, averages=self.averages
         )
@@ -178,7 +177,6 @@ class Trials:
             self.finished = journal.training.finished(journal.model, self.dataset, self.encoders)
 
     def _contender(self, candidate: Candidate) -> Contender:
-        tokens = candidate.experiment.training.batch_tokens
         return Contender.ready(
             candidate,
             self.dataset,
@@ -186,7 +184,8 @@ class Trials:
             lambda: self.budget.spent,
             self.progress,
             self.encoders,
-            self.speed.steps_per_epoch(tokens, self.budget.limit),
+            self.speed,
+            self.budget.limit,
         )
 
     def _take_baselines(self, journal: Journal) -> None:
@@ -198,8 +197,27 @@ class Trials:
         logger.warning("no model can be trained: %s", error)
         self.no_model = "no model could be trained"
 
-    def _left_before_tests(self, targets: Targets, *models: Contender) -> float:
-        return self.budget.left - reserve(targets, self.baselines, *models)
+    def _left_to_train(self, targets: Targets, *models: Contender) -> float:
+        """Return the seconds that are left beside what the tests will take, as measured so far.
+
+        Args:
+            targets: those of both parts.
+            *models: the one that is tested, if it is known; of two, their mean is tested.
+        """
+        valid, test = len(self.held_out.valid.histories), len(self.held_out.test.histories)
+        timed = [one.seconds_validating / len(one.points) / valid for one in models if one.points]
+        per_history = sum(timed) if timed else self.speed.ranking
+        weighed = len(self.held_out.weighed_on.histories)
+        weighed += valid * _COMPARED * (len(models) > 1)
+        counts = weighed * (_COUNT_TRIALS * targets.unit + _COUNT_PASSES * per_history)
+        tests = per_history * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
+        others = sum(
+            _REFIT_COST * one.fit_seconds
+            + _BASELINE_TESTS * one.rank_seconds / valid * test
+            + STORE_SECONDS
+            for one in self.baselines
+        )
+        return self.budget.left_to_train(counts + tests + others)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -222,17 +240,26 @@ class Trials:
         best = self.baselines[0] if self.baselines else None
         if self.finished is None:
             return self._answer_baseline(best, protocol, out, self.no_model)
-        name = name_of(self.contenders[0], self.averaging)
-        model = self._write_model(self.finished, out)
-        quality = model.valid["ndcg_at_10"].mean
-        if best is not None and best.ndcg_at_10 >= quality:
-            ours = f"{quality:.4f} of the best model, {name}"
-            return self._answer_baseline(best, protocol, out, ours, model)
-        sentence = f"The answer is {name}: validation NDCG@10 {quality:.4f}"
+        had_time = not self.contenders[0].ended_rising
+        model = name_of(self.contenders[0], self.averaging)
+        valid = self.held_out.valid
+        naming = Naming(model, had_time, best, self.dataset, valid)
+        try:
+            run, name = self._write_model(self.finished, out, naming)
+        except (InputError, OSError):
+            raise
+        except Exception as error:
+            if best is None:
+                raise
+            logger.warning("%s cannot be tested: %s", model, first_line(error), exc_info=True)
+            return self._answer_baseline(best, protocol, out, f"{model} could not be tested")
+        if name is None:
+            return self._answer_baseline(best, protocol, out, naming.figures, run)
+        sentence = f"The answer is {name}: validation NDCG@10 {naming.figures}"
         if best is not None:
-            sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {best.name}"
+            sentence += f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
         sentence += "." if self.averaging is None else f". {self.averaging.sentence}"
-        return Answer.of(model, sentence, averaging=self.averaging), self.finished.experiment
+        return Answer.of(run, sentence, averaging=self.averaging), self.finished.experiment
 
     def _answer_baseline(
         self,
@@ -242,20 +269,37 @@ class Trials:
         ours: str,
         model: Run | None = None,
     ) -> tuple[Answer, Experiment]:
+        """Answer with a baseline, and rename the run of the model that it beats, if there is one.
+
+        Args:
+            best: the baseline.
+            protocol: settings of any candidate.
+            out: the folder of the results.
+            ours: what is said of the models.
+            model: the run of the best model.
+        """
         if best is None:
             raise ValueError("neither a model nor a baseline was tried")
-        chosen = baseline_experiment(best.name, protocol)
-        test = self.held_out.test
-        run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
-        return Answer.of_baseline(run, best, ours, model, self.averaging), chosen
+        name, chosen = words_for(best.name), baseline_experiment(best.name, protocol)
+        run = fit_baseline_bundle(
+            chosen, self.dataset, out, tuned=best.tuned, test=self.held_out.test, answer=name
+        )
+        beaten = [] if model is None else [model.run_id]
+        for run_id in beaten:  # else both have the name of the answer
+            rename_run(run_id, f"{out.name}-model", run.tracking)
+        sentence = (
+            f"The answer is {name}, a baseline: validation NDCG@10 {best.ndcg_at_10:.4f}, and "
+            f"{ours}."
+        )
+        return Answer.of(run, sentence, best.name, beaten, self.averaging), chosen
 
     def test_baselines(
         self, protocol: Experiment, journal: Journal, besides: str | None
     ) -> list[str]:
         """Test all baselines but the one that is the answer, best first; return their runs' ids.
 
-        Those that the journal has are not tested again. Ctrl-C leaves out the rest, also where it
-        came while the answer was tested.
+        Those that the journal has are not tested again. The rest is left out when the time for it
+        is over, but the best one; and at Ctrl-C, also where it came while the answer was tested.
         """
         others = [one for one in self.baselines if one.name != besides]
         left = [] if self.leaves_out_tests else others
@@ -263,6 +307,9 @@ class Trials:
             for number, one in enumerate(left, 1):
                 if one.name in journal.tested:
                     continue
+                if number > 1 and self.budget.left < self.budget.seconds_of_page:
+                    logger.info("%d of %d baselines are tested: no time", number - 1, len(others))
+                    break
                 self.say(f"testing baseline {number} of {len(others)}: {one.name}")
                 test = self.held_out.test
                 run_id = fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
@@ -274,13 +321,20 @@ class Trials:
             logger.warning("Ctrl-C: %d of %d baselines are tested", len(tested), len(others))
         return tested
 
-    def _write_model(self, finished: Finished, out: Path) -> Run:
+    def _write_model(self, finished: Finished, out: Path, naming: Naming) -> tuple[Run, str | None]:
+        """Test and write the model; return its name too, None if a baseline is better."""
+        names: list[str | None] = []
+
+        def named(final: FinalScorer) -> str | None:
+            names.append(naming(final))
+            return names[0]
+
         experiment, dataset = finished.experiment, self.contenders[0].dataset
         with track(experiment, dataset, experiment.family, flatten(experiment)) as tracker:
             for number, metrics in enumerate(finished.fitted.curve.epochs, 1):
                 if MONITOR in metrics:
                     tracker.log_epoch(number, metrics)
-            return evaluate_and_write(
+            run = evaluate_and_write(
                 experiment,
                 dataset,
                 self.held_out,
@@ -290,7 +344,9 @@ class Trials:
                 out,
                 tracker,
                 self.progress,
+                named,
             )
+        return run, names[0]
 
 
 def _tell_what_is_left_out() -> None:

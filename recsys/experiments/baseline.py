@@ -123,6 +123,7 @@ def fit_baseline_bundle(
     *,
     tuned: Tuned | None = None,
     test: Holdout | None = None,
+    answer: str | None = None,
 ) -> Run:
     """Fit the baseline of an experiment as its answer: `fit_baseline` with a bundle.
 
@@ -132,6 +133,7 @@ def fit_baseline_bundle(
         out: the folder of the bundle and the tables; it replaces that of an earlier run.
         tuned: its settings, where validation has chosen them already.
         test: see `fit_baseline`.
+        answer: the answer of an automatic run in words, which is logged as the tag of that name.
 
     Raises:
         InputError: see `fit_baseline`; or ``out`` cannot be written. `check_out` finds the latter
@@ -140,7 +142,7 @@ def fit_baseline_bundle(
     if experiment.baseline is None:
         raise ValueError("the experiment has no baseline")
     name, experiment = experiment.baseline, experiment.with_data(dataset.config)
-    return _run(name, experiment, dataset, out, tuned, test)
+    return _run(name, experiment, dataset, out, tuned, test, answer)
 
 
 def _run(
@@ -150,6 +152,7 @@ def _run(
     out: Path | None,
     tuned: Tuned | None,
     targets: Holdout | None,
+    answer: str | None = None,
 ) -> Run:
     evaluation, refit = experiment.evaluation, experiment.training.refit
     trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
@@ -161,6 +164,8 @@ def _run(
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
     with track(experiment, dataset, name, settings, candidates) as tracker:
         tracker.tag("trained_on", ", ".join(trained_on))
+        if answer is not None:
+            tracker.tag(artifacts.ANSWER, answer)
         baseline, started = BASELINES[name], time.perf_counter()
         if tuned is None:
             tuned = Tuned(baseline.choose(dataset, evaluation.seen), 0.0)
@@ -184,7 +189,7 @@ def _run(
             with new_folder(out) as folder:
                 fitted, path = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
                 bundle = ModelBundle.write(
-                    path, fitted, experiment, dataset, trained_on, git_commit()
+                    path, fitted, experiment, dataset, trained_on, git_commit(), name=answer
                 )
                 results.save(folder)
             results.log(tracker, out, seconds, bundle)

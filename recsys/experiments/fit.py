@@ -6,6 +6,7 @@ import glob
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables.rank import RankTable
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.curve import draw_learning_curve
-from recsys.experiments.final_scorer import final_scorer
+from recsys.experiments.final_scorer import FinalScorer, final_scorer
 from recsys.experiments.members import checkpoint_files, train_all
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
@@ -163,7 +164,7 @@ def _fit(
     return run
 
 
-def evaluate_and_write(
+def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
@@ -173,6 +174,7 @@ def evaluate_and_write(
     out: Path,
     tracker: Tracker,
     progress: Progress | None = None,
+    name: Callable[[FinalScorer], str | None] = lambda _: None,
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
@@ -188,6 +190,8 @@ def evaluate_and_write(
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
+        name: returns what the model is called beside its counts, which the bundle and the MLflow
+            tag ``answer`` have, from its validation; None if it has no such name.
     """
     experiment = with_precision(experiment, fitted.curve.precision)
     tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
@@ -198,6 +202,9 @@ def evaluate_and_write(
     with phases.timed("evaluation"):
         final = final_scorer(experiment, dataset, held_out, fitted, progress)
         count_ensemble, temperature = final.count_ensemble, final.temperature
+        answer = name(final)
+        if answer is not None:
+            tracker.tag(artifacts.ANSWER, answer)
         testing = f"testing {experiment.name}"
         with stage(testing, len(held_out.test.histories), progress) as line:
             test = evaluate_held_out(
@@ -245,7 +252,9 @@ def evaluate_and_write(
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
     with phases.timed("writing"):
-        bundle = _write(out, experiment, dataset, fitted, count_ensemble, temperature, results)
+        bundle = _write(
+            out, experiment, dataset, fitted, count_ensemble, temperature, results, answer
+        )
         results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
@@ -267,6 +276,7 @@ def _write(
     count_ensemble: CountEnsemble | None,
     temperature: float | None,
     results: Results,
+    answer: str | None,
 ) -> ModelBundle:
     with new_folder(out) as folder:
         bundle = ModelBundle.write(
@@ -279,6 +289,7 @@ def _write(
             count_ensemble,
             fitted.catalogue.encoders,
             temperature,
+            answer,
         )
         results.save(folder)
         draw_learning_curve(fitted.curve, experiment.name, folder / artifacts.LEARNING_CURVE)

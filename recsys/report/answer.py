@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import polars as pl
+
 from recsys.baselines.tuned import BASELINES
 from recsys.comparison.formats import decimals, heading, with_interval
 from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.significance import PairedResult, holm
 from recsys.comparison.table import Comparison
 from recsys.errors import InputError
+from recsys.evaluation.tables.rank import RankTable
+from recsys.tracking.artifacts import ANSWER
 
 _ALPHA = 0.05
 
@@ -102,15 +107,47 @@ class Answer:
         return f"p = {decimals(self.difference.p_value)}".replace(" ", "\N{NO-BREAK SPACE}")
 
     @property
+    def name(self) -> str:
+        """What the answer is, in words; the name of its run if nobody gave it any."""
+        name: str = self.run.model.first.run.data.tags.get(ANSWER, self.run.label)
+        return name
+
+    @property
+    def random_order(self) -> float | None:
+        """NDCG@10 that a random order of the items reaches; None for other metrics."""
+        if self.metric != "ndcg_at_10":
+            return None
+        return random_ndcg_at_10(self.run.model.first.ranks)
+
+    @property
     def headline(self) -> str:
         """What the answer is."""
-        name = self.run.label
+        if self.random_order is not None and self.run.interval.low <= self.random_order:
+            return "Nothing here orders the items better than chance"
         if self.difference is not None and self.difference.difference < 0:
             kind = "trained model" if self.is_baseline else "baseline"
-            return f"{name} was chosen, but a {kind} scored higher on the test users"
+            return f"{self.name} was chosen, but a {kind} scored higher on the test users"
         if self.is_baseline:
-            return f"The baseline {self.run.row.model} is the answer, not a trained model"
-        return f"{name} is the model to use"
+            return f"{self.name}, a baseline, is the answer, not a trained model"
+        if self.difference is None or self.difference.p_value >= _ALPHA:
+            return f"{self.name} was chosen; no test shows that it is better than the baselines"
+        return f"{self.name} is the model to use"
+
+
+def random_ndcg_at_10(ranks: RankTable) -> float:
+    """Return the expected NDCG@10 of a random order of the items that targets were ranked among.
+
+    An item in the history that is not ranked counts as one less, also if it is there twice.
+    """
+    gains = 1 / np.log2(np.arange(2, 12))
+    lists = ranks.frame.group_by("user", "history_length").agg(targets=pl.col("target").n_unique())
+    ranked = np.full(len(lists), ranks.protocol.num_items)
+    if ranks.protocol.seen == "filter":
+        ranked = np.maximum(1, ranked - lists["history_length"].to_numpy())
+    best = np.cumsum(gains)[np.minimum(lists["targets"].to_numpy(), 10) - 1]
+    reached = np.cumsum(gains)[np.minimum(ranked, 10) - 1] * lists["targets"].to_numpy() / ranked
+    values = lists.with_columns(value=np.minimum(1, reached / best))
+    return float(values.group_by("user").agg(pl.col("value").mean())["value"].mean())  # type: ignore[arg-type]
 
 
 def sentence(answer: Answer, targets: int) -> str:
@@ -121,7 +158,10 @@ def sentence(answer: Answer, targets: int) -> str:
         targets: the number of held-out targets.
     """
     text = f"{answer.figure} on {targets:,} held-out purchases"
-    return text + (f", {answer.verdict}." if answer.verdict else ".")
+    text += f", {answer.verdict}." if answer.verdict else "."
+    if answer.random_order is None:
+        return text
+    return f"{text} A random order of the items reaches {decimals(answer.random_order)}."
 
 
 def _is_baseline(run: RankedRun) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +85,11 @@ class UserExample:
 
 
 def examples_of(
-    recommender: Recommender, dataset: PreparedDataset, users: int = 20, seed: int = 0
+    recommender: Recommender,
+    dataset: PreparedDataset,
+    users: int = 20,
+    seed: int = 0,
+    seconds: float = math.inf,
 ) -> tuple[UserExample, ...]:
     """Return the lists of some users with a test target, drawn at random.
 
@@ -92,6 +98,7 @@ def examples_of(
         dataset: the dataset that it was trained on, or that of a later log.
         users: how many users; fewer if fewer have a test target.
         seed: of the draw.
+        seconds: after so many, the other users are left out.
 
     Raises:
         InputError: there is no test target; see `for_evaluation`.
@@ -101,9 +108,13 @@ def examples_of(
     holdout = find_holdout(encoded, "test", bundle.experiment.evaluation.request_time)
     _, firsts = np.unique(holdout.users, return_index=True)
     generator = np.random.default_rng(seed)
-    chosen = np.sort(generator.choice(firsts, min(users, len(firsts)), replace=False))
-    names = _names(bundle)
-    return tuple(_example(recommender, encoded, holdout, int(row), names) for row in chosen)
+    chosen = generator.choice(firsts, min(users, len(firsts)), replace=False)
+    names, examples, ends = _names(bundle), dict[int, UserExample](), time.monotonic() + seconds
+    for row in map(int, chosen):
+        if examples and time.monotonic() > ends:
+            break
+        examples[row] = _example(recommender, encoded, holdout, row, names)
+    return tuple(examples[row] for row in sorted(examples))
 
 
 def _example(

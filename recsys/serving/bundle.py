@@ -73,7 +73,7 @@ class ModelBundle:
     """The baseline, if there is no trained model."""
 
     @classmethod
-    def write(
+    def write(  # noqa: PLR0913, PLR0917 - all that a folder holds
         cls,
         path: str | os.PathLike[str],
         answer: Model | FittedBaseline,
@@ -84,6 +84,7 @@ class ModelBundle:
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
         temperature: float | None = None,
+        name: str | None = None,
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it.
 
@@ -99,6 +100,7 @@ class ModelBundle:
             count_ensemble: counts of the same parts, whose scores are added.
             encoders: the encoders of the features that the model reads.
             temperature: that of calibrated probabilities.
+            name: what the model is, in words.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
@@ -121,6 +123,7 @@ class ModelBundle:
                 ),
                 git_commit=git_commit,
                 temperature=temperature,
+                name=name,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
                 started_from=EarlierBundle.of_start(experiment.start),

@@ -75,3 +75,5 @@ class BundleManifest(FolderManifest):
     """The bundle to whose catalogue items were added without training; None if there is none."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""
+    name: str | None = None
+    """What the model is, in words, where an automatic run chose it; else None."""

@@ -11,6 +11,8 @@ SETTINGS, REPORT = "experiment.yaml", "report.html"
 COMPARISON = "comparison"
 """The folder of artifacts that holds the report of a comparison."""
 
+ANSWER = "answer"
+"""The tag that says in words what the answer of an automatic run is."""
 FIT_SECONDS = "fit_seconds"
 TUNE_SECONDS = "tune_seconds"
 BEST_EPOCH = "best_epoch"

@@ -257,7 +257,7 @@ def test_a_baseline_may_be_the_answer(report: RunReport) -> None:
     assert answer.is_baseline
     assert answer.difference is not None
     better = replace(answer, difference=answer.difference._replace(difference=0.1))
-    assert better.headline == "The baseline pctm is the answer, not a trained model"
+    assert better.headline == "mine-pctm, a baseline, is the answer, not a trained model"
     worse = replace(answer, difference=answer.difference._replace(difference=-0.1))
     assert worse.headline == (
         "mine-pctm was chosen, but a trained model scored higher on the test users"
@@ -292,8 +292,13 @@ def test_a_worse_answer_is_said_to_be_worse(report: RunReport) -> None:
     assert answer.difference is not None
     worse = replace(answer, difference=answer.difference._replace(difference=-0.1))
     assert worse.headline == "mine was chosen, but a baseline scored higher on the test users"
-    better = replace(answer, difference=answer.difference._replace(difference=0.1))
-    assert better.headline == "mine is the model to use"
+
+    def headline(p_value: float) -> str:
+        better = answer.difference._replace(difference=0.1, p_value=p_value)  # type: ignore[union-attr]
+        return replace(answer, difference=better).headline
+
+    assert headline(0.01) == "mine is the model to use"
+    assert "no test shows" in headline(1.0)
 
 
 def test_an_unknown_answer_is_refused(report: RunReport) -> None:
@@ -424,7 +429,7 @@ def test_a_run_alone_has_no_rival(report: RunReport) -> None:
     alone = replace(comparison, rows=(row,), models=comparison.models[:1])
     answer = Answer.of(alone)
     assert (answer.rival, answer.difference, answer.verdict) == (None, None, "")
-    assert sentence(answer, 60).endswith("on 60 held-out purchases.")
+    assert "on 60 held-out purchases. A random order" in sentence(answer, 60)
     assert "reference" not in text_of(run_page(replace(report, comparison=alone)))
 
 

@@ -71,8 +71,7 @@ def test_epochs_are_shorter_where_steps_are_slow(dataset: PreparedDataset, plan:
     valid = dataset.holdout("valid")
 
     def epochs_per_pass(speed: Speed) -> int:
-        steps = speed.steps_per_epoch(1_000, 300)
-        ready = Contender.ready(candidate, dataset, valid, lambda: 0.0, steps_per_epoch=steps)
+        ready = Contender.ready(candidate, dataset, valid, lambda: 0.0, speed=speed, limit=300)
         return ready.experiment.training.epochs_per_pass
 
     assert epochs_per_pass(SLOW) > 5 * epochs_per_pass(Speed(1e-5, 0.0))
@@ -93,8 +92,8 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
     usual = Targets.choose(dataset, EvaluationConfig(), 20.0, 0)
     slow = Targets.choose(dataset, EvaluationConfig(), 20.0, 0, ranking=SLOW.ranking)
     assert len(usual.held_out.valid.targets) == len(usual.held_out.test.targets) == 1_500
-    assert slow.sizes[0] == 1_000  # fewer would leave the choice to chance
-    assert len(slow.held_out.valid.targets) == 1_000
+    assert slow.sizes[0] == 500  # fewer would leave the choice to chance
+    assert len(slow.held_out.valid.targets) == 500
 
 
 def test_a_run_trains_and_ranks_as_its_speed_allows(
@@ -105,4 +104,4 @@ def test_a_run_trains_and_ranks_as_its_speed_allows(
     training = run.contenders[0].experiment.training
     assert training.epochs_per_pass > 1
     assert training.batch_tokens == 512
-    assert len(run.contenders[0].validation.targets) == 1_000
+    assert len(run.contenders[0].validation.targets) == 500
