@@ -72,7 +72,7 @@ class Speed:
         [50, 10, 1]
         """
         affordable = _EPOCH_SHARE * limit / max(self.token * batch_tokens, 1e-9)
-        return max(1, min(MOST_STEPS, int(affordable)))
+        return int(max(1, min(MOST_STEPS, affordable)))
 
     @classmethod
     def measure(

@@ -125,8 +125,6 @@ def test_a_run_that_is_killed_in_the_test_of_its_model_tests_the_same_model(
     """There would be no time for its refit after that, nor for a mean."""
     monkeypatch.setattr(Plan, "averages", averages)
     monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
-    for cost in ("STORE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
-        monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
     monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
     models: list[Model] = []
 

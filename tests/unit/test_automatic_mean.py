@@ -17,6 +17,7 @@ from recsys.automatic.averaging import (
     end_training,
     finish_both,
     pays,
+    seconds_for_mean,
     train_second,
 )
 from recsys.automatic.budget import Budget
@@ -26,7 +27,6 @@ from recsys.automatic.facts import LogFacts
 from recsys.automatic.page import write_page
 from recsys.automatic.race import partners, race
 from recsys.automatic.run import run_automatically
-from recsys.automatic.second_chances import seconds_for_mean, train_on
 from recsys.config import (
     AveragedConfig,
     TrackingConfig,
@@ -97,9 +97,9 @@ def test_partners_are_of_another_kind(dataset: PreparedDataset, tracking: Tracki
     assert len(set(kinds(field))) == 3
     first = field[0]
     of_others = [one for one in field if kinds([one]) != kinds([first])]
-    assert partners(field) == of_others[:1]
+    assert partners(field) == of_others
     of_others[0].latest = None  # its memory is free
-    assert partners(field) == of_others[1:2]
+    assert partners(field) == of_others[1:]
     assert not partners([first])
 
 
@@ -115,7 +115,8 @@ def test_the_most_promising_partner_is_the_best_after_as_many_epochs(
     slow, *_, hopeless = others[1:]
     slow.points = [RacePoint(n, n, n / 10) for n in (1, 2, 3)]
     hopeless.points = [RacePoint(1, 1, 0.2)]  # too few to compare
-    assert partners([first, *others]) == [slow, others[0]]
+    assert partners([first, *others])[0] is slow
+    assert hopeless not in partners([first, *others])
     others[1].is_partner = True  # a run that was killed resumes with it
     assert partners([first, *others]) == others[1:2]
 
@@ -126,16 +127,12 @@ def test_those_of_another_kind_keep_their_states(
     dataset: PreparedDataset,
     tracking: TrackingConfig,
     averages: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Contender, "ahead_of", lambda *_: False)
     field = contenders(dataset, tracking, "balanced")
     ranked = race(field, 0.0, lambda _: None, averages=averages)
     known = [one for one in ranked[1:] if one.best is not None]
-    assert (1 <= len(known) <= 2) if averages else not known
+    assert bool(known) == averages
     assert bool(partners(ranked)) == averages
-    trained = train_on(ranked, lambda *_: 0.0, lambda _: None, averages=averages)
-    assert bool(partners(trained)) == averages
 
 
 # --- Its training --------------------------------------------------------------------------------
@@ -201,22 +198,6 @@ def test_where_time_is_short_the_second_has_half_of_the_winners_epochs_and_a_sho
     assert needed == pytest.approx(ends)
     assert train_second(winner, other, lambda: needed - (other.seconds - start), lambda _: None)
     assert other.epochs == least
-
-
-@pytest.mark.parametrize("enough", [True, False])
-def test_a_mean_comes_before_a_second_chance(
-    pair: list[Contender], monkeypatch: pytest.MonkeyPatch, enough: bool
-) -> None:
-    winner, other = pair
-    monkeypatch.setattr(Contender, "ahead_of", lambda *_: True)
-    for_mean = seconds_for_mean(winner, other) - (not enough)
-
-    def left(*models: Contender) -> float:
-        return for_mean if len(models) > 1 else math.inf
-
-    trained = train_on(pair, left, lambda _: None, averages=True)
-    assert (other.epochs == 2) == enough
-    assert other in partners(trained) or other is trained[0]
 
 
 def test_the_second_best_partner_is_taken_if_there_is_no_time_for_the_best(
@@ -384,8 +365,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Plan, "averages", True)
     monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
-    for cost in ("STORE_SECONDS", "_OTHER_SECONDS"):  # a short run has more time to train
-        monkeypatch.setattr(f"recsys.automatic.reserve.{cost}", 0.5)
     monkeypatch.setattr("recsys.automatic.tuned_baselines.SHARE", 0.0)
     monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
     return tmp_path
@@ -423,7 +402,7 @@ def test_validation_decides_between_the_mean_and_the_winner(
     assert f"he mean of {names}" in run.answer
     assert f"{mean:.4f}" in run.answer
     assert f"{alone:.4f}" in run.answer
-    page = write_page(run, dataset, out, "", lambda: 1.0).read_text(encoding="utf-8")
+    page = write_page(run, dataset, out, "", Budget(LIMIT)).read_text(encoding="utf-8")
     assert run.averaging.sentence in page
     assert ("averaged with" if better else "no better averaged with") in page
     settings = load_experiment(out / "experiment.yaml")

@@ -1,0 +1,155 @@
+"""What strangers met in automatic runs: minutes that train nothing, crashes, answers misnamed.
+
+All goes through the command line and the public functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import recsys
+
+THREADS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+LATE = "import sys, types; sys.modules['torch'] = types.ModuleType('torch'); "
+SHOW = f"import os, recsys; print(*(os.environ.get(name) for name in {THREADS}))"
+
+
+def python(code: str, settings: dict[str, str], *prefix: str) -> tuple[str, str]:
+    """Run code in a process of its own; return what it prints, and its errors."""
+    environment = {name: value for name, value in os.environ.items() if name not in THREADS}
+    words = [*prefix, sys.executable, "-c", code]
+    done = subprocess.run(
+        words, env=environment | settings, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def sequences(users: int, length: int, items: int, noise: float) -> pl.DataFrame:
+    """Return histories in which item i is followed by i + 1, but for a share of random items."""
+    generator = np.random.default_rng(0)
+    tokens = (generator.integers(items, size=users)[:, None] + np.arange(length)) % items
+    tokens = np.where(
+        generator.random(tokens.shape) < noise, generator.integers(items, size=tokens.shape), tokens
+    )
+    times = np.cumsum(generator.integers(1, 90_000, size=tokens.shape), axis=1)
+    return pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(users), length),
+            "item_id": tokens.ravel(),
+            "timestamp": times.ravel(),
+        }
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def page_of(name: str) -> str:
+    """Return the words of a run's page."""
+    return unescape(Path(f"runs/{name}/report.html").read_text(encoding="utf-8"))
+
+
+def answer_in_mlflow(name: str) -> str:
+    """Return the name of the answer that MLflow has of a run."""
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    (run,) = client.search_runs(["1"], f"attributes.run_name = '{name}'")
+    answer: str = run.data.tags["answer"]
+    return answer
+
+
+# --- Threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "1000 None"),
+        ({"GOMP_SPINCOUNT": "5"}, "5 None"),
+        ({"OMP_WAIT_POLICY": "active"}, "None active"),
+    ],
+)
+def test_threads_do_not_spin_unless_the_user_says_so(
+    settings: dict[str, str], expected: str
+) -> None:
+    shown, said = python(SHOW, settings)
+    assert " ".join(shown.split()[:2]) == expected
+    assert not said
+
+
+def test_a_torch_that_came_first_is_named_with_what_to_do() -> None:
+    _, said = python(f"{LATE}{SHOW}", {})
+    assert "torch was imported before recsys" in said
+    assert "GOMP_SPINCOUNT=1000" in said
+    _, said = python(f"{LATE}{SHOW}", {"GOMP_SPINCOUNT": "1000", "OMP_NUM_THREADS": "1"})
+    assert not said
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one processor only")
+def test_threads_are_as_many_as_the_process_may_use() -> None:
+    bind = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}}); "
+    assert python(f"{bind}{SHOW}", {})[0].endswith(" 1")
+    assert python(f"{bind}{SHOW}", {"OMP_NUM_THREADS": "3"})[0].endswith(" 3")
+
+
+# --- A kind of model that fails ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_kind_that_fails_drops_out_and_the_run_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """HSTU applies silu, which the other kind of the preset does not."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise IndexError("index 75 is out of bounds")
+
+    caplog.set_level("WARNING", logger="recsys")
+    monkeypatch.setattr(torch.nn.functional, "silu", fail)
+    log = sequences(120, 30, 30, noise=0.1)
+    for _ in range(2):  # the same call again does not fail either
+        recsys.fit(log, time_limit=15, preset="fast", name="faulty")
+        page = page_of("faulty")
+        assert "not trained: IndexError: index 75 is out of bounds" in page
+    said = [line for line in caplog.messages if "drops out" in line]
+    assert said == ["hstu drops out: IndexError: index 75 is out of bounds"] * 2
+
+
+# --- The name of the answer ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts(here: Path) -> None:
+    """One item tells the next one, which counts know at once."""
+    model = recsys.fit(sequences(150, 12, 40, noise=0.1), time_limit=3, preset="fast", name="mine")
+    name = answer_in_mlflow("mine")
+    assert name in {"PCTM", "markov", "sequential rules"}
+    page = page_of("mine")
+    assert f"{name}, a baseline, is the answer" in page
+    assert "is the model to use" not in page
+    assert "model alone" in page
+    assert "A random order of the items reaches" in page
+    manifest = json.loads((model.bundle.path / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["name"] == name
+
+
+@pytest.mark.slow
+def test_no_model_is_recommended_for_a_log_of_chance(here: Path) -> None:
+    recsys.fit(sequences(200, 8, 300, noise=1.0), time_limit=3, preset="fast", name="chance")
+    page = page_of("chance")
+    assert "Nothing here orders the items better than chance" in page
+    assert "is the model to use" not in page
