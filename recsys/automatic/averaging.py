@@ -329,8 +329,7 @@ def _not_tried(winner: Contender, seconds: Sequence[Contender]) -> Averaging:
     name = winner.candidate.name
     if not seconds:
         return Averaging(f"No other kind of model was trained that {name} could be averaged with.")
-    others = " or ".join(one.candidate.name for one in seconds)
-    return Averaging(f"No time was left for the mean of {name} and {others}.")
+    return Averaging(f"No time was left for the mean of {name} and {seconds[0].candidate.name}.")
 
 
 def _stopped(winner: Contender, second: Contender) -> Averaging:

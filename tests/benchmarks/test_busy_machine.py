@@ -59,7 +59,7 @@ def test_seconds_of_an_epoch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("experiment.yaml").write_text(EXPERIMENT, encoding="utf-8")
-    recsys.prepare(chains(5_000, 30, items=12_000), out="data")
+    recsys.prepare(chains(2_000, 30, items=12_000), out="data")
     unset = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= SETTINGS[setting]

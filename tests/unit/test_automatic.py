@@ -320,8 +320,8 @@ def test_slow_validations_become_rare(dataset: PreparedDataset, tracking: Tracki
     training = sum(epoch["train/seconds"] for epoch in one.latest.curve.epochs)
     last["epoch/valid_seconds"] = 5 * training
     one.rarely = one._affordable_validations()
-    assert one.rarely == 15  # 15 trainings beside a validation of 5: a quarter
-    assert one.experiment.training.validate_every == 15 * last_every(one)
+    assert one.rarely == 20  # 20 trainings beside a validation of 5: a fifth
+    assert one.experiment.training.validate_every == 20 * last_every(one)
 
 
 def last_every(one: Contender) -> int:

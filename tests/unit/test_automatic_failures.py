@@ -249,15 +249,17 @@ class Sealed:
 
 
 def test_baselines_race_and_refit_do_not_see_the_test_targets(
-    dataset: PreparedDataset, plan: Plan
+    dataset: PreparedDataset, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
+    monkeypatch.setattr("recsys.automatic.contender._MORE_PATIENCE", 1)
     facts = LogFacts.of(dataset)
     candidates = propose(facts, choose_shared(facts), dataset.config, plan)
     protocol = candidates[0].experiment
     found = Targets.choose(dataset, protocol.evaluation, 1e6, 0)
     sealed: Any = Sealed(found.held_out.test)
     targets = replace(found, held_out=HeldOutParts(found.held_out.valid, sealed))
-    budget = Budget(30)
+    budget = Budget(60)
     words = (dataset, targets.held_out, FAST, budget, None, lambda _: None, Phases())
     trials, journal = Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
     trials.tune_baselines(protocol, journal)
