@@ -259,7 +259,7 @@ def test_baselines_race_and_refit_do_not_see_the_test_targets(
     found = Targets.choose(dataset, protocol.evaluation, 1e6, 0)
     sealed: Any = Sealed(found.held_out.test)
     targets = replace(found, held_out=HeldOutParts(found.held_out.valid, sealed))
-    budget = Budget(60)
+    budget = Budget(600)  # the models gain nothing more long before
     words = (dataset, targets.held_out, FAST, budget, None, lambda _: None, Phases())
     trials, journal = Trials(*words, averages=True), Journal(plan.out.with_name(".mine.race"), {})
     trials.tune_baselines(protocol, journal)
