@@ -14,7 +14,7 @@ from recsys import PreparedDataset
 from recsys.cli import app
 
 if TYPE_CHECKING:
-    from recsys.experiments.fit import Run
+    from recsys.experiments.results import Run
 
 ITEMS = [f"item-{number:02}" for number in range(12)]
 WINDOW = 4

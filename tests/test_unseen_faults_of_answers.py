@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import polars as pl
 import pytest
@@ -116,18 +117,21 @@ def test_requests_in_one_batch_keep_their_rules(server: Process, model: Recommen
         {"allow": ITEMS[:6]},
         {"allow": ITEMS[6:]},
         {"deny": ITEMS[:3]},
-        {"seen": "filter", "deny": ITEMS[3:]},
     ]
-    log = log_of(ITEMS[2:6])
-    expected = [close(by_item(model.recommend(log, k=12, **rule))) for rule in rules]
-    with ThreadPoolExecutor(len(rules)) as pool:
+    asked = [(user, rule) for user in USERS[:3] for rule in rules]
+    expected = [close(by_item(model.recommend(users=[user], k=12, **rule))) for user, rule in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
         for _ in range(4):
-            asked = [
-                pool.submit(ask, server, "recommend", log=rows_of(log), k=12, **rule)
-                for rule in rules
+            answers = [
+                pool.submit(ask, server, "recommend", user_id=user, k=12, **rule)
+                for user, rule in asked
             ]
-            for answer, scores in zip(asked, expected, strict=True):
+            for answer, scores in zip(answers, expected, strict=True):
                 assert by_item(answer.result()) == scores
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics") as page:
+        metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines())
+    size = 'recsys_batch_size_{}{{question="recommend"}}'
+    assert float(metrics[size.format("sum")]) > float(metrics[size.format("count")])
 
 
 def test_users_of_another_dataset_have_the_items_of_their_ids(
