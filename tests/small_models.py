@@ -36,7 +36,7 @@ evaluation: {{seen: allow, cutoffs: [3, 10]}}
 def _histories() -> dict[str, list[str]]:
     """Users who mostly return to a few items of their own; some items are more popular.
 
-    Every eighth user ends with two purchases of an item that is new to him.
+    Every eighth user ends with two purchases of an item that is new to them.
     """
     rng = np.random.default_rng(0)
     popularity = 1 / np.arange(2, len(ITEMS) + 2)
