@@ -1,0 +1,239 @@
+"""Refits, probabilities and exports, judged by hand where a small fault would go unnoticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp, softmax
+
+import recsys
+from recsys import PreparedDataset
+from recsys.serving.calibration import fit_temperature
+from tests.small_models import HISTORIES, ITEMS, LOG, WINDOW, command, train
+
+if TYPE_CHECKING:
+    from recsys.experiments.results import Run
+
+MACHINE = {"kind": "factorisation_machine", "embedding_dim": 8, "max_sequence_length": WINDOW}
+"""A factorisation machine, whose sums over the history must not depend on the batch."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    return recsys.prepare(LOG, out=tmp_path_factory.mktemp("models") / "data")
+
+
+@pytest.fixture(scope="module")
+def attention(data: PreparedDataset) -> Run:
+    """Target attention, seen items allowed."""
+    return train(data, "attention")
+
+
+@pytest.fixture(scope="module")
+def machine(data: PreparedDataset) -> Run:
+    """A factorisation machine, seen items filtered."""
+    return train(data, "machine", f"model={json.dumps(MACHINE)}", "evaluation.seen=filter")
+
+
+def scores_of(bundle: Path, histories: dict[str, list[str]] = HISTORIES) -> NDArray[np.float64]:
+    """The scores of all items for each user [B, I]."""
+    scores = recsys.load(bundle).score(histories, ITEMS)["score"].to_list()
+    return np.array(scores, dtype=np.float64).reshape(len(histories), len(ITEMS))
+
+
+def before(held_out: int) -> tuple[dict[str, list[str]], list[int]]:
+    """The histories before the target of a part, and the number of each target among the items."""
+    histories = {user: items[:-held_out] for user, items in HISTORIES.items()}
+    return histories, [ITEMS.index(items[-held_out]) for items in HISTORIES.values()]
+
+
+# --- Refits --------------------------------------------------------------------------------------
+
+
+def test_the_refit_of_a_warm_start_begins_with_its_model_too(data: PreparedDataset) -> None:
+    """At a rate of next to nothing, the refitted model is the one that it started from."""
+    first = train(data, "refitted", "training.refit=true")
+    later = LOG.tail(1).with_columns(pl.col("timestamp") + 100)
+    grown = recsys.prepare(pl.concat([LOG, later]), out=data.path.parent / "grown")
+    again = train(grown, "again", "training.learning_rate=1e-9", start=first.bundle)
+    assert recsys.compare([again]).rows[0].trained_on == "train, valid"
+    np.testing.assert_allclose(scores_of(again.bundle), scores_of(first.bundle), atol=1e-5)
+
+
+def test_a_mean_is_validated_without_the_refit_of_its_members(data: PreparedDataset) -> None:
+    heads = [{"kind": "dot_product"}, {"kind": "target_attention", "num_heads": 1}]
+    sizes = {"embedding_dim": 8, "num_blocks": 1, "num_heads": 1, "max_sequence_length": WINDOW}
+    members = [{"model": {**sizes, "head": head}} for head in heads]
+    model = f"model={json.dumps({'kind': 'averaged', 'members': members})}"
+    mean, refitted = (
+        train(data, f"mean-{refit}", model, f"training.refit={refit}")
+        for refit in ("false", "true")
+    )
+    assert refitted.valid == mean.valid
+    measured = command("evaluate", mean.bundle, "--data", data.path, "--part", "valid")
+    by_name = {row["metric"]: row["mean"] for row in measured}
+    assert mean.valid["ndcg_at_10"].mean == pytest.approx(by_name["ndcg_at_10"])
+    assert np.abs(scores_of(refitted.bundle) - scores_of(mean.bundle)).max() > 1e-3
+
+
+@pytest.mark.parametrize("model", ["attention", "machine"])
+def test_scores_do_not_depend_on_longer_histories_beside_them(
+    model: str, request: pytest.FixtureRequest
+) -> None:
+    bundle = request.getfixturevalue(model).bundle
+    histories = {str(length): ITEMS[:length] for length in range(1, WINDOW + 1)}
+    alone = [scores_of(bundle, {user: items})[0] for user, items in histories.items()]
+    np.testing.assert_allclose(scores_of(bundle, histories), alone, atol=1e-5)
+
+
+# --- Probabilities -------------------------------------------------------------------------------
+
+
+def temperature_by_hand(scores: NDArray[np.float64], targets: list[int]) -> float:
+    """The temperature with the least log loss; items of -inf are as good as absent."""
+
+    def log_loss(logarithm: float) -> float:
+        scaled = scores / np.exp(logarithm)
+        return float((logsumexp(scaled, axis=1) - scaled[np.arange(len(targets)), targets]).mean())
+
+    return float(np.exp(minimize_scalar(log_loss, (-3.0, 3.0)).x))
+
+
+def test_the_temperature_is_that_of_the_validation_targets(
+    attention: Run, data: PreparedDataset
+) -> None:
+    histories, targets = before(2)
+    expected = temperature_by_hand(scores_of(attention.bundle, histories), targets)
+    shown = command("calibrate", attention.bundle, "--data", data.path)
+    assert [row["temperature"] for row in shown[1::2]] == pytest.approx([expected] * 2, rel=1e-2)
+
+
+class NeverTheFirst:
+    """The scores of a model, but the first item is never recommended."""
+
+    num_items = len(ITEMS)
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def score(self, histories: Any, candidates: Any = None) -> torch.Tensor:
+        scores: torch.Tensor = self._model.score(histories, candidates).clone()
+        scores[:, 1] = -torch.inf
+        return scores
+
+
+def test_what_is_never_recommended_does_not_count_in_the_temperature(
+    attention: Run, data: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    histories, targets = before(2)
+    assert 0 in targets
+    scores = scores_of(attention.bundle, histories)[np.array(targets) > 0, 1:]
+    expected = temperature_by_hand(scores, [target - 1 for target in targets if target])
+    bundle = recsys.load(attention.bundle).bundle
+    scorer = NeverTheFirst(bundle.scorer)
+    monkeypatch.setattr(type(bundle), "scorer", property(lambda _: scorer))
+    assert fit_temperature(bundle, data) == pytest.approx(expected, rel=1e-2)
+
+
+def test_probabilities_are_those_among_all_items(attention: Run) -> None:
+    model = recsys.load(attention.bundle)
+    temperature = json.loads((attention.bundle / "manifest.json").read_text())["temperature"]
+    probabilities = softmax(scores_of(attention.bundle) / temperature, axis=1)
+    best = model.recommend(HISTORIES, k=3, probabilities=True)["probability"].to_numpy()
+    expected = -np.sort(-probabilities, axis=1)[:, :3]
+    np.testing.assert_allclose(best.reshape(-1, 3), expected, rtol=1e-4)
+    some = model.score(HISTORIES, ITEMS[4:6], probabilities=True)["probability"].to_numpy()
+    np.testing.assert_allclose(some.reshape(-1, 2), probabilities[:, 4:6], rtol=1e-4)
+    allowed = model.recommend(HISTORIES, k=1, allow=ITEMS[4:5], probabilities=True)["probability"]
+    np.testing.assert_allclose(allowed, probabilities[:, 4], rtol=1e-4)
+
+
+def test_a_tie_is_as_many_hits_as_chance_would_have(tmp_path: Path) -> None:
+    """All items are as popular: each is the target as often as its probability says."""
+    rows = [(user, (user + place) % 12, place) for user in range(24) for place in range(5)]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    data = recsys.prepare(log, out=tmp_path / "data")
+    run = train(data, "popularity", "baseline=popularity", "model={}")
+    shown = command("calibrate", run.bundle, "--data", data.path)
+    assert [row["calibration_error"] for row in shown] == pytest.approx([0] * 4, abs=1e-6)
+    assert [row["log_loss"] for row in shown] == pytest.approx([np.log(12)] * 4, abs=1e-6)
+
+
+# --- ONNX ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exported(attention: Run, data: PreparedDataset) -> Path:
+    folder = data.path.parent / "onnx"
+    command("export", attention.bundle, "--out", folder, "--data", data.path)
+    return folder
+
+
+def test_an_export_reads_the_newest_items_and_says_what_is_seen(
+    exported: Path, attention: Run
+) -> None:
+    """Most histories are longer than the model reads."""
+    manifest = json.loads((exported / "manifest.json").read_text())
+    expected = attention.test["ndcg_at_10"].mean
+    assert manifest["ndcg_at_10"]["float32"] == pytest.approx(expected, abs=1e-6)
+    assert manifest["seen"] == "allow"
+
+
+def test_graphs_score_padded_histories_as_the_model_does(exported: Path, attention: Run) -> None:
+    tokens = {
+        item: place
+        for place, item in enumerate(json.loads((exported / "items.json").read_text()), 1)
+    }
+    histories = {str(length): ITEMS[:length] for length in range(1, WINDOW + 1)}
+    items = np.zeros((WINDOW, WINDOW), dtype=np.int64)
+    for row, history in enumerate(histories.values()):
+        items[row, : len(history)] = [tokens[item] for item in history]
+    encoder, head = (
+        onnxruntime.InferenceSession(exported / f"{name}.onnx") for name in ("encoder", "head")
+    )
+    given = {"items": items, "lengths": (items > 0).sum(axis=1)}
+    names = [output.name for output in encoder.get_outputs()]
+    given |= dict(zip(names, encoder.run(names, given), strict=True))
+    given["candidates"] = np.tile([tokens[item] for item in ITEMS], (WINDOW, 1))
+    (scores,) = head.run(["scores"], {one.name: given[one.name] for one in head.get_inputs()})
+    np.testing.assert_allclose(scores, scores_of(attention.bundle, histories), atol=1e-5)
+
+
+class WrongWherePadded:
+    """A session whose results are wrong for histories that are shorter than their row."""
+
+    def __init__(self, *arguments: Any, **words: Any) -> None:
+        self._session = SESSION(*arguments, **words)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(self, names: Any, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        results: list[NDArray[Any]] = self._session.run(names, inputs)
+        if "items" in inputs:
+            results[0] = results[0] + (inputs["items"][:, -1:] == 0)
+        return results
+
+
+SESSION = onnxruntime.InferenceSession
+
+
+def test_an_export_that_is_wrong_for_padded_histories_is_refused(
+    machine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "InferenceSession", WrongWherePadded)
+    with pytest.raises(AssertionError, match="scores of ONNX and torch differ"):
+        command("export", machine.bundle, "--out", tmp_path / "onnx")
+    monkeypatch.setattr(onnxruntime, "InferenceSession", SESSION)
+    assert not (tmp_path / "onnx").exists()
+    command("export", machine.bundle, "--out", tmp_path / "onnx")
+    assert json.loads((tmp_path / "onnx/manifest.json").read_text())["seen"] == "filter"
