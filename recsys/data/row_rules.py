@@ -91,7 +91,7 @@ def keep_interactions(
     if config.where is not None:
         rows, without = keep_where(rows, config.where, origin, facts=facts)
         dropped["where"] = dropped.get("where", 0) + without
-    if columns.timestamp == ROW_ORDER and ROW_ORDER not in rows.columns:
+    if columns.timestamp == ROW_ORDER and ROW_ORDER not in rows.columns and ROW in rows.columns:
         rows = rows.with_columns(pl.col(ROW).cast(pl.Int64).alias(ROW_ORDER))
     elif config.time_format is not None:
         rows = rows.with_columns(_dated(rows, columns.timestamp, config.time_format, origin))

@@ -35,7 +35,7 @@ _TABLES = {
 """What marks the folder of a table, and what reads it."""
 _DATASET_MANIFEST = "manifest.json"
 _BLOCK = 1 << 24
-LONGEST_LINE = 1 << 26
+LONGEST_LINE = 1 << 24
 """Bytes of a line of text: longer ones are none, and some of them end the process in a library."""
 _EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
