@@ -116,7 +116,7 @@ def short_in_one_file(folder: Path) -> Made:
     return {"source": str(folder / "log")}
 
 
-def frame(table: pl.DataFrame, **words: Any) -> Callable[[Path], Made]:
+def frame(table: Any, **words: Any) -> Callable[[Path], Made]:
     return lambda _: {"source": table, **words}
 
 

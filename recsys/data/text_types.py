@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import polars as pl
 
@@ -26,12 +26,12 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     return _with_integers(table, likely_integers(table.select(likely))[1])
 
 
-def typed_part(part: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
+def typed_part(part: pl.DataFrame, integer: Collection[str]) -> pl.DataFrame:
     """Convert a part of a table as `typed` does, given the columns that are integers."""
     return _with_integers(part.select(pl.all().str.strip_chars()), integer)
 
 
-def _with_integers(table: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
+def _with_integers(table: pl.DataFrame, integer: Collection[str]) -> pl.DataFrame:
     return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
 
 
