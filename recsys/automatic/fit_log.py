@@ -23,7 +23,7 @@ from recsys.automatic.run import run_automatically
 from recsys.automatic.split_choice import choose_split, explained
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.locks import sole_use
-from recsys.data.preparation import write_dataset
+from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import PreparedDataset
 from recsys.data.settings import LogWords, completed
 from recsys.data.source_files import source_name
@@ -132,17 +132,27 @@ def _prepare(
     """Prepare the log, and say what came of it.
 
     Returns:
-        The dataset, and the split if it was chosen and is not the usual one.
+        The dataset, and what was chosen and is not the default: the split, to drop copies.
     """
     out = _prepared_folder(name, source)
     choose = None if "split" in settings.model_fields_set else choose_split
+    source, choices = held(source), list[Choice]()
     write_dataset(source, settings, out, items, users, choose_split=choose)
     dataset = PreparedDataset.open(out)
+    copies, rows = dataset.copies[0], len(dataset.items)
+    if 2 * copies > rows and "duplicates" not in settings.model_fields_set:
+        reason = f"{copies:,} of {rows:,} interactions equal another one in user, item and time"
+        choices.append(Choice("data.duplicates", "drop_exact", reason))
+        settings = settings.model_copy(update={"duplicates": "drop_exact"})
+        write_dataset(source, settings, out, items, users, choose_split=choose)
+        dataset = PreparedDataset.open(out)
     manifest, split = dataset.manifest, dataset.config.split
     counts = ", ".join(f"{manifest.counts[each]:,} {each}" for each in _COUNTED)
     dropped = "".join(f", {n:,} dropped ({why})" for why, n in manifest.dropped.items() if n)
     logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
-    return dataset, [] if split == settings.split else [explained(split, dataset.offsets)]
+    if split != settings.split:
+        choices.append(explained(split, dataset.offsets))
+    return dataset, choices
 
 
 def _prepared_folder(name: str, source: TableSource) -> Path:

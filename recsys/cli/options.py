@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.engines import Engine
@@ -140,7 +140,12 @@ User = Annotated[
     str | None, typer.Option(help="Column of user ids; guessed where its name leaves no doubt.")
 ]
 Item = Annotated[str | None, typer.Option(help="Column of item ids; guessed likewise.")]
-Time = Annotated[str | None, typer.Option(help="Column of times; guessed likewise.")]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Column of times; guessed likewise. {ROW_ORDER}: the rows are in order of time."
+    ),
+]
 NoHeader = Annotated[
     bool, typer.Option("--no-header", help="Text without a header: columns are called 1, 2, ….")
 ]

@@ -1,7 +1,7 @@
 """The typed settings of an experiment, with their documentation."""
 
 from recsys.config.averaged import AveragedConfig, AveragedMember, ModelConfig
-from recsys.config.data import TIME_IS_NUMBER, Columns, DataConfig, DropRows
+from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, DropRows
 from recsys.config.evaluation import (
     AllItems,
     CandidatesConfig,
@@ -72,6 +72,7 @@ from recsys.config.suite import Suite, SuiteEntry, load_suite
 from recsys.config.training import TrainingConfig
 
 __all__ = [
+    "ROW_ORDER",
     "TIME_IS_NUMBER",
     "WITH_COUNTS",
     "AllItems",

@@ -20,6 +20,9 @@ from recsys.config.split import LeaveLastOut, Split, Time, in_short
 TIME_IS_NUMBER = "number"
 """The value of ``time_format`` that says that no time is a date."""
 
+ROW_ORDER = "row-order"
+"""The column of the time of a log without one, whose rows are in order of time."""
+
 _PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
@@ -32,7 +35,7 @@ class Columns(Section):
     """Column of the item's id: integers or text."""
     timestamp: str = "timestamp"
     """Column of the time: integers, floats, dates, date-times or ISO 8601 text; sequence numbers
-    are accepted too."""
+    are accepted too. ``row-order`` takes the number of the row, if no column has that name."""
     position: str | None = None
     """Column that orders a user's rows at the same time; their order in the log if None."""
 

@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
-from recsys.config import TIME_IS_NUMBER, DataConfig
+from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.appended import AppendedLog
 from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
 from recsys.data.drift import measure_drift
@@ -148,6 +148,8 @@ def _refuse_what_needs_old_rows(
         InputError: the first such setting, and what to do.
     """
     path, dropped = old.path, old.manifest.dropped
+    if old.manifest.columns.timestamp == ROW_ORDER:
+        raise InputError(f"{path}: its times are numbers of the rows of its log: {_ANEW}")
     for name in _MINIMUMS:
         if count := dropped.get(name, 0):
             raise InputError(

@@ -23,6 +23,7 @@ from recsys.data.histories import PAD
 from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.splits import SplitChoice, chosen_cuts
+from recsys.data.user_blocks import user_blocks
 from recsys.data.vocabulary import Vocabulary
 
 INTERACTIONS = "interactions"
@@ -33,6 +34,8 @@ OUTSIDE = "outside"
 
 _ROW_GROUP = 1 << 18
 """Rows of a row group."""
+_BLOCK = 1 << 20
+"""Interactions that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,44 @@ def _write_in_groups(path: Path, parts: Iterable[pl.DataFrame]) -> None:
                     stack.enter_context(writer)
                 writer.write_table(table.combine_chunks(), row_group_size=_ROW_GROUP)
             left = rows[whole:]
+
+
+def count_copies(
+    *,
+    items: NDArray[np.int32],
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    cuts: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Count the interactions inside the catalogue that equal another one in user, item and time.
+
+    The arrays are those of a dataset.
+
+    Returns:
+        Their number, and that of held-out ones which equal one of an earlier part.
+
+    >>> log = {"items": [7, 7, 8], "timestamps": [1, 1, 2], "offsets": [0, 3], "cuts": [[1, 2, 3]]}
+    >>> count_copies(**{name: np.array(values) for name, values in log.items()})
+    (2, 1)
+    """
+    keys, copies, across = ("user", "item", "time"), 0, 0
+    for low, high in user_blocks(offsets, _BLOCK):
+        rows = slice(offsets[low], offsets[high])
+        users = np.repeat(np.arange(low, high), np.diff(offsets[low : high + 1]))
+        same = (np.diff(timestamps[rows]) == 0) & (np.diff(users) == 0)
+        tied = (np.append(same, False) | np.insert(same, 0, False)) & (items[rows] != PAD)
+        places, users = offsets[low] + np.flatnonzero(tied), users[tied]
+        ends = offsets[users, None] + cuts[users, :2]
+        table = pl.DataFrame(
+            {
+                **dict(zip(keys, (users, items[places], timestamps[places]), strict=True)),
+                "part": (places[:, None] >= ends).sum(axis=1),
+            }
+        )
+        later = pl.col("part") > pl.col("part").min().over(keys)
+        counts = table.select(later.sum(), (pl.len().over(keys) > 1).sum().alias("copies")).row(0)
+        across, copies = across + counts[0], copies + counts[1]
+    return copies, across
 
 
 def count_rows(dropped: Mapping[str, int], contents: Contents) -> dict[str, int]:

@@ -140,25 +140,12 @@ def _filters_on_test_rows(rows: AuditedRows) -> Finding:
 
 def _duplicates_across_cuts(rows: AuditedRows) -> Finding:
     """Duplicates have the same time; items outside the catalogue are only in the test part."""
-    duplicates = sum(_later_duplicates(block) for block in rows.blocks())
     sentence = (
         "held-out interactions have a duplicate of the same user, item and time in an earlier "
-        "part: duplicates: drop_exact removes it"
+        "part: --set data.duplicates=drop_exact removes it"
     )
-    return _finding(
-        "duplicates_across_cuts", duplicates, sum(rows.sizes[1:]), sentence, warn_above=0
-    )
-
-
-def _later_duplicates(block: AuditedBlock) -> int:
-    """Count the interactions with a duplicate in an earlier part."""
-    same = (np.diff(block.times) == 0) & (np.diff(block.users) == 0)
-    tied = np.append(same, False) | np.insert(same, 0, False)
-    table = pl.DataFrame(
-        {"pair": block.pairs[tied], "time": block.times[tied], "part": block.parts[tied]}
-    )
-    later = pl.col("part") > pl.col("part").min().over("pair", "time")
-    return int(table.select(later.sum()).item())
+    _, across = rows.dataset.copies
+    return _finding("duplicates_across_cuts", across, sum(rows.sizes[1:]), sentence, warn_above=0)
 
 
 def _ties_at_cut(rows: AuditedRows) -> Finding:
@@ -170,7 +157,7 @@ def _ties_at_cut(rows: AuditedRows) -> Finding:
         f"two is the target depends only on the order ({rows.dataset.manifest.ordered_by})"
     )
     if isinstance(rows.dataset.config.split, LeaveLastOut):
-        sentence += "; data.split=leave_last_basket_out holds out all of the last time"
+        sentence += "; --set data.split=leave_last_basket_out holds out all of the last time"
     return _finding("ties_at_cut", int(ties.sum()), len(ties), sentence, NOTABLE)
 
 
@@ -209,7 +196,7 @@ def _repeat_targets(rows: AuditedRows, seen: Literal["filter", "allow"]) -> Find
     if seen == "filter":
         sentence += (
             ": with seen: filter they are never ranked; if they are real, evaluate with seen: "
-            "allow; if not, prepare with duplicates: first"
+            "allow; if not, prepare with --set data.duplicates=first"
         )
     return _finding(
         "repeat_targets",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 Role = Literal["user_id", "item_id", "timestamp"]
@@ -127,6 +128,7 @@ _ORDERS = (
 """Names of numbers that may be in order of time, likely ones first."""
 
 
+@lru_cache(maxsize=1 << 17)
 def plain_name(name: str) -> str:
     """Return the name of a column without case, blanks and marks, nor the types of RecBole.
 

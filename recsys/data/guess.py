@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from recsys.config import TIME_IS_NUMBER, Columns
+from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns
 from recsys.data.column_choice import Choice, MoreRows, Sample
 from recsys.data.column_names import WORDS, Role, order_columns, possible_columns, standings
 from recsys.data.missing import present_values
 from recsys.data.plausible import looks_like_rating, looks_like_time, misfit, shown
 from recsys.data.text_values import dates_in, numbers_in
 from recsys.data.time_format import as_iso, compact_form, fitting_forms, form_hint
-from recsys.data.times_of_day import refuse_times_of_day
+from recsys.data.times_of_day import date_parts, joined, refuse_times_of_day
 from recsys.errors import InputError, did_you_mean
 
 _LISTED = 20
@@ -102,6 +102,8 @@ def guess_columns(
     time = found.get("timestamp")
     if time is not None and time_format != TIME_IS_NUMBER:
         refuse_times_of_day(rows, time, origin)
+        if time in (parts := date_parts(rows)):
+            raise InputError(f"{origin}: {time} is no time of its own: {joined(parts)}")
     if doubted:
         raise InputError(f"{origin}: {_refusal(rows, doubted)}{hint}")
     guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
@@ -117,7 +119,7 @@ def _refuse_unknown(
         InputError: a column is missing.
     """
     for name in filter(None, given.values()):
-        if name not in rows.columns:
+        if name not in rows.columns and name != ROW_ORDER:
             near = hint or did_you_mean(name, rows.columns)
             raise InputError(f"{origin}: no column {name!r} among {', '.join(rows.columns)}{near}")
 
@@ -232,15 +234,29 @@ def _hints(rows: pl.DataFrame, doubted: Mapping[Role, Choice]) -> Iterator[str]:
         if unknown and (possible := possible_columns(role, rows.columns)):
             name = shlex.quote(possible[0])
             yield f"; if {name} tells the {WORDS[role]}s, --{WORDS[role]} {name} takes it"
-    if "timestamp" not in doubted or doubted["timestamp"].columns:
-        return
+    if "timestamp" in doubted and not doubted["timestamp"].columns:
+        yield _hint_at_times(rows)
+
+
+def _hint_at_times(rows: pl.DataFrame) -> str:
+    """Return what may be the time, or its parts, or its order; empty if nothing may."""
+    if parts := date_parts(rows):
+        return f"; {joined(parts)}"
     if times := _likely_times(rows):
-        yield f"; {' and '.join(times)} may be times"
-    elif orders := [name for name in order_columns(rows.columns) if _has_numbers(rows[name])]:
+        return f"; {' and '.join(times)} may be times"
+    if orders := [name for name in order_columns(rows.columns) if _has_numbers(rows[name])]:
         name = shlex.quote(orders[0])
-        yield f"; if {name} is in order of time, --time {name} takes it for the time"
-    elif not _named("timestamp", rows):
-        yield "; if its rows are in order of time, add a column that numbers them"
+        return f"; if {name} is in order of time, --time {name} takes it for the time"
+    if numbering := [column.name for column in rows if _numbers_rows(column)]:
+        name = shlex.quote(numbering[0])
+        return f"; {name} numbers the rows: if they are in order of time, --time {name} takes it"
+    if _named("timestamp", rows):
+        return ""
+    return f"; if its rows are in order of time, --time {ROW_ORDER} takes their order"
+
+
+def _numbers_rows(values: pl.Series) -> bool:
+    return values.dtype.is_integer() and len(values) > 1 and bool((values.diff()[1:] == 1).all())
 
 
 def _has_numbers(values: pl.Series) -> bool:

@@ -19,8 +19,8 @@ from recsys.errors import InputError
 _WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
 """An integer as pandas writes it if some are missing in the column."""
 _WHOLE = rf"^(?:{_WHOLE_FLOAT}|0|-?[1-9][0-9]{{0,17}})$"
-_INEXACT = 2.0**53
-"""Floats from here on are not all of the integers."""
+EXACT_BITS = {"Float16": (16, 11), "Float32": (32, 24), "Float64": (64, 53)}
+"""The bits of each type, and those of the integers that it tells apart."""
 _NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
 
 
@@ -84,8 +84,7 @@ def checked_ids_of_part(column: LogColumn) -> pl.Series:
         return ids
     if ids.dtype.is_float():
         column.refuse(ids.is_nan(), "an id is missing")
-        rule = "a float of 2**53 or more is not exact: make ids integers or text at their source"
-        column.refuse(ids.abs() >= _INEXACT, rule)
+        column.refuse(*_inexact(ids, "ids integers or text"))
     if ids.dtype.is_float() or ids.dtype.is_decimal():
         ids = plain_ids(ids)
     if not ids.dtype.is_integer():
@@ -93,6 +92,13 @@ def checked_ids_of_part(column: LogColumn) -> pl.Series:
     integers = ids.cast(pl.Int64, strict=False)
     column.refuse(integers.is_null(), "an id of more than 64 bits")
     return integers
+
+
+def _inexact(numbers: pl.Series, remedy: str) -> tuple[pl.Series, str]:
+    """Return which floats may have been rounded from another integer, and the rule they break."""
+    size, bits = EXACT_BITS[str(numbers.dtype)]
+    rule = f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
+    return (numbers.abs() >= 2.0**bits) & numbers.is_not_nan(), rule
 
 
 def _present_text(column: LogColumn) -> pl.Series:
@@ -147,6 +153,9 @@ def whole_ids(ids: pl.Series, name: str) -> pl.Series:
 def plain_ids(ids: pl.Series) -> pl.Series:
     """Return ids as integers if all are whole, and some are written as floats; others unchanged.
 
+    Raises:
+        InputError: a float is so large that it may have been rounded.
+
     >>> plain_ids(pl.Series(["7.0", "12"])).to_list(), plain_ids(pl.Series([7.5])).to_list()
     ([7, 12], [7.5])
     """
@@ -156,6 +165,10 @@ def plain_ids(ids: pl.Series) -> pl.Series:
         return ids.str.strip_suffix(".0").cast(pl.Int64) if whole else ids
     if not (ids.dtype.is_float() or ids.dtype.is_decimal()):
         return ids
+    if ids.dtype.is_float():
+        rounded, rule = _inexact(ids, "ids integers or text")
+        if rounded.any():
+            raise InputError(f"{ids.name or 'ids'}: {rule}: {ids.filter(rounded)[0]!r}")
     integers = ids.cast(pl.Int64, strict=False)
     return integers if (integers == ids).fill_null(value=False).all() else ids
 
@@ -203,6 +216,8 @@ def _numbers(column: LogColumn) -> pl.Series:
         numbers = numbers.cast(pl.Int64, strict=False)
         bad = numbers.is_null()
     else:
+        if numbers.dtype.is_float() and numbers.dtype != pl.Float64:
+            column.refuse(*_inexact(numbers, "times integers or 64-bit floats"))
         numbers = numbers.cast(pl.Float64, strict=False)
         bad = ~(numbers.abs() < 2.0**63).fill_null(False)  # NaN counts as the largest number
     column.refuse(bad, "not a finite number of at most 64 bits")

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from recsys.data.bytes_columns import uuid_text, uuids_in
+from recsys.data.log_columns import EXACT_BITS
 from recsys.data.part_types import are_whole, common_type, converted
 from recsys.data.source_files import SourceFile
 from recsys.errors import InputError, first_line
@@ -23,6 +24,7 @@ from recsys.errors import InputError, first_line
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 """What polars raises if a file cannot be read."""
 
+_SHORT_FLOATS = {"Float16", "Float32"}
 _SAME_NAMES = re.compile(r"column with name ('.*') has more than one occurrence")
 
 Schema = Mapping[str, pl.DataType]
@@ -72,6 +74,13 @@ class SchemaGroup:
     def has_whole(self, name: str) -> bool:
         """Return whether all numbers of a column that are not missing are integers of 64 bits."""
         return bool(self.scan().select(are_whole(name)).collect().item())
+
+    def has_rounded(self, name: str) -> bool:
+        """Return whether whole numbers of a column are too large for its 16 or 32 bits."""
+        if (kind := str(self.schema.get(name))) not in _SHORT_FLOATS or not self.has_whole(name):
+            return False
+        large = pl.col(name).abs() >= 2.0 ** EXACT_BITS[kind][1]
+        return bool(self.scan().select(large.any()).collect().item())
 
     def columns(self, target: Schema) -> Iterator[pl.Expr]:
         """Yield the columns of a table in their types there; one that is missing here is null."""
@@ -163,6 +172,8 @@ def _agreed(groups: Sequence[SchemaGroup], name: str) -> tuple[pl.DataType | Non
     kind = common_type(kinds)
     if kind not in (pl.String, pl.Float64) or {*kinds} <= {kind, pl.Null()}:
         return kind, []
+    if any(group.has_rounded(name) for group in groups):
+        return None, []
     floats = [number for number, kind in enumerate(kinds) if kind.is_float() or kind.is_decimal()]
     whole = [number for number in floats if groups[number].has_whole(name)]
     if kind == pl.Float64 and whole == floats:
@@ -177,7 +188,11 @@ def _difference(groups: Sequence[SchemaGroup], name: str) -> str:
         for group in reversed(groups)
         if name in group.schema
     }
-    differing = (pair for pair in combinations(reversed(holders), 2) if common_type(pair) is None)
+    differing = (
+        pair
+        for pair in combinations(reversed(holders), 2)
+        if common_type(pair) is None or _SHORT_FLOATS & {*map(str, pair)}
+    )
     found = " and ".join(f"is {kind} in {holders[kind]}" for kind in next(differing))
     return f"{found}: give it the same type in all files"
 

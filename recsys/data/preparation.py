@@ -17,6 +17,7 @@ from recsys.data.arrays import (
     Contents,
     PreparedLog,
     build_arrays,
+    count_copies,
     count_rows,
     dataset_fingerprint,
     write_contents,
@@ -77,8 +78,8 @@ def write_dataset(
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
     if not isinstance(source, InteractionLog):
-        source = _held(source)  # choosing the engine reads it too
-    items, users = (None if table is None else _held(table) for table in (items, users))
+        source = held(source)  # choosing the engine reads it too
+    items, users = (None if table is None else held(table) for table in (items, users))
     previous = Manifest.load_if_valid(out)
     limit = memory_setting(memory)
     chosen = choose_engine(source, config, engine, limit)
@@ -99,13 +100,12 @@ def write_dataset(
         _write(large, config, out, previous)
 
 
-def _held(table: TableSource) -> TableSource:
+def held(table: TableSource) -> TableSource:
     """Return a table that can be read more than once; a bad one is refused where it is opened."""
     try:
-        held: TableSource = table if isinstance(table, str | os.PathLike) else readable_again(table)
+        return table if isinstance(table, str | os.PathLike) else readable_again(table)
     except (pl.exceptions.PolarsError, NarwhalsError):
         return table
-    return held
 
 
 def _in_memory(
@@ -167,6 +167,8 @@ def describe(
     counts = count_rows(found.dropped, found.contents)
     _warn_of_two_units(found)
     _warn_of_far_times(found)
+    _warn_of_one_time(found)
+    _warn_of_copies(found, counts)
     _warn_of_empty_parts(found, config, counts)
     return Manifest(
         origin=found.origin,
@@ -247,6 +249,32 @@ def _warn_of_far_times(log: PreparedLog) -> None:
             "%s (%d): if they stand for unknown times, drop such rows with --where (in Python "
             "where=)",
             *(log.origin, log.columns.timestamp, f"{count:,}", f"{len(times):,}", day, time),
+        )
+
+
+def _warn_of_one_time(log: PreparedLog) -> None:
+    """Warn of a log whose interactions all have the same time."""
+    times = log.contents.arrays["timestamps"]
+    if len(times) > 1 and times.min() == times.max():
+        logger.warning(
+            "%s: column %r has one time, %d, in all %s interactions, which is no order: histories "
+            "and held-out targets follow the order of the rows, and unless that is an order of "
+            "time, no model can learn what comes next, and metrics only tell who likes what: name "
+            "another column with --time (in Python time=), or row-order if the rows are in order",
+            *(log.origin, log.columns.timestamp, times[0], f"{len(times):,}"),
+        )
+
+
+def _warn_of_copies(log: PreparedLog, counts: dict[str, int]) -> None:
+    """Warn of held-out interactions that a model has seen in training."""
+    _, across = count_copies(**log.contents.arrays)
+    if across:
+        held_out = counts["valid"] + counts["test"]
+        logger.warning(
+            "%s: %s of %s held-out interactions (%.1f%%) are copies, in user, item and time, "
+            "of earlier ones, which a model has seen: --set data.duplicates=drop_exact drops them "
+            "(in Python duplicates='drop_exact')",
+            *(log.origin, f"{across:,}", f"{held_out:,}", 100 * across / held_out),
         )
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import INTERACTIONS
+from recsys.data.arrays import INTERACTIONS, count_copies
 from recsys.data.engines import Engine
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
@@ -104,6 +104,16 @@ class PreparedDataset:
         """The settings that it was prepared with."""
         manifest = self.manifest
         return DataConfig(source=manifest.origin, columns=manifest.columns, **manifest.settings)
+
+    @cached_property
+    def copies(self) -> tuple[int, int]:
+        """The interactions that equal another one, and the held-out ones that equal earlier ones.
+
+        They equal it in user, item and time.
+        """
+        return count_copies(
+            items=self.items, timestamps=self.timestamps, offsets=self.offsets, cuts=self.cuts
+        )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

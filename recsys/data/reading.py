@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 1_000
 """The number of first rows whose values help to guess columns."""
+_MOST_COLUMNS = 1_000
+"""Columns among which others than the given ones are guessed: the first ones."""
+_LISTED = 10
+"""Unused columns that are named."""
 
 
 def find_columns(source: TableSource, config: DataConfig | None = None) -> GuessedColumns:
@@ -93,7 +97,31 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    return settle_by(_first_rows_of(table), config, table)
+    columns, config = settle_by(_first_rows_of(table), config, table)
+    note_padded_ids(table, columns)
+    return columns, config
+
+
+def note_padded_ids(table: OpenTable, columns: Columns) -> None:
+    """Log how many ids have blanks around them, without which they are read."""
+    for name in (columns.user_id, columns.item_id):
+        if count := table.count_padded(name):
+            logger.info(
+                "%s: column %r has blanks around %s ids: they are stripped",
+                *(table.origin, name, f"{count:,}"),
+            )
+
+
+def _note_unused(table: OpenTable, columns: Columns, config: DataConfig) -> None:
+    """Log which columns are not used."""
+    used = {*columns.roles.values(), *config.keep, *rule_columns(config, table.names, table.origin)}
+    unused = [name for name in table.names if name not in used]
+    if unused:
+        more = len(unused) - _LISTED
+        listed = ", ".join(unused[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+        logger.info(
+            "%s: not used: %s; see --where, --keep (in Python where=, keep=)", table.origin, listed
+        )
 
 
 def settle_by(
@@ -115,9 +143,10 @@ def settle_by(
     found, sample = _columns_of(first_rows, config, table)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
-    if config.time_format is not None:
-        return found.columns, config
+    _note_unused(table, found.columns, config)
     name = found.columns.timestamp
+    if config.time_format is not None or name not in table.names:  # row-order is none of them
+        return found.columns, config
     times = (first_rows(SAMPLE_ROWS, [name]) if sample is None else sample)[name]
     times = telling_times(lambda rows: first_rows(rows, [name])[name], times)
     form = sure_form(times)
@@ -156,7 +185,8 @@ def _columns_of(
     if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
         found, sample = GuessedColumns(given, {}), None
     else:
-        sample = first_rows(SAMPLE_ROWS, ())
+        few = table.sure_names[:_MOST_COLUMNS] if len(table.names) > _MOST_COLUMNS else ()
+        sample = first_rows(SAMPLE_ROWS, few and [*filter(None, named.values()), *few])
         left = [
             f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
         ]

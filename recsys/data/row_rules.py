@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from recsys.config import TIME_IS_NUMBER, Columns, DataConfig, LeaveLastOut
+from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, LeaveLastOut
 from recsys.data.log import ROW, InteractionLog, filter_log
 from recsys.data.log_columns import LogColumn
 from recsys.data.missing import without_missing_words
@@ -91,7 +91,9 @@ def keep_interactions(
     if config.where is not None:
         rows, without = keep_where(rows, config.where, origin, facts=facts)
         dropped["where"] = dropped.get("where", 0) + without
-    if config.time_format is not None:
+    if columns.timestamp == ROW_ORDER and ROW_ORDER not in rows.columns and ROW in rows.columns:
+        rows = rows.with_columns(pl.col(ROW).cast(pl.Int64).alias(ROW_ORDER))
+    elif config.time_format is not None:
         rows = rows.with_columns(_dated(rows, columns.timestamp, config.time_format, origin))
     return rows, dropped
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.errors import InputError, checked_path
 
+ATOMIC = "atomic"
+"""The kind of RecBole's atomic files, whose headers have types, as in user_id:token."""
 _KINDS = {
     ".csv": "CSV",
     ".tsv": "TSV",
     ".txt": "text",
     ".dat": "text",
+    ".inter": ATOMIC,
+    ".item": ATOMIC,
+    ".user": ATOMIC,
     ".parquet": "Parquet",
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
@@ -30,6 +35,9 @@ _TABLES = {
 """What marks the folder of a table, and what reads it."""
 _DATASET_MANIFEST = "manifest.json"
 _BLOCK = 1 << 24
+LONGEST_LINE = 1 << 24
+"""Bytes of a line of text: longer ones are none, and some of them end the process in a library."""
+_EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class SourceFile:
 
     path: Path
     kind: str
-    """CSV, TSV, text, Parquet or JSON lines."""
+    """CSV, TSV, text, atomic, Parquet or JSON lines."""
     compression: str | None = None
     """gzip, zstd or bz2; None if the name has no such ending."""
 
@@ -48,8 +56,7 @@ class SourceFile:
         Raises:
             OSError: it cannot be read or decompressed.
         """
-        with pa.input_stream(str(self.path), compression=self.compression) as stream:
-            return bytes(stream.read())
+        return b"".join(self._blocks())
 
     def unpacked(self, path: Path) -> SourceFile:
         """Return the file without compression; the content of a compressed one goes to the path.
@@ -59,12 +66,35 @@ class SourceFile:
         """
         if self.compression is None:
             return self
-        with (
-            pa.input_stream(str(self.path), compression=self.compression) as stream,
-            path.open("wb") as plain,
-        ):
-            shutil.copyfileobj(stream, plain, _BLOCK)
+        with path.open("wb") as plain:
+            plain.writelines(self._blocks())
         return SourceFile(path, self.kind)
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield the content, decompressed.
+
+        Raises:
+            InputError: it is text with a line that is too long.
+        """
+        length = 0
+        with pa.input_stream(str(self.path), compression=self.compression) as stream:
+            while block := stream.read(_BLOCK):
+                ends = self.kind == "Parquet" or b"\n" in block or b"\r" in block
+                length = 0 if ends else length + len(block)
+                refuse_long_line(length, self.path)
+                yield block
+
+
+def refuse_long_line(length: int, origin: object) -> None:
+    """Refuse a line of text that is longer than `LONGEST_LINE`.
+
+    Raises:
+        InputError: it is.
+    """
+    if length > LONGEST_LINE:
+        raise InputError(
+            f"{origin}: has a line of more than {LONGEST_LINE >> 20} MiB, which is no row"
+        )
 
 
 def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
@@ -82,6 +112,10 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         return (_known_file(path),)
     if path.is_dir():
         return _parts(path)
+    if path.exists():
+        raise InputError(
+            f"{source}: is a pipe or device, which cannot be read twice: write it to a file first"
+        )
     if not is_pattern(source):
         raise InputError(f"{source}: no such file or folder")
     matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
@@ -124,6 +158,7 @@ def _parts(folder: Path) -> tuple[SourceFile, ...]:
         path
         for path in below
         if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+        and _unpacked(path).suffix not in (".item", ".user")  # tables beside a log
     ]
     known = [file for path in visible if (file := _file(path)) is not None]
     if not known:
@@ -162,6 +197,11 @@ def _of_one_kind(files: list[SourceFile], origin: str) -> tuple[SourceFile, ...]
 def _known_file(path: Path) -> SourceFile:
     file = _file(path)
     if file is None:
+        if path.suffix.lower() in _EXCEL:
+            raise InputError(
+                f"{path}: is an Excel workbook: save its sheet as CSV, or in Python pass the frame "
+                f"of pandas.read_excel({path.name!r})"
+            )
         known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
         inner = _unpacked(path)
         ending = inner.suffix + path.name.removeprefix(inner.name)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from narwhals.typing import IntoFrame
 
+from recsys.config import ROW_ORDER
 from recsys.data.bytes_columns import utf8_columns, with_utf8_as_text
 from recsys.data.frames import NO_COLUMN, open_frame
 from recsys.data.parts import UNREADABLE, SchemaGroup, open_parts
@@ -23,8 +25,8 @@ from recsys.data.text_types import integer_columns, typed, typed_part
 from recsys.errors import InputError, did_you_mean, first_line
 
 TableSource = str | os.PathLike[str] | IntoFrame
-"""A file (.csv .tsv .txt .dat .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of parts, a
-pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
+"""A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of
+parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
 Frame = Any
 """A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
@@ -82,6 +84,19 @@ class OpenTable:
         with self._errors():
             return int(self.frame.select(nw.len()).collect("polars").item())
 
+    def count_padded(self, column: str) -> int:
+        """Return the number of values of a column of text with blanks around them.
+
+        Raises:
+            InputError: the table is broken.
+        """
+        text = nw.col(column)
+        if self.frame.collect_schema()[column] != nw.String:
+            return 0
+        padded = self.frame.select(column).filter(text.str.strip_chars() != text)
+        with self._errors():
+            return int(padded.select(nw.len()).collect("polars").item())
+
     def parts(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Yield what `read` returns in parts of so many rows, one in memory at a time.
 
@@ -129,6 +144,7 @@ class OpenTable:
         Raises:
             InputError: there is no such column, or a file does not have it, or it cannot be read.
         """
+        columns = [name for name in columns if name in self.names or name != ROW_ORDER]
         if self.kind != "JSON lines":  # there, a field may be left out where it is null
             self.refuse_lacking(columns)
         for name in columns:
@@ -239,14 +255,15 @@ def open_table(
 
 def _joined_texts(texts: Sequence[TextTable], origin: str, kind: str) -> OpenTable:
     """Return text files as one table; a column that one of them lacks is null there."""
-    every = tuple(dict.fromkeys(name for text in texts for name in text.columns))
+    alike = [list(files) for _, files in groupby(texts, key=lambda text: text.form)]
+    every = tuple(dict.fromkeys(name for text, *_ in alike for name in text.columns))
     lacking = {
         name: text.origin
-        for text in reversed(texts)  # so that the first one is named
-        for name in every
-        if name not in text.columns
+        for text, *_ in reversed(alike)  # so that the first one is named
+        for name in {*every} - {*text.columns}
     }
-    rows = pl.concat([text.scan() for text in texts], how="diagonal")
+    # One plan for thousands of files of one form is ten times as fast as a plan for each.
+    rows = pl.concat([files[0].scan(*files[1:]) for files in alike], how="diagonal")
     return OpenTable(nw.from_native(rows), every, origin, kind, tuple(texts), lacking=lacking)
 
 

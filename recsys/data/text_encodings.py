@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from recsys.data.source_files import SourceFile
+from recsys.data.source_files import LONGEST_LINE, SourceFile
 from recsys.errors import InputError
 
 SAMPLE = 1 << 16
@@ -18,7 +18,7 @@ _BLOCK = 1 << 24
 
 
 def as_utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
-    """Return the file as UTF-8, in place if it is, and the beginning of its text.
+    """Return the file as UTF-8, in place if it is, and the beginning of its text: a line at least.
 
     Args:
         file: a text file.
@@ -31,6 +31,8 @@ def as_utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
     if file.compression is None:
         with file.path.open("rb") as plain:
             start = plain.read(SAMPLE)
+            if b"\n" not in start and b"\r" not in start:  # a header of thousands of columns
+                start += plain.readline(LONGEST_LINE)
             readable = _utf16_of(start) is None and (b"\n" in start or b"\r" not in start)
             blocks = chain([start], iter(partial(plain.read, _BLOCK), b""))
             if readable and (other is None or _is_utf8(blocks)):
@@ -46,7 +48,8 @@ def as_utf8(file: SourceFile, other: str | None) -> tuple[Path | bytes, str]:
         content = _from_other(other, content, file.path)
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
-    return content, _decoded(content[:SAMPLE])
+    header = content.find(b"\n") + 1 or len(content)
+    return content, _decoded(content[: max(header, SAMPLE)])
 
 
 def first_line_of_another_encoding(source: Path | bytes) -> int | None:

@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -14,13 +15,14 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.quotes import Quotes, find_quotes
-from recsys.data.source_files import SourceFile
+from recsys.data.source_files import ATOMIC, SourceFile, refuse_long_line
 from recsys.data.text_encodings import SAMPLE, as_utf8, first_line_of_another_encoding
 from recsys.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
 
 _VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
+_ATOMIC_TYPE = re.compile(r":(?:token|float)(?:_seq)?$")
 _DELIMITERS = (",", "\t", ";", "|")
 _DOUBLE_COLON = "::"
 _EXCEL_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n')
@@ -73,12 +75,25 @@ class TextTable:
         """The columns that have a name: others number rows, or were left behind by a program."""
         return [name for name in self.names if name]
 
-    def scan(self) -> pl.LazyFrame:
-        """Return the columns with names as text; a blank line is a row of nulls."""
-        source = io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What files have in common that one `scan` reads."""
+        is_held = isinstance(self.source, bytes)
+        return is_held, self.names, self.delimiter, self.quoted, self.skipped, self.has_header
+
+    def scan(self, *others: TextTable) -> pl.LazyFrame:
+        """Return the columns with names as text; a blank line is a row of nulls.
+
+        Args:
+            others: files of the same `form`, whose rows follow.
+        """
+        sources = [
+            io.BytesIO(text.source) if isinstance(text.source, bytes) else text.source
+            for text in (self, *others)
+        ]
         unique = [name or f"\0{place}" for place, name in enumerate(self.names)]
         rows = pl.scan_csv(
-            source,
+            sources,  # type: ignore[arg-type]
             separator=self.delimiter,
             quote_char='"' if self.quoted else None,
             skip_rows=self.skipped,
@@ -141,7 +156,8 @@ def open_text(
 ) -> TextTable:
     """Find the encoding, the delimiter and the names of the columns of a text file.
 
-    Byte order marks, UTF-8 and UTF-16 are recognised; other text has the encoding that is given.
+    A ``::`` file whose first line has a number or a date has no header, as those of MovieLens. Byte
+    order marks, UTF-8 and UTF-16 are recognised; other text has the encoding that is given.
     The delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines
     into equally many fields, the most if several do, or the one that a first line ``sep=;`` names,
     as Excel writes it. In a file with tabs a quote is a character like any other, unless its first
@@ -155,18 +171,21 @@ def open_text(
     source, sample = as_utf8(file, encoding)
     if kind := next((kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""):
         raise InputError(f"{origin}: is {kind}")
+    refuse_long_line(0 if "\n" in sample else len(sample), origin)
     if excel := _EXCEL_LINE.match(sample):
         sample = sample[excel.end() :]
     if not sample.strip():
         raise InputError(f"{origin}: the file is empty")
-    delimiter = excel[1] if excel else _delimiter_of(sample, "\t" if file.kind == "TSV" else ",")
+    usual = "\t" if file.kind in ("TSV", ATOMIC) else ","
+    delimiter = excel[1] if excel else _delimiter_of(sample, usual)
     if delimiter == _DOUBLE_COLON:
+        header = header and not any(map(_VALUE_NAME.match, _first_line(sample).split("::")))
         content = source if isinstance(source, bytes) else source.read_bytes()
         source, delimiter = content.replace(b"::", b"\t"), "\t"
         sample = sample.replace(_DOUBLE_COLON, delimiter)
     quoted = _has_quotes(_first_line(sample), delimiter)
     start = io.StringIO(sample)
-    first = [name.strip() for name in next(_reader(start, delimiter, quoted=quoted))]
+    first = _fields_of_header(start, delimiter, quoted, origin, file.kind)
     lines = max(1, sample.count("\n", 0, start.tell()))
     if header and quoted and _swallows_rows(sample.split("\n")[:lines], delimiter, len(first)):
         raise InputError(f"{origin}: {_STRAY_QUOTE.format(1 + bool(excel))}")
@@ -189,7 +208,7 @@ def open_text(
             f"{origin}: its first line names no column: delete the line, or give --no-header if no "
             "line names them"
         )
-    if twice := next((name for name in table.columns if names.count(name) > 1), None):
+    if twice := next((name for name, count in Counter(table.columns).items() if count > 1), None):
         hint = NO_HEADER_HINT if table.header_looks_like_data else ""
         raise InputError(f"{origin}: two columns are named {twice!r}{hint}")
     table = table.with_quotes_read()
@@ -223,9 +242,23 @@ def _delimiter_of(sample: str, default: str) -> str:
     return max(several, key=lambda d: (fields[d][0], d == default), default=default)
 
 
+def _fields_of_header(
+    lines: io.StringIO, delimiter: str, quoted: bool, origin: str, kind: str
+) -> list[str]:
+    """Return the fields of the first line, without the types of atomic files."""
+    try:
+        fields = [name.strip() for name in next(_reader(lines, delimiter, quoted=quoted))]
+    except csv.Error as error:  # a name of more than 128 KiB
+        raise InputError(f"{origin}: its header cannot be read: {error}") from error
+    return [_ATOMIC_TYPE.sub("", name) for name in fields] if kind == ATOMIC else fields
+
+
 def _fields(lines: Sequence[str], delimiter: str) -> list[int]:
     quoted = _has_quotes(lines[0], delimiter)
-    return [len(row) for row in _reader(lines, delimiter, quoted=quoted)]
+    try:
+        return [len(row) for row in _reader(lines, delimiter, quoted=quoted)]
+    except csv.Error:  # a field of more than 128 KiB
+        return [1]
 
 
 def _has_quotes(first: str, delimiter: str) -> bool:

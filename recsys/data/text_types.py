@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import polars as pl
 
@@ -22,17 +22,16 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     """
     table = table.select(pl.all().str.strip_chars())
     # Most columns of text show it in their first rows.
-    likely = [name for name in table.columns if _is_integer(table[name].head(_SAMPLED_ROWS))]
-    integer = [name for name in likely if _is_integer(table[name]) and _has_any(table[name])]
-    return _with_integers(table, integer)
+    likely, _ = likely_integers(table.head(_SAMPLED_ROWS))
+    return _with_integers(table, likely_integers(table.select(likely))[1])
 
 
-def typed_part(part: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
+def typed_part(part: pl.DataFrame, integer: Collection[str]) -> pl.DataFrame:
     """Convert a part of a table as `typed` does, given the columns that are integers."""
     return _with_integers(part.select(pl.all().str.strip_chars()), integer)
 
 
-def _with_integers(table: pl.DataFrame, integer: Sequence[str]) -> pl.DataFrame:
+def _with_integers(table: pl.DataFrame, integer: Collection[str]) -> pl.DataFrame:
     return table.with_columns(pl.col(name).cast(pl.Int64, strict=False) for name in integer)
 
 
@@ -53,17 +52,10 @@ def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
     Of a table that is read in batches, `typed` makes integers of the columns that are among the
     first in every batch and among the second in one.
     """
-    stripped = batch.select(pl.all().str.strip_chars())
-    integers = {name for name in stripped.columns if _is_integer(stripped[name])}
-    return integers, {name for name in integers if _has_any(stripped[name])}
-
-
-def _is_integer(values: pl.Series) -> bool:
-    """Return whether text has nothing but plain integers and words for missing values."""
-    others = values.filter(~values.str.contains(_INTEGER)).unique()
-    return others.is_in(list(MISSING_WORDS)).all()
-
-
-def _has_any(values: pl.Series) -> bool:
-    """Return whether text has a plain integer."""
-    return values.str.contains(_INTEGER).any()
+    text = pl.all().str.strip_chars()
+    plain = text.str.contains(_INTEGER)
+    words = pl.Series(MISSING_WORDS).implode()
+    others = batch.select(text.filter(~plain).unique().is_in(words).all())
+    integers = {name for name in others.columns if others[name].item()}
+    some = batch.select(integers).select(plain.any())
+    return integers, {name for name in some.columns if some[name].item()}

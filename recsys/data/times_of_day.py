@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import time
 
 import polars as pl
 
+from recsys.config import ROW_ORDER
+from recsys.data.column_names import plain_name
 from recsys.data.missing import present_values
 from recsys.data.time_format import as_iso, compact_form, fitting_forms
 from recsys.errors import InputError
 
 _DAY = r"^\d{4}-\d\d-\d\d(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?$"
 _CLOCK = r"^(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
+_PARTS = {"year": (1900, 2200), "month": (1, 12), "day": (1, 31), "date": (1, 31)}
+"""How the names of the parts of a date end, and what these are between."""
 _LENGTHS = ("duration", "length", "runtime")
 """Columns that are called so have minutes and seconds."""
 
@@ -37,6 +42,35 @@ def refuse_times_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
                 f"{origin}: {days} has days, and {column.name} has times of day: join them into "
                 f"one column, or take the days alone with --time {days} (in Python time={days!r})"
             )
+
+
+def date_parts(sample: pl.DataFrame) -> list[str]:
+    """Return the columns of the month and the day of the month, and of the year if there is one.
+
+    >>> date_parts(pl.DataFrame({"user": [1], "Year": [2020], "Month": [12], "Day": [31]}))
+    ['Year', 'Month', 'Day']
+    """
+    found = {
+        word: column.name
+        for column in reversed(sample.get_columns())
+        for word, (low, high) in _PARTS.items()
+        if plain_name(column.name).endswith(word)
+        and column.dtype.is_integer()
+        and column.is_between(low, high).all()
+    }
+    day = found.get("day") or found.get("date")
+    if day is None or "month" not in found:
+        return []
+    return [found[word] for word in ("year", "month") if word in found] + [day]
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return how the columns of `date_parts` become a time, for a message."""
+    named = ", ".join(map(repr, parts if len(parts) > 2 else ("YEAR", *parts)))
+    return (
+        f"{' and '.join(parts)} are parts of a date: join them into one column, in polars with "
+        f"frame.with_columns(date=pl.date({named})); --time {ROW_ORDER} takes the order of the rows"
+    )
 
 
 def are_days(times: pl.Series) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig
+from recsys.config import ROW_ORDER, Columns, DataConfig
 from recsys.data.log import KEPT, ROW, check_log
 from recsys.data.log_columns import plain_ids
 from recsys.data.missing import present_values
@@ -102,7 +102,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
-    data = _with_form_of(table[columns.timestamp], data)
+    data = _with_form_of(table.get_column(columns.timestamp, default=None), data)
     kept, dropped = keep_interactions(table, data, columns, origin)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
@@ -148,9 +148,9 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
     return opened
 
 
-def _with_form_of(times: pl.Series, data: DataConfig) -> DataConfig:
+def _with_form_of(times: pl.Series | None, data: DataConfig) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
-    if data.time_format is not None or times.dtype != pl.String:
+    if data.time_format is not None or times is None or times.dtype != pl.String:
         return data
     form = sure_form(telling_times(times.head, times.head(SAMPLE_ROWS)))
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
@@ -203,6 +203,8 @@ def _read_columns(
                 "the raw log, or lists of item ids, which no rule applies to"
             )
     needed = list(dict.fromkeys([*roles, *ruled, *features]))
+    if roles.get(ROW_ORDER) == ROW_ORDER and ROW_ORDER not in names:
+        needed.remove(ROW_ORDER)
     table = opened.read([roles.get(name, name) for name in needed]).with_row_index(ROW, offset=1)
     return table.select(
         ROW, *(pl.col(roles.get(name, name)).alias(name) for name in needed)

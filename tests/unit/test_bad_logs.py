@@ -57,7 +57,7 @@ def refused(source: Any, out: Path, config: DataConfig | None = None) -> str:
         ("a.csv", GOOD + "1,2,3,4,5\n", ["as CSV: data row 4 has 5 fields, the header has 3"]),
         ("a.jsonl", '{"user_id": 1, "item_id"\n', ["cannot be read as JSON lines"]),
         ("a.parquet", "not Parquet at all", ["cannot be read as Parquet"]),
-        ("a.xlsx", "x", ["unknown extension '.xlsx'", ".csv", ".parquet"]),
+        ("a.xls5", "x", ["unknown extension '.xls5'", ".csv", ".parquet"]),
     ],
 )
 def test_bad_files(name: str, text: str, words: list[str], tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_bad_bytes(tmp_path: Path) -> None:
     ("source", "rule"),
     [
         ("gone.csv", "no such file or folder"),
-        ("empty", "the folder has no files to read (.csv, .tsv, .txt, .dat, .parquet, .jsonl"),
+        ("empty", "the folder has no files to read (.csv, .tsv, .txt, .dat, .inter"),
         ("gone-*.csv", "no file matches the pattern"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_column_that_may_be_in_order_of_time_is_named(name: str) -> None:
     hint = f"if {quoted} is in order of time, --time {quoted} takes it for the time"
     with pytest.raises(InputError, match=hint):
         guess_columns(table)
-    with pytest.raises(InputError, match="if its rows are in order of time, add a column that"):
+    with pytest.raises(InputError, match="if its rows are in order of time, --time row-order"):
         guess_columns(table.with_columns(pl.lit("1st").alias(name)))
 
 
@@ -202,7 +202,7 @@ def test_what_is_given_is_not_guessed() -> None:
         (sample("uid", "sku", "date", time=[1]), ["the time, date or time"]),
         (sample("uid", "sku", "ts", created_at=[1]), ["the time, ts or created_at"]),
         (sample("uid", "title", "ts"), ["which column is the item;", "uid, title, ts"]),
-        (sample("uid", "sku", "price"), ["which column is the time;", "numbers them"]),
+        (sample("uid", "sku", "price"), ["which column is the time;", "--time row-order takes"]),
         (
             pl.DataFrame({"uid": [1], "sku": [2], "date": ["5 May"]}),
             ["the time (date has neither numbers nor ISO 8601 dates: '5 May')"],

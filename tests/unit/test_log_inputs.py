@@ -428,7 +428,7 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
     ),
     "no time": (
         lines("customer_id,sku\n1,2\n"),
-        ["which column is the time;", "in order of time, add a column that numbers them"],
+        ["which column is the time;", "in order of time, --time row-order takes their order"],
     ),
     "times of another form": (
         lines("customer_id,sku,InvoiceDate\n1,2,12/1/2010 8:26\n"),

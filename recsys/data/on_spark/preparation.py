@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import narwhals as nw
 import polars as pl
 
 from recsys.config import DataConfig
@@ -23,7 +25,7 @@ from recsys.data.on_spark.session import is_spark_frame, spark_errors, spark_ses
 from recsys.data.on_spark.sorted_rows import sort_rows, split_sessions
 from recsys.data.on_spark.source import SparkSource, check_path, open_source
 from recsys.data.on_spark.staging import stage_rows
-from recsys.data.reading import settle_by, sum_counts
+from recsys.data.reading import note_padded_ids, settle_by, sum_counts
 from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, open_table
 from recsys.data.where import reads_rows_alone
@@ -100,6 +102,9 @@ def _prepare(
 ) -> PreparedLog:
     origin = source.origin
     columns, config = settle_by(source.first_rows, config, source.table)
+    if columns.timestamp not in source.table.names and not source.has_numbers:
+        raise InputError(f"{origin}: its rows have no order: name a column of their times")
+    note_padded_ids(replace(source.table, frame=nw.from_native(source.frame)), columns)
     size = row_size(config, source.table.names, origin)
     part_rows = min(max(1, memory // (size * _AT_ONCE)), _MOST_ROWS)
     arrays = folder / "arrays"

@@ -84,7 +84,7 @@ def stage_rows(
         tested = where_columns(config.where, source.table.names, source.origin)
         if any(first.schema[name] == pl.String for name in tested):
             rules = replace(rules, tested=_survey(rows, rules.survey_condition).facts)
-    texts = any(first.schema[names[role]] == pl.String for role in TIMES if role in names)
+    texts = any(first.schema.get(names[role]) == pl.String for role in TIMES if role in names)
     if texts or config.time_format is not None:  # which makes text of numbers
         rules = replace(rules, times=_survey(rows, rules.survey).facts)
     empty, nothing = rules.stage(first)

@@ -1,0 +1,339 @@
+"""Files that others published: what they are is recognised, what is odd about them is said."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import recsys
+from recsys.cli import app
+
+ROWS = [
+    (user, item, 978_300_900 + number)
+    for number, (user, item) in enumerate(
+        zip("78877887", (30, 40, 30, 20, 30, 40, 30, 20), strict=True)
+    )
+]
+USERS, ITEMS = [7, 8], [30, 20, 30, 20, 40, 30, 40, 30]
+"""The users, and the items of each, oldest first."""
+ON_ONE_MACHINE = ["memory", "disk"]
+Engine = Literal["memory", "disk", "spark"]
+Made = dict[str, Any]
+"""What `recsys.prepare` is given."""
+
+
+def lines(text: str, name: str = "log.csv", **words: Any) -> Callable[[Path], Made]:
+    def write(folder: Path) -> Made:
+        (folder / name).write_text(text)
+        return {"source": str(folder / name), **words}
+
+    return write
+
+
+def rows(form: str) -> str:
+    """Return lines, newest first."""
+    return "".join(f"{form.format(*row)}\n" for row in reversed(ROWS))
+
+
+def atomic_folder(folder: Path) -> Made:
+    lines("user_id:token\titem_id:token\ttimestamp:float\n" + rows("{}\t{}\t{}"), "x.inter")(folder)
+    lines("item_id:token\tgenre:token_seq\n30\tDrama Comedy\n", "x.item")(folder)
+    return {"source": str(folder), "items": str(folder / "x.item")}
+
+
+def several_forms(folder: Path) -> Made:
+    """Files with other columns, delimiters and line ends between those of one form."""
+    (folder / "log").mkdir()
+    for number, (user, item, time) in enumerate(reversed(ROWS)):
+        text = f"user,item,time\n{user},{item},{time}\n"
+        if number == 2:
+            text = f"time;user;item;more\r\n{time};{user};{item};x"
+        (folder / "log" / f"{number}.csv").write_text(text)
+    return {"source": str(folder / "log")}
+
+
+WIDE = [f"feature_{number}" for number in range(6_000)]
+ORDERED = "user,item,rating\n" + "".join(f"{user},{item},3\n" for user, item, _ in ROWS)
+READ: dict[str, Callable[[Path], Made]] = {
+    "MovieLens: no header, ::": lines(rows("{}::{}::5::{}"), "ratings.dat"),
+    ":: with a header": lines("user::item::time\n" + rows("{}::{}::{}"), "ratings.dat"),
+    "RecBole": lines(
+        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + rows("{}\t{}\t4.0\t{}"),
+        "log.inter",
+        where="rating > 3",
+    ),
+    "RecBole: a folder": atomic_folder,
+    "6,003 columns": lines(
+        ",".join(["user", "item", "time", *WIDE]) + "\n" + rows("{},{},{}" + ",1" * len(WIDE))
+    ),
+    "a given column behind a thousand others": lines(
+        ",".join(["user", "item", *WIDE, "when"]) + "\n" + rows("{},{}" + ",1" * len(WIDE) + ",{}"),
+        time="when",
+    ),
+    "files of several forms": several_forms,
+    "the order of the rows": lines(ORDERED, time="row-order"),
+    "blank lines and other rows in between": lines(
+        ORDERED.replace("\n7", "\n\n9,1,0\n7"), time="row-order", where="rating > 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ON_ONE_MACHINE)
+@pytest.mark.parametrize("write", READ.values(), ids=READ)
+def test_read_as_what_they_are(
+    write: Callable[[Path], Made], engine: Engine, tmp_path: Path
+) -> None:
+    dataset = recsys.prepare(out=tmp_path / "out", engine=engine, **write(tmp_path))
+    assert dataset.user_ids.to_list() == USERS
+    assert dataset.item_table["item_id"].gather(dataset.items - 1).to_list() == ITEMS
+
+
+def log(**columns: pl.Expr) -> pl.DataFrame:
+    """A log of 60 interactions of 10 users, in which no two rows are the same."""
+    values = np.arange(60)
+    table = {"user": values // 6 + 100, "item": values % 23, "time": values}
+    return pl.DataFrame(table).with_columns(**columns)
+
+
+def short(column: str) -> pl.DataFrame:
+    """A log with an integer that floats of 32 bits cannot tell from its neighbour."""
+    values = pl.when(pl.col("time") == 5).then(2**24 + 1).otherwise(pl.col(column))
+    return log().with_columns(values.cast(pl.Float32).alias(column))
+
+
+def short_in_one_file(folder: Path) -> Made:
+    (folder / "log").mkdir()
+    short("item").write_parquet(folder / "log" / "1.parquet")
+    log().write_parquet(folder / "log" / "2.parquet")
+    return {"source": str(folder / "log")}
+
+
+def frame(table: Any, **words: Any) -> Callable[[Path], Made]:
+    return lambda _: {"source": table, **words}
+
+
+def as_csv(table: pl.DataFrame, **words: Any) -> Callable[[Path], Made]:
+    return lines(table.write_csv(), **words)
+
+
+def long_line(start: bytes) -> Callable[[Path], Made]:
+    def write(folder: Path) -> Made:
+        path = folder / "log.csv.gz"
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            file.write(start)
+            for _ in range(40):
+                file.write(bytes(1 << 20).replace(b"\0", b"a"))
+        return {"source": str(path)}
+
+    return write
+
+
+def pipe(folder: Path) -> Made:
+    os.mkfifo(folder / "log.csv")
+    return {"source": str(folder / "log.csv")}
+
+
+def link_to_a_device(folder: Path) -> Made:
+    (folder / "log.csv").symlink_to("/dev/zero")
+    return {"source": str(folder / "log.csv")}
+
+
+DAYS = log().with_columns(
+    year=pl.lit(2020), month=pl.col("time") % 12 + 1, day=pl.col("time") % 28 + 1
+)
+NO_TIME = log().drop("time")
+NOT_EXACT = "float of 2**24 or more is not exact"
+REFUSED: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
+    "Excel": (lines("PK", "book.xlsx"), ["Excel workbook", "as CSV", "pandas.read_excel"]),
+    "a pipe": (pipe, ["log.csv: is a pipe or device"]),
+    "a link to a device": (link_to_a_device, ["log.csv: is a pipe or device"]),
+    "a long row": (long_line(b"user,item,time\n1,2,3\n"), ["log.csv.gz: has a line of more than"]),
+    "a long header": (long_line(b""), ["log.csv.gz: has a line of more than 16 MiB"]),
+    "a long name": (lines("a" * 200_000 + "\n1\n"), ["log.csv: its header cannot be read: field"]),
+    "32-bit users": (frame(short("user")), ["'user', data row 6", NOT_EXACT, "16777216.0"]),
+    "32-bit items of pandas": (frame(short("item").to_pandas()), ["'item', data row 6", NOT_EXACT]),
+    "32-bit times": (frame(short("time")), ["'time', data row 6", NOT_EXACT]),
+    "32 bits in one file of two": (
+        short_in_one_file,
+        ["is Float32 in", "1.parquet", "is Int64 in"],
+    ),
+    "32 bits in the item table": (
+        frame(log(), items=short("item").select(item_id="item").unique()),
+        ["item_id", NOT_EXACT],
+    ),
+    "no time": (
+        as_csv(NO_TIME),
+        ["which column is the time", "--time row-order takes their order"],
+    ),
+    "a column that numbers the rows": (
+        as_csv(NO_TIME.with_row_index("n", 1)),
+        ["n numbers the rows", "--time n takes it"],
+    ),
+    "year, month and day": (
+        as_csv(DAYS.drop("time")),
+        ["year and month and day are parts of a date", "pl.date('year', 'month', 'day')"],
+    ),
+    "a day of the month that is called date": (
+        as_csv(DAYS.drop("time", "year").rename({"day": "date"})),
+        ["date is no time of its own", "join them", "pl.date('YEAR', 'month', 'date')"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)
+def test_refused_in_one_line(
+    write: Callable[[Path], Made], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(recsys.InputError) as refusal:
+        recsys.prepare(out=tmp_path / "out", **write(tmp_path))
+    message = str(refusal.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_shorter_floats_that_are_exact_are_read(tmp_path: Path) -> None:
+    exact = log().with_columns(pl.all().cast(pl.Float32))
+    assert recsys.prepare(exact, out=tmp_path / "out").user_ids.to_list() == list(range(100, 110))
+
+
+TWICE = pl.concat([log(), log()])
+SOME_TWICE = pl.concat([log(), log().filter(pl.col("time").is_in([5, 10, 11, 30]))])
+"""Of user 100 the last row, of user 101 the last two, and one that is not held out."""
+ONE_TIME = log(time=pl.lit(1_600_000_000))
+PADDED = log(user=pl.format(" u{} ", "user"), item=pl.format("i{}", "item"))
+SAID: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
+    "unused columns": (
+        as_csv(DAYS, keep=["year"], where="day > 0"),
+        ["INFO", "log.csv: not used: month; see --where, --keep"],
+    ),
+    "many unused columns": (
+        frame(log().with_columns(**{f"c{number}": pl.lit(0) for number in range(30)})),
+        ["not used: c0, c1, c2, c3, c4, c5, c6, c7, c8, c9 and 20 more; see"],
+    ),
+    "blanks around ids": (as_csv(PADDED), ["column 'user' has blanks around 60 ids"]),
+    "blanks in a frame": (frame(PADDED), ["column 'user' has blanks around 60 ids"]),
+    "one time": (
+        frame(ONE_TIME),
+        ["WARNING", "column 'time' has one time, 1600000000, in all 60 interactions", "no order"],
+    ),
+    "copies across the cut": (
+        frame(SOME_TWICE),
+        ["WARNING", "2 of 20 held-out", "(10.0%) are copies", "--set data.duplicates=drop_exact"],
+    ),
+}
+SILENT = ["not used", "blanks around", "one time", "are copies"]
+
+
+@pytest.mark.parametrize("engine", ON_ONE_MACHINE)
+@pytest.mark.parametrize(("write", "words"), SAID.values(), ids=SAID)
+def test_what_is_odd_is_said(
+    write: Callable[[Path], Made],
+    words: list[str],
+    engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    recsys.prepare(out=tmp_path / "out", engine=engine, **write(tmp_path))
+    said = [line for line in caplog.text.splitlines() if any(word in line for word in SILENT)]
+    assert len(said) == 1
+    for word in words:
+        assert word in said[0]
+
+
+def test_nothing_is_said_of_a_plain_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    recsys.prepare(log(), out=tmp_path / "out")
+    assert not any(word in caplog.text for word in SILENT)
+
+
+@pytest.mark.parametrize(
+    ("table", "words", "interactions"),
+    [(TWICE, [], 60), (SOME_TWICE, [], 64), (TWICE, ["--set", "data.duplicates=keep"], 120)],
+    ids=["most rows", "some rows", "asked to keep them"],
+)
+def test_the_automatic_run_drops_copies_where_most_rows_are(
+    table: pl.DataFrame,
+    words: list[str],
+    interactions: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The store is refused after the log is prepared, so that nothing is trained."""
+    caplog.set_level("INFO")
+    monkeypatch.chdir(tmp_path)
+    table.write_csv("log.csv")
+    ended = CliRunner().invoke(app, ["run", "log.csv", "--tracking-uri", "sqlite:///.", *words])
+    assert "is a folder" in str(ended.exception)
+    dataset = recsys.PreparedDataset.open("data/log")
+    assert len(dataset.items) == interactions
+    assert ("60 dropped (duplicates)" in caplog.text) == (interactions == 60)
+
+
+def test_the_advice_of_the_audit_can_be_pasted(tmp_path: Path) -> None:
+    SOME_TWICE.write_csv(tmp_path / "log.csv")
+
+    def audited(*words: str) -> str:
+        return (
+            CliRunner().invoke(app, ["audit", str(tmp_path / "log.csv"), "--json", *words]).stdout
+        )
+
+    assert "--set data.duplicates=drop_exact removes" in audited()
+    assert "--set data.duplicates=drop_exact removes" in audited("--set", "data.duplicates=keep")
+    assert '"count": 2' in audited()
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory) -> recsys.PreparedDataset:
+    """A dataset whose times are the order of rows in which each item follows the one before."""
+    folder = tmp_path_factory.mktemp("ordered")
+    return recsys.prepare(NO_TIME, out=folder / "data", time="row-order")
+
+
+def test_a_dataset_in_the_order_of_its_rows_cannot_grow(ordered: recsys.PreparedDataset) -> None:
+    with pytest.raises(recsys.InputError, match="numbers of the rows"):
+        recsys.append(NO_TIME, ordered.path)
+
+
+def test_a_log_is_scored_in_the_order_of_its_rows(
+    ordered: recsys.PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = recsys.Experiment.model_validate({"name": "a", "training": {"max_epochs": 1}})
+    model = recsys.load(recsys.train(experiment, ordered).bundle)
+    forwards, backwards = (
+        model.score(rows, pl.DataFrame({"user_id": [100], "item_id": [9]}))["score"].item()
+        for rows in (NO_TIME, NO_TIME.reverse())
+    )
+    timed = NO_TIME.rename({"user": "user_id", "item": "item_id"}).with_row_index("timestamp")
+    candidates = pl.DataFrame({"user_id": [100], "item_id": [9]})
+    assert (
+        model.score(timed.sample(fraction=1, shuffle=True), candidates)["score"].item() == forwards
+    )
+    assert forwards != backwards
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_spark_takes_the_order_of_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    PADDED.drop("time").write_parquet(tmp_path / "log.parquet")
+    datasets = [
+        recsys.prepare(
+            tmp_path / "log.parquet", out=tmp_path / engine, engine=engine, time="row-order"
+        )
+        for engine in ("spark", "memory", "disk")
+    ]
+    assert len({dataset.fingerprint for dataset in datasets}) == 1
+    assert caplog.text.count("column 'user' has blanks around 60 ids") == len(datasets)
