@@ -14,7 +14,7 @@ from recsys.config import Experiment
 from recsys.data.files import file_sha256
 from recsys.data.manifest import MANIFEST
 from recsys.experiments.results import Run
-from recsys.tracking.runs import are_finished, rename_run
+from recsys.tracking.runs import are_finished, nest_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Answer:
         """
         beaten = [] if model is None else [model.run_id]
         for run_id in beaten:  # else both have the name of the answer
-            rename_run(run_id, f"{run.bundle.parent.name}-model", run.tracking)
+            nest_run(run_id, f"{run.bundle.parent.name}-model", run.run_id, run.tracking)
         sentence = (
             f"The answer is a baseline, {best.name}: validation NDCG@10 {best.ndcg_at_10:.4f}, "
             f"and {ours}."

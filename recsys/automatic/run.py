@@ -102,7 +102,7 @@ def run_automatically(
         trials.restore(candidates, journal)
     answer = journal.answer or _find_answer(trials, protocol, journal, plan)
     with phases.timed("baselines"):
-        runs = trials.test_baselines(protocol, journal, besides=answer.baseline)
+        runs = trials.test_baselines(protocol, journal, answer)
     return AutomaticRun(
         answer.run,
         [*answer.beaten, *runs],

@@ -249,15 +249,13 @@ class Trials:
         run = fit_baseline_bundle(chosen, self.dataset, out, tuned=best.tuned, test=test)
         return Answer.of_baseline(run, best, ours, model, self.averaging), chosen
 
-    def test_baselines(
-        self, protocol: Experiment, journal: Journal, besides: str | None
-    ) -> list[str]:
+    def test_baselines(self, protocol: Experiment, journal: Journal, answer: Answer) -> list[str]:
         """Test all baselines but the one that is the answer, best first; return their runs' ids.
 
         Those that the journal has are not tested again. Ctrl-C leaves out the rest, also where it
         came while the answer was tested.
         """
-        others = [one for one in self.baselines if one.name != besides]
+        others = [one for one in self.baselines if one.name != answer.baseline]
         left = [] if self.leaves_out_tests else others
         try:
             for number, one in enumerate(left, 1):
@@ -265,7 +263,14 @@ class Trials:
                     continue
                 self.say(f"testing baseline {number} of {len(others)}: {one.name}")
                 test = self.held_out.test
-                run_id = fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
+                run_id = fit_baseline(
+                    one.name,
+                    protocol,
+                    self.dataset,
+                    tuned=one.tuned,
+                    test=test,
+                    parent=answer.run.run_id,
+                )
                 journal.keep_test(one.name, run_id, self.budget.spent)
         except KeyboardInterrupt:
             self.leaves_out_tests = True
