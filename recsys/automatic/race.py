@@ -74,7 +74,7 @@ def race(
             break
         survivors = math.ceil(len(field) / 2)
         for loser in field[survivors:]:
-            logger.info(
+            logger.debug(
                 "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
                 *(number, loser.candidate.name, loser.quality, field[0].quality),
             )
@@ -168,7 +168,7 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
         rounds = max(1, math.ceil(math.log2(len(wider))))
         needed = sum(unit * each.candidate.cost * FEWEST for each in wider)
         if field and needed * rounds > seconds:
-            logger.info("%s: not raced, the time is too short to compare it", one.candidate.name)
+            logger.debug("%s: not raced, the time is too short to compare it", one.candidate.name)
             continue
         field = wider
     if len(field) == 1:

@@ -201,14 +201,16 @@ def comparable_runs(runs: Collection[Run]) -> list[Run]:
     if not runs:
         return []
     latest = max(runs, key=lambda run: run.info.start_time)
-    comparable = [run for run in runs if not differing_tags(latest, run)]
-    if len(comparable) < len(runs):
+    others: dict[str, list[str]] = {}
+    for run in runs:
+        if tags := differing_tags(latest, run):
+            others.setdefault(", ".join(tags), []).append(run.info.run_name)
+    for tags, names in others.items():
         logger.info(
-            "ignored %d runs of other data or another protocol than %s, the latest",
-            len(runs) - len(comparable),
-            run_label(latest),
+            "left out, other than %s, the latest, in %s: %s",
+            *(run_label(latest), tags, ", ".join(names)),
         )
-    return comparable
+    return [run for run in runs if not differing_tags(latest, run)]
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
