@@ -156,7 +156,8 @@ class Trials:
         left = partial(self._left_before_tests, targets)
         self.contenders = train_on(self.contenders, left, self.say, averages=self.averages)
         kept = reserve(targets, self.baselines, self.contenders[0])
-        logger.debug("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, self.budget.limit)
+        limit = self.budget.limit
+        logger.debug("kept for the evaluation: %.0f s (time limit: %.0f s)", kept, limit)
         self.contenders, self.finished, self.averaging = end_training(
             self.contenders, left, self.held_out.valid, self.say, averages=self.averages
         )

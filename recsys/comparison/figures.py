@@ -50,8 +50,8 @@ def draw_intervals(comparison: Comparison) -> Picture:
     axis = _padded(words, [row.low for row in rows], [row.high for row in rows])
     caption = f"{explained(metric)} Means over users with 95% intervals".lstrip()
     if reference is not None:
-        caption += ", the leading run on top. The hollow mark and the broken line are the reference: "
-        caption += "the run that all others are tested against"
+        caption += ", the leading run on top. The hollow mark and the broken line are the "
+        caption += "reference: the run that all others are tested against"
     return draw(
         "intervals",
         words,

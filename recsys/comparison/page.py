@@ -131,7 +131,7 @@ def _drawn(*pictures: Picture | None) -> list[Picture]:
 
 def _page(comparison: Comparison, pictures: _Pictures, findings: Sequence[Finding]) -> str:
     runs = len(comparison.rows)
-    few = f"By segment: the leading {MOST_RUNS} runs, the reference among them; segments.csv has all."
+    few = f"By segment: {MOST_RUNS} runs that lead, the reference among them; all: segments.csv."
     return render(
         "comparison/page.html",
         title=f"{runs} run{'s' * (runs > 1)} on {comparison.dataset}",

@@ -16,7 +16,7 @@ from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
-from recsys.training.loop import build_batches, train
+from recsys.training.loop import train
 from recsys.training.plan_length import longer
 from recsys.training.precision import with_precision
 from recsys.training.state import Curve, TrainingState
