@@ -114,7 +114,7 @@ def _with_features(
         raise InputError(f"{origin}: {key} {twice!r} has more than one row")
     filled = found.filter(pl.any_horizontal(pl.exclude("__row").is_not_null()))
     kind = key.removesuffix("_id") + "s"
-    logger.debug(
+    logger.info(
         "%s: %s of %s %s of the log have features",
         *(origin, f"{len(filled):,}", f"{len(known):,}", kind),
     )

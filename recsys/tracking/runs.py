@@ -207,8 +207,8 @@ def comparable_runs(runs: Collection[Run]) -> list[Run]:
             others.setdefault(", ".join(tags), []).append(run.info.run_name)
     for tags, names in others.items():
         logger.info(
-            "left out, other than %s, the latest, in %s: %s",
-            *(run_label(latest), tags, ", ".join(names)),
+            "left out, for another %s than that of %s, the latest run: %s",
+            *(tags, run_label(latest), ", ".join(names)),
         )
     return [run for run in runs if not differing_tags(latest, run)]
 
