@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app, main
+from recsys.evaluation.tables.rank import RankTable
 from recsys.shop.simulation import make_shop
 
 STORE = "sqlite:///mlflow.db"
@@ -47,8 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keep_sample(name: str) -> None:
     """Replace the ranks of a run by those of a sample of its users."""
-    from recsys.evaluation.tables.rank import RankTable
-
     client = MlflowClient(STORE)
     (run,) = client.search_runs(["1"], f"attributes.run_name = '{name}'")
     file = Path("runs", name, "ranks_test.parquet")
@@ -66,9 +65,10 @@ def command(
     def run(line: str) -> str:
         monkeypatch.setattr(sys, "argv", ["recsys", *shlex.split(line)])
         monkeypatch.setenv("COLUMNS", "80")
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logging.getLogger(), "handlers", [])  # else pytest takes the log
-            main()
+            with pytest.raises(SystemExit) as end:
+                main()
         printed = capsys.readouterr()
         assert not end.value.code, printed.err
         return " ".join((printed.err + printed.out).split())
