@@ -63,7 +63,7 @@ def test_the_commands_run_in_the_order_of_the_page(
     assert pl.read_parquet("scores.parquet").height > 0
     assert Path("comparison", "comparison.html").is_file()
     assert Path("runs", "purchases", "report.html").is_file()
-    runs = MlflowClient("sqlite:///mlflow.db").search_runs(["1"])
+    runs = MlflowClient(f"sqlite:///{folder}/mlflow.db").search_runs(["1"])
     parents = {run.info.run_id: run for run in runs if MLFLOW_PARENT_RUN_ID not in run.data.tags}
     assert sorted(run.info.run_name for run in parents.values()) == ["mine", "purchases"]
     assert all("headline/ndcg_at_10" in run.data.metrics for run in parents.values())

@@ -19,7 +19,6 @@ from recsys.cli import app, main
 from recsys.evaluation.tables.rank import RankTable
 from recsys.shop.simulation import make_shop
 
-STORE = "sqlite:///mlflow.db"
 USERS, SAMPLED = 120, 80
 Command = Callable[[str], str]
 
@@ -48,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keep_sample(name: str) -> None:
     """Replace the ranks of a run by those of a sample of its users."""
-    client = MlflowClient(STORE)
+    client = MlflowClient(f"sqlite:///{Path.cwd()}/mlflow.db")
     (run,) = client.search_runs(["1"], f"attributes.run_name = '{name}'")
     file = Path("runs", name, "ranks_test.parquet")
     table = RankTable.load(file)
