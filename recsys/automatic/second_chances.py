@@ -121,9 +121,9 @@ def _train_in_turn(
             kept = seconds_for_mean(best, second)
             needed = max(needed, other.seconds_of(epochs - other.epochs) + kept)
         if needed > seconds_left(other):
-            logger.debug("%s: no time left for a second chance", other.candidate.name)
+            logger.info("%s: no time left for a second chance", other.candidate.name)
             continue
-        logger.debug(
+        logger.info(
             "%s gains nothing more; %s, which was ahead of it after %d epochs, trains on",
             *(best.candidate.name, other.candidate.name, other.epochs),
         )
