@@ -117,7 +117,7 @@ def fit_baseline(
     """
     experiment = experiment.with_data(dataset.config)
     experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
-    return _run(name, experiment, dataset, None, tuned, test, parent).run_id
+    return _run(name, experiment, dataset, None, tuned, test, parent=parent).run_id
 
 
 def fit_baseline_bundle(

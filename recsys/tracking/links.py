@@ -12,7 +12,7 @@ from recsys.config import TrackingConfig
 
 _COLUMNS = (
     *("metrics.`headline/ndcg_at_10`", "metrics.`headline/recall_at_10`", "metrics.`headline/mrr`"),
-    "tags.`model`",
+    *("tags.`model`", "tags.`answer`"),
 )
 _SHARED_VIEW = "mlflow.sharedViewState.recsys"
 EXPERIMENT_TAGS = {
