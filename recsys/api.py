@@ -92,6 +92,7 @@ def fit(
             **words,
         )
         run = fitted.automatic.run
+        logger.info("%s", fitted.automatic.answer)
         how = mlflow_link(run.tracking).replace("\n", ", then ")
         logger.info("all runs in MLflow: %s", how)
     recommender = Recommender.load(run.bundle, fitted.dataset)

@@ -52,9 +52,9 @@ def demo(experiment: Experiment, console: Console) -> None:
             "model": model.model_copy(update={"head": DotProduct()}),
         }
     )
-    runs = fit_baselines(baselines, experiment, dataset)
     dot_product = fit(ablation, dataset)
     attention = fit(experiment, dataset)
+    runs = fit_baselines(baselines, experiment, dataset, parent=attention.run_id)
 
     console.rule("3. Exact ranks over the whole catalogue")
     order = [dot_product.run_id, attention.run_id, *runs]

@@ -148,7 +148,7 @@ def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
 def test_the_command_prints_what_it_chose_and_made(
     here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="recsys")
+    caplog.set_level("DEBUG", logger="recsys")
     words = ["run", "purchases.csv", "--time-limit", "5s", "--preset", "fast", "--name", "quick"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -73,7 +73,7 @@ def write_config(home: Path, name: str, dropout: float, epochs: int) -> None:
 
 
 def start(home: Path, name: str, python: list[str]) -> subprocess.Popen[str]:
-    command = [*python, "train", f"{name}.yaml", "--data", "shop", "--json"]
+    command = [*python, "train", f"{name}.yaml", "--data", "shop", "--json", "--verbose"]
     return subprocess.Popen(
         command,
         cwd=home,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from mlflow import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from recsys.cli import main
 from recsys.shop.simulation import make_shop
@@ -18,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = README.replace("--time-limit 5m", "--time-limit 8s").replace('"5m"', '"8s"')
 """With little time for the small log of the test."""
+SHORT = SHORT.replace("--user USER", "--user C00042").replace("--item ITEM", "--item P0335")
 COMMANDS = re.findall(r"^recsys (.+)$", SHORT, flags=re.MULTILINE)
 CUSTOMERS = 150
 
@@ -40,8 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recsys_command(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["recsys", *shlex.split(line)])
-    with pytest.raises(SystemExit) as end:
-        main()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", [])  # else pytest takes the log
+        with pytest.raises(SystemExit) as end:
+            main()
     return int(end.value.code or 0)
 
 
@@ -51,11 +57,19 @@ def test_the_commands_run_in_the_order_of_the_page(
     assert len(COMMANDS) >= 6
     monkeypatch.chdir(folder)
     for line in COMMANDS:
-        status = recsys_command(line, monkeypatch)
-        assert status == 0, f"recsys {line}\n{capsys.readouterr().err}"
+        status, said = recsys_command(line, monkeypatch), capsys.readouterr().err
+        assert status == 0, f"recsys {line}\n{said}"
+        assert len(re.findall("^(INFO|WARNING)", said, flags=re.MULTILINE)) <= 5, said
     assert pl.read_parquet("scores.parquet").height > 0
     assert Path("comparison", "comparison.html").is_file()
     assert Path("runs", "purchases", "report.html").is_file()
+    runs = MlflowClient(f"sqlite:///{folder}/mlflow.db").search_runs(["1"])
+    parents = {run.info.run_id: run for run in runs if MLFLOW_PARENT_RUN_ID not in run.data.tags}
+    assert sorted(run.info.run_name for run in parents.values()) == ["mine", "purchases"]
+    assert all("headline/ndcg_at_10" in run.data.metrics for run in parents.values())
+    assert {run.data.tags.get(MLFLOW_PARENT_RUN_ID) for run in runs} - {None} < set(parents)
+    compared = pl.read_csv("comparison/comparison.csv")["name"]
+    assert {"mine", "purchases"} <= {*compared}
 
 
 def test_the_python_runs(

@@ -115,7 +115,7 @@ def end_training(
         contenders = [*pair, *rest]  # Ctrl-C may have come late
         averaging = _stopped(winner, second)
     if averaging is not None:
-        logger.info("%s", averaging.sentence)
+        logger.debug("%s", averaging.sentence)
     announce(f"the refit of {winner.candidate.name}")
     return Ended(contenders, finish(winner, partial(left, winner)), averaging)
 
@@ -197,7 +197,7 @@ def train_second(
 
     second.is_partner = True
     if not second.exhausted:
-        logger.info(
+        logger.debug(
             "%s trains on after %d epochs, for the mean with %s",
             *(second.candidate.name, second.epochs, winner.candidate.name),
         )

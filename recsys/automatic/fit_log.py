@@ -187,7 +187,7 @@ class _Show:
         left = self._budget.left
         if self._progress.disable:  # there is no terminal
             time = f"{timedelta(seconds=round(abs(left)))} {'over' if left < 0 else 'left'}"
-            logger.info("%s: %s; %s", self._name, what, time)
+            logger.debug("%s: %s; %s", self._name, what, time)
         ends = self._progress.get_time() + left
         self._progress.update(
             self._task, completed=self._budget.spent, ends=ends, status=what, at_least=False

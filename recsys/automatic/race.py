@@ -94,7 +94,7 @@ def _run_rounds(
             break
         survivors = math.ceil(len(field) / 2)
         for loser in field[survivors:]:
-            logger.info(
+            logger.debug(
                 "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
                 *(number, loser.candidate.name, loser.quality, field[0].quality),
             )
@@ -164,7 +164,7 @@ def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
         field = [min(contenders, key=_cost)]
     for one in contenders:
         if one not in field:
-            logger.info("%s: not raced, the time is too short to compare it", one.candidate.name)
+            logger.debug("%s: not raced, the time is too short to compare it", one.candidate.name)
             one.dropped_in = 0
 
 

@@ -102,7 +102,7 @@ def run_automatically(
         trials.restore(candidates, journal)
     answer = journal.answer or _find_answer(trials, protocol, journal, plan)
     with phases.timed("baselines"):
-        runs = trials.test_baselines(protocol, journal, besides=answer.baseline)
+        runs = trials.test_baselines(protocol, journal, answer)
     return AutomaticRun(
         answer.run,
         [*answer.beaten, *runs],
@@ -129,9 +129,9 @@ def _open_journal(
 
 def _log_start(choices: Sequence[Choice], dataset: PreparedDataset, protocol: Experiment) -> None:
     """Log the machine, the settings that follow from the log, and warnings of the audit."""
-    logger.info("machine: %s", Machine.here())
+    logger.debug("machine: %s", Machine.here())
     for choice in choices:
-        logger.info("%s: %s (%s)", choice.setting, choice.value, choice.reason)
+        logger.debug("%s: %s (%s)", choice.setting, choice.value, choice.reason)
     for one in warnings_in(audit(dataset, protocol.evaluation.seen)):  # worth knowing before
         logger.info("audit: %s: %s %s", one.name, f"{one.count:,}", one.sentence)
 
@@ -155,7 +155,7 @@ def _find_answer(trials: Trials, protocol: Experiment, journal: Journal, plan: P
     """Test the best of all that was tried; the journal keeps it."""
     with trials.answering():
         answer, chosen = trials.answer(protocol, plan.out)
-        logger.info("%s", answer.sentence)
+        logger.debug("%s", answer.sentence)
         _write_settings(chosen, answer.sentence, plan, trials.dataset)
         journal.keep_answer(answer, trials.contenders, trials.budget.spent)
     return answer

@@ -34,7 +34,7 @@ from recsys.experiments.fit import evaluate_and_write
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Run
 from recsys.interrupts import first_waits
-from recsys.tracking.runs import rename_run
+from recsys.tracking.runs import nest_run
 from recsys.tracking.tracker import track
 from recsys.training.state import MONITOR
 
@@ -286,33 +286,38 @@ class Trials:
         )
         beaten = [] if model is None else [model.run_id]
         for run_id in beaten:  # else both have the name of the answer
-            rename_run(run_id, f"{out.name}-model", run.tracking)
+            nest_run(run_id, f"{out.name}-model", run.run_id, run.tracking)
         sentence = (
             f"The answer is {name}, a baseline: validation NDCG@10 {best.ndcg_at_10:.4f}, and "
             f"{ours}."
         )
         return Answer.of(run, sentence, best.name, beaten, self.averaging), chosen
 
-    def test_baselines(
-        self, protocol: Experiment, journal: Journal, besides: str | None
-    ) -> list[str]:
+    def test_baselines(self, protocol: Experiment, journal: Journal, answer: Answer) -> list[str]:
         """Test all baselines but the one that is the answer, best first; return their runs' ids.
 
         Those that the journal has are not tested again. The rest is left out when the time for it
         is over, but the best one; and at Ctrl-C, also where it came while the answer was tested.
         """
-        others = [one for one in self.baselines if one.name != besides]
+        others = [one for one in self.baselines if one.name != answer.baseline]
         left = [] if self.leaves_out_tests else others
         try:
             for number, one in enumerate(left, 1):
                 if one.name in journal.tested:
                     continue
                 if number > 1 and self.budget.left < self.budget.seconds_of_page:
-                    logger.info("%d of %d baselines are tested: no time", number - 1, len(others))
+                    logger.debug("%d of %d baselines are tested: no time", number - 1, len(others))
                     break
                 self.say(f"testing baseline {number} of {len(others)}: {one.name}")
                 test = self.held_out.test
-                run_id = fit_baseline(one.name, protocol, self.dataset, tuned=one.tuned, test=test)
+                run_id = fit_baseline(
+                    one.name,
+                    protocol,
+                    self.dataset,
+                    tuned=one.tuned,
+                    test=test,
+                    parent=answer.run.run_id,
+                )
                 journal.keep_test(one.name, run_id, self.budget.spent)
         except KeyboardInterrupt:
             self.leaves_out_tests = True

@@ -94,10 +94,10 @@ def tune_baselines(
         if name in tuned_before:
             continue
         if budget.spent > deadline - (name in _COSTLY) * budget.limit * SHARE / 2:
-            logger.info("baseline %s: not tried, the time of the baselines is over", name)
+            logger.debug("baseline %s: not tried, the time of the baselines is over", name)
             continue
         if dataset.num_items > _SLOW_ITEMS.get(name, dataset.num_items):
-            logger.info("baseline %s: not tried with %d items", name, dataset.num_items)
+            logger.debug("baseline %s: not tried with %d items", name, dataset.num_items)
             continue
         announce(f"baseline {number} of {len(names)}: {name}")
         started = time.monotonic()
@@ -106,5 +106,5 @@ def tune_baselines(
         )
         seconds = time.monotonic() - started
         tuned = Tuned(best.settings, seconds)
-        logger.info("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
+        logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
         yield MeasuredBaseline(name, tuned, best.ndcg_at_10, best.fit_seconds, best.rank_seconds)

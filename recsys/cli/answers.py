@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,8 @@ from recsys.errors import InputError
 if TYPE_CHECKING:
     from recsys.serving.large_answers import LargeAnswer
     from recsys.serving.recommender import Recommender
+
+logger = logging.getLogger(__name__)
 
 Histories = Annotated[
     Path | None,
@@ -60,6 +63,11 @@ def show_answer(
         for place, name in enumerate(names, at):
             answer.insert_column(place, found[name].fill_null(""))
     show_frame(answer, out, as_json)
+    if "score" in answer.columns and answer["source"].n_unique() > 1:
+        logger.warning(
+            "scores of source popularity are counts of interactions, for users without a history: "
+            "do not compare them with scores of the model"
+        )
 
 
 def write_answer(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +17,7 @@ from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, pa
 from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.engines import Engine
+from recsys.data.manifest import library_version
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
@@ -34,6 +37,12 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"recsys {library_version()}")
+        raise typer.Exit
+
+
 @app.callback()
 def for_all_commands(
     spreadsheet: Annotated[
@@ -44,9 +53,40 @@ def for_all_commands(
             "with = + - @ and would be run as a formula.",
         ),
     ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
 ) -> None:
     """Take what holds for all commands."""
     FOR_SPREADSHEETS.set(spreadsheet)
+
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Log each step: what is tried, chosen and measured.")
+]
+
+
+def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the option --verbose."""
+
+    @wraps(command)
+    def run(*, verbose: bool = False, **values: Any) -> None:
+        library = logging.getLogger("recsys")
+        if verbose and library.isEnabledFor(logging.INFO):  # not in the other processes of torchrun
+            library.setLevel(logging.DEBUG)
+        command(**values)
+
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter(
+        "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
+    )
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined] - what typer reads
+        parameters=[*signature.parameters.values(), option]
+    )
+    return run
 
 
 Set = Annotated[

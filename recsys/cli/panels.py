@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from recsys.cli.options import with_verbose
+
 PANELS = {
     "Start here": ("run", "demo"),  # and configs, which is a group
     "Logs": ("prepare", "audit", "data"),
@@ -23,7 +25,7 @@ PANELS = {
 
 
 def arrange(app: typer.Typer) -> None:
-    """Put the commands of an app into panels, in order.
+    """Put the commands of an app into panels, in order, each with the option --verbose.
 
     Raises:
         ValueError: a command is in no panel, or one that is in a panel does not exist.
@@ -34,5 +36,7 @@ def arrange(app: typer.Typer) -> None:
         raise ValueError(f"commands without a panel, or panels without a command: {sorted(odd)}")
     for panel, names in PANELS.items():
         for name in names:
-            commands[name].rich_help_panel = panel
+            command = commands[name]
+            command.rich_help_panel = panel
+            command.callback = command.callback and with_verbose(command.callback)
     app.registered_commands = [commands[name] for name in wanted]

@@ -184,7 +184,7 @@ def _run_experiment(
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         names = [each for each in baselines_of(experiment, dataset) if each != experiment.baseline]
-        runs = fit_baselines(names, experiment, dataset, view)
+        runs = fit_baselines(names, experiment, dataset, view, run.run_id)
     show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
     if not as_json:
         print(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")

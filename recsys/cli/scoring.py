@@ -60,6 +60,9 @@ def score_items(
 ) -> None:
     """Score given items for given users; other items are not scored.
 
+    The column source says which scores are the model's, and which are counts of interactions
+    (popularity), for users without a history: the two are on other scales.
+
     With --data and no --user, the users are those of the candidates. With --out histories and
     candidates may be larger than the memory, and an interrupted run resumes when it is repeated.
     """

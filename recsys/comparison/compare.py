@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ from recsys.tracking.artifacts import COSTS
 from recsys.tracking.evaluated_run import EvaluatedRun, run_label
 from recsys.tracking.runs import Run, differing_tags, find_runs
 
+logger = logging.getLogger(__name__)
+
 
 def compare(
     runs: Sequence[str],
@@ -37,7 +40,8 @@ def compare(
     compared.
 
     Metrics, intervals and tests are computed from the tables that the runs saved. Only metrics that
-    need the dataset (novelty, popularity lift, diversity) are read as they were logged.
+    need the dataset (novelty, popularity lift, diversity) are read as they were logged. Runs that
+    differ only in the sample of users that they ranked are compared on the targets of all of them.
 
     Args:
         runs: runs of the experiment ``tracking.experiment``: ids, unambiguous beginnings of ids
@@ -57,8 +61,8 @@ def compare(
 
     Raises:
         InputError: the store, the experiment, a run, or a table that a metric needs is missing;
-            there is no such metric; or two runs differ in dataset, protocol or targets without
-            ``across_protocols``.
+            there is no such metric; or two runs differ in dataset or protocol, or have no target
+            in common, without ``across_protocols``.
     """
     if metrics is not None and not metrics:
         raise InputError("metrics: name at least one")
@@ -66,6 +70,13 @@ def compare(
     if metrics is not None:
         sources = {find_metric(metric).source for metric in metrics}
     evaluated = find_runs(runs, tracking, part, sources, across_protocols)
+    common = [] if across_protocols else _on_common_targets(evaluated, refuses=bool(runs))
+    if common:
+        if "logged" in sources:
+            raise InputError(
+                "the runs ranked other samples of the users: compare them by metrics of ranks"
+            )
+        evaluated = common
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     models = pool_seeds(evaluated) if pooled else [ModelRuns((one,)) for one in evaluated]
     intervals = [model.intervals(metrics) for model in models]
@@ -84,6 +95,8 @@ def compare(
     ranks = evaluated[0].ranks
     datasets = dict.fromkeys(one.run.data.tags.get("dataset", "unknown") for one in evaluated)
     protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
+    if common:
+        protocol += ", only the targets that all of these runs ranked"
     return Comparison(
         rows=tuple(rows),
         metrics=tuple(metrics),
@@ -94,6 +107,37 @@ def compare(
         models=tuple(models),
         method=method,
     )
+
+
+def _on_common_targets(runs: Sequence[EvaluatedRun], *, refuses: bool) -> list[EvaluatedRun]:
+    """Return the runs with the targets that all have ranked; empty if that changes nothing.
+
+    Args:
+        runs: the latest of them, if not ``refuses``, decides which others can be compared.
+        refuses: refuse runs without a common target. Else those are left out, and named.
+
+    Raises:
+        InputError: there is no common target.
+    """
+    first = runs[0] if refuses else max(runs, key=lambda one: one.run.info.start_time)
+    protocol, keys = first.ranks.protocol, ["user", "history_length", "target"]
+    if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in runs):
+        return []  # refused for that
+    if all(run.shares_targets(first) for run in runs):
+        return []
+    targets, left_out = first.ranks.frame.select(keys), set()
+    for run in runs:
+        shared = targets.join(run.ranks.frame, on=keys, how="semi")
+        if len(shared):
+            targets = shared
+        elif refuses:
+            labels = f"{run_label(run.run)} and {run_label(first.run)}"
+            raise InputError(f"runs {labels}: have no target in common")
+        else:
+            left_out.add(run.name)
+    if left_out:
+        logger.warning("left out, for want of common targets: %s", ", ".join(sorted(left_out)))
+    return [run.among(targets) for run in runs if run.name not in left_out]
 
 
 def _row(

@@ -50,8 +50,8 @@ def draw_intervals(comparison: Comparison) -> Picture:
     axis = _padded(words, [row.low for row in rows], [row.high for row in rows])
     caption = f"{explained(metric)} Means over users with 95% intervals".lstrip()
     if reference is not None:
-        caption += ", the best run on top. The hollow mark and the broken line are the reference: "
-        caption += "the run that all others are tested against"
+        caption += ", the leading run on top. The hollow mark and the broken line are the "
+        caption += "reference: the run that all others are tested against"
     return draw(
         "intervals",
         words,
@@ -172,7 +172,7 @@ def draw_by_k(comparison: Comparison, kind: str) -> Picture:
     y = value_axis(words, 0, max(max(line.highs or line.ys) for line in lines))
     title = "Recall by k" if kind == "recall" else "NDCG by k"
     caption = "Bands: 95% intervals over users"
-    caption += ", of the best run and of the reference." if len(lines) > 1 else "."
+    caption += ", of the leading run and of the reference." if len(lines) > 1 else "."
     if kind == "recall":
         caption = "The share of targets among the k best. " + caption
     return draw(

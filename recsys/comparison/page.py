@@ -21,7 +21,7 @@ from recsys.comparison.figures import (
 from recsys.comparison.formats import TESTS, decimals, heading, with_interval
 from recsys.comparison.latex import comparison_latex
 from recsys.comparison.merit import by_merit, headline
-from recsys.comparison.page_table import page_table
+from recsys.comparison.page_table import ALPHA, page_table
 from recsys.comparison.segment_figures import MOST_RUNS, draw_segments
 from recsys.comparison.table import Comparison
 from recsys.data.audit import Finding
@@ -131,7 +131,7 @@ def _drawn(*pictures: Picture | None) -> list[Picture]:
 
 def _page(comparison: Comparison, pictures: _Pictures, findings: Sequence[Finding]) -> str:
     runs = len(comparison.rows)
-    few = f"By segment: the best {MOST_RUNS} runs, the reference among them; segments.csv has all."
+    few = f"By segment: {MOST_RUNS} runs that lead, the reference among them; all: segments.csv."
     return render(
         "comparison/page.html",
         title=f"{runs} run{'s' * (runs > 1)} on {comparison.dataset}",
@@ -147,13 +147,25 @@ def _page(comparison: Comparison, pictures: _Pictures, findings: Sequence[Findin
 
 
 def _lead(comparison: Comparison) -> str:
-    """Say which run is best, and by how much it leads; empty for a single run."""
-    best, *others = by_merit(comparison)
+    """Say which run leads, by how much, and whether that may be chance; empty for a single run."""
+    first, *others = by_merit(comparison)
     if not others:
         return ""
-    words = heading(headline(comparison))
-    text = f"{best.label} is best: {words} {with_interval(best.interval)}; {others[0].label} "
-    return text + f"follows at {decimals(others[0].interval.mean)}."
+    second, metric = others[0], headline(comparison)
+    figures = f"{heading(metric)} {with_interval(first.interval)}; {second.label} "
+    figures += f"follows at {decimals(second.interval.mean)}"
+    if not first.model.first.shares_targets(second.model.first):
+        return f"{first.label} leads: {figures}, on other targets."
+    tested = [run for run in (first, second) if metric in run.row.differences]
+    if len(tested) == 1:  # the other is the reference
+        p_value = tested[0].row.differences[metric].p_value
+    else:
+        p_value = first.model.test(
+            second.model, metric, method=comparison.method, across_protocols=True
+        ).p_value
+    if p_value < ALPHA:
+        return f"{first.label} is best: {figures} (p = {decimals(p_value)})."
+    return f"{first.label} leads: {figures}, which may be chance (p = {decimals(p_value)})."
 
 
 def _about(comparison: Comparison) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from recsys.drawing.marks import key
 from recsys.drawing.svg import markup
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
-_ALPHA = 0.05
+ALPHA = 0.05
 _COSTS = {FIT_SECONDS: "seconds to fit", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 
 
@@ -40,7 +40,7 @@ def is_best(comparison: Comparison, row: ComparedRun, metric: str) -> bool:
 def mark(row: ComparedRun, metric: str) -> str:
     """Return * if significantly better than the first run, † if worse."""
     found = row.differences.get(metric)
-    if found is None or found.p_value >= _ALPHA:
+    if found is None or found.p_value >= ALPHA:
         return ""
     return "*" if found.difference > 0 else "†"
 

@@ -58,11 +58,14 @@ class Holdout:
         return self.slice_after(slice(size * index // count, size * (index + 1) // count))
 
     def sample(self, count: int, seed: int) -> Holdout:
-        """Return the targets of a random sample of at most ``count`` histories."""
+        """Return the targets of a random sample of at most ``count`` histories.
+
+        The larger of two samples of one seed contains the smaller: both can be compared on it.
+        """
         if len(self.histories) <= count:
             return self
         rng = np.random.default_rng(seed)
-        rows = np.sort(rng.choice(len(self.histories), count, replace=False))
+        rows = np.sort(rng.permutation(len(self.histories))[:count])
         kept = np.isin(self.history_rows, rows)
         return replace(
             self,

@@ -62,6 +62,7 @@ def fit_baselines(
     experiment: Experiment,
     dataset: PreparedDataset,
     progress: Progress | None = None,
+    parent: str | None = None,
 ) -> list[str]:
     """Tune, fit and log baselines one after the other; see `fit_baseline`.
 
@@ -70,6 +71,7 @@ def fit_baselines(
         experiment: protocol, tracking and name.
         dataset: the prepared dataset.
         progress: the view to show them in. If None, a new one.
+        parent: see `track`.
 
     Returns:
         The ids of the MLflow runs, in the order of the names.
@@ -78,7 +80,7 @@ def fit_baselines(
     with stage("baselines", len(names), progress, even=False) as line:
         for number, name in enumerate(names, 1):
             line.say(f"{number} of {len(names)}: {name}")
-            runs.append(fit_baseline(name, experiment, dataset))
+            runs.append(fit_baseline(name, experiment, dataset, parent=parent))
             line.advance()
     return runs
 
@@ -90,6 +92,7 @@ def fit_baseline(
     *,
     tuned: Tuned | None = None,
     test: Holdout | None = None,
+    parent: str | None = None,
 ) -> str:
     """Tune and fit a baseline, evaluate it on the test targets, and log the run.
 
@@ -103,6 +106,7 @@ def fit_baseline(
         dataset: the prepared dataset.
         tuned: its settings, where validation has chosen them already.
         test: the test targets to evaluate on; all of them if None.
+        parent: see `track`.
 
     Returns:
         The id of the MLflow run.
@@ -113,7 +117,7 @@ def fit_baseline(
     """
     experiment = experiment.with_data(dataset.config)
     experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
-    return _run(name, experiment, dataset, None, tuned, test).run_id
+    return _run(name, experiment, dataset, None, tuned, test, parent=parent).run_id
 
 
 def fit_baseline_bundle(
@@ -153,6 +157,7 @@ def _run(
     tuned: Tuned | None,
     targets: Holdout | None,
     answer: str | None = None,
+    parent: str | None = None,
 ) -> Run:
     evaluation, refit = experiment.evaluation, experiment.training.refit
     trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
@@ -162,7 +167,7 @@ def _run(
     if len(holdout.histories) < len(everything.histories):  # another result than that on all
         settings["evaluation.test_histories"] = len(holdout.histories)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
-    with track(experiment, dataset, name, settings, candidates) as tracker:
+    with track(experiment, dataset, name, settings, candidates, parent=parent) as tracker:
         tracker.tag("trained_on", ", ".join(trained_on))
         if answer is not None:
             tracker.tag(artifacts.ANSWER, answer)

@@ -141,7 +141,7 @@ def _best_weight(
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
     index, weight = tried[best]
-    logger.info(
+    logger.debug(
         "count ensemble: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
         *(type(counts[index]).__name__, weight, quality[best], quality[0]),
     )

@@ -52,7 +52,7 @@ class Phases:
 
     def log(self) -> None:
         """Log one line on all phases."""
-        logger.info("time: %s", self)
+        logger.debug("time: %s", self)
 
     def __str__(self) -> str:
         """Return the phases on one line; large ones with their share of the training's time."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import polars as pl
 from mlflow.entities import Run
 
 from recsys.config import WITH_COUNTS
@@ -72,6 +73,21 @@ class EvaluatedRun:
                 raise InputError(f"run {run_label(self.run)}: did not log {name}")
             return logged[name]
         return float(self.table(metric).values(metric).mean())
+
+    def among(self, targets: pl.DataFrame) -> EvaluatedRun:
+        """Return the run with the ranks and best items of some targets alone.
+
+        Args:
+            targets: the columns user, history_length and target.
+        """
+        top_k, lists_of = self.top_k, ["user", "history_length"]
+        if top_k is not None:
+            frame = top_k.frame.join(targets, on=lists_of, how="semi", maintain_order="left")
+            top_k = replace(top_k, frame=frame)
+        frame = self.ranks.frame.join(
+            targets, on=targets.columns, how="semi", maintain_order="left"
+        )
+        return replace(self, ranks=replace(self.ranks, frame=frame), top_k=top_k)
 
     def shares_targets(self, other: EvaluatedRun) -> bool:
         """Do both rank the same targets of the same dataset, under any protocol?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from mlflow import MlflowClient
@@ -9,8 +10,17 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import TrackingConfig
 
-EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""The tag by which MLflow 3 shows an experiment's runs instead of its traces."""
+_COLUMNS = (
+    *("metrics.`headline/ndcg_at_10`", "metrics.`headline/recall_at_10`", "metrics.`headline/mrr`"),
+    *("tags.`model`", "tags.`answer`"),
+)
+_SHARED_VIEW = "mlflow.sharedViewState.recsys"
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    _SHARED_VIEW: json.dumps({"selectedColumns": _COLUMNS}),
+}
+"""The tags by which MLflow 3 shows an experiment's runs instead of its traces, and, in a view that
+is shared by the name ``recsys``, columns of metrics, of which it shows none by itself."""
 _LOCAL = "http://127.0.0.1:5000"
 _VIEW = "workflowType=machine_learning"
 """MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this."""
@@ -41,6 +51,8 @@ def mlflow_link(
     place = "" if experiment is None else f"/{experiment.experiment_id}/runs"
     one = f"/{run_id}" if place and run_id else ""
     link = f"{server}/#/experiments{place}{one}?{_VIEW}"
+    if experiment is not None and not one and _SHARED_VIEW in experiment.tags:
+        link += "&viewStateShareKey=recsys"
     command = "" if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n"
     return without_password(command + link)
 

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LifecycleStage, Run
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import TypeAdapter
 
 from recsys.config import TrackingConfig
@@ -45,8 +46,8 @@ __all__ = [
     "find_runs",
     "learning_curves",
     "log_report",
+    "nest_run",
     "no_progress_bar",
-    "rename_run",
 ]
 
 logger = logging.getLogger(__name__)
@@ -140,14 +141,16 @@ def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
         return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
 
-def rename_run(run_id: str, name: str, tracking: TrackingConfig) -> None:
-    """Give a run another name.
+def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> None:
+    """Give a run another name, and have MLflow's pages show it below another run.
 
     Raises:
         InputError: the store cannot be used.
     """
     with refuse_broken_store(tracking.uri):
-        MlflowClient(tracking.absolute_uri).update_run(run_id, name=name)
+        client = MlflowClient(tracking.absolute_uri)
+        client.update_run(run_id, name=name)
+        client.set_tag(run_id, MLFLOW_PARENT_RUN_ID, parent)
 
 
 def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
@@ -198,14 +201,16 @@ def comparable_runs(runs: Collection[Run]) -> list[Run]:
     if not runs:
         return []
     latest = max(runs, key=lambda run: run.info.start_time)
-    comparable = [run for run in runs if not differing_tags(latest, run)]
-    if len(comparable) < len(runs):
+    others: dict[str, list[str]] = {}
+    for run in runs:
+        if tags := differing_tags(latest, run):
+            others.setdefault(", ".join(tags), []).append(run.info.run_name)
+    for tags, names in others.items():
         logger.info(
-            "ignored %d runs of other data or another protocol than %s, the latest",
-            len(runs) - len(comparable),
-            run_label(latest),
+            "left out, for another %s than that of %s, the latest run: %s",
+            *(tags, run_label(latest), ", ".join(names)),
         )
-    return comparable
+    return [run for run in runs if not differing_tags(latest, run)]
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:

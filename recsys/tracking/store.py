@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from recsys.config import TrackingConfig
 from recsys.data.files import new_file
 from recsys.errors import InputError, one_line
-from recsys.tracking.links import EXPERIMENT_KIND
+from recsys.tracking.links import EXPERIMENT_TAGS
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
 """What MLflow raises where its store fails."""
@@ -161,6 +161,6 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         if known is not None:
             return client, known.experiment_id
         experiment_id = client.create_experiment(
-            config.experiment, artifact_location=location, tags=EXPERIMENT_KIND
+            config.experiment, artifact_location=location, tags=EXPERIMENT_TAGS
         )
         return client, experiment_id

@@ -17,7 +17,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
@@ -163,6 +163,7 @@ def track(
     settings: Mapping[str, Any],
     candidates: Candidates | None = None,
     resumed: str | None = None,
+    parent: str | None = None,
 ) -> Iterator[Tracker]:
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
@@ -176,6 +177,7 @@ def track(
         settings: the settings that decide the result, by dotted names.
         candidates: the items that test targets are ranked among. If None, the full catalogue.
         resumed: the id of an interrupted run to resume; a new one if the store has lost it.
+        parent: the id of the run below which MLflow's pages show this one; none if None.
 
     Raises:
         InputError: the tracking store cannot be reached.
@@ -191,6 +193,7 @@ def track(
         "git_commit": git_commit() or "unknown",
         _FINGERPRINT: config_fingerprint(dataset, model, settings),
         **protocol_tags(dataset, experiment.evaluation, candidates),
+        **({} if parent is None else {MLFLOW_PARENT_RUN_ID: parent}),
     }
     tracker = None
     try:

@@ -163,7 +163,7 @@ class EpochRecorder(pl.Callback):
         self._validate_epoch(0, metrics, may_win=may_win)
         if may_win:
             self.curve.start = metrics
-        logger.info("the start: validation NDCG@10 %.4f", metrics[MONITOR])
+        logger.debug("the start: validation NDCG@10 %.4f", metrics[MONITOR])
         self._report(0, metrics)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -187,7 +187,7 @@ class EpochRecorder(pl.Callback):
             self._validate_epoch(epoch, metrics)
         if self.patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
             self._start_decay(EarlyDecay(epoch, self._steps_before + trainer.global_step))
-            logger.info(
+            logger.debug(
                 "no better validation for %d epochs: the learning rate decays over %d epochs",
                 *(self._config.patience, self._decay_epochs),
             )

@@ -63,7 +63,7 @@ class KernelChoice(pl.Callback):
             return
         self._compared = True
         if find_spec("triton") is None:
-            logger.info("kernels: torch's: triton is not installed")
+            logger.debug("kernels: torch's: triton is not installed")
             return
         self.choose()
 
@@ -139,7 +139,7 @@ def worthwhile(
         taken = share < WORTHWHILE
         if share < math.inf:
             way = "a Triton kernel" if taken else "torch"
-            logger.info("%s: %s: the kernel took %.2f of torch's time", name, way, share)
+            logger.debug("%s: %s: the kernel took %.2f of torch's time", name, way, share)
     return processes.broadcast_from_rank0(taken)
 
 

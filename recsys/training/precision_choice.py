@@ -41,5 +41,5 @@ def settle_precision(experiment: Experiment, model: Model) -> Precision:
 
 
 def _logged(precision: Precision, reason: str) -> Precision:
-    logger.info("precision: %s: %s", precision, reason)
+    logger.debug("precision: %s: %s", precision, reason)
     return precision

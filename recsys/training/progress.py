@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from recsys.progress import new_progress
 from recsys.training.callbacks import EpochRecorder
 from recsys.training.state import MONITOR, Curve
 
+logger = logging.getLogger(__name__)
+
 _REFRESH = 0.1
 """Seconds between updates of the line by steps: showing the loss waits for a GPU to compute it."""
-_QUIET = 10.0
-"""Seconds between printed epochs that are not validated: a small log has thousands of them."""
+_QUIET = 60.0
+"""Seconds between epochs that are shown without a terminal: a small log has thousands of them."""
 _ENDLESS = 10_000
 """Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
 
@@ -67,10 +70,9 @@ class Pace:
 
 
 class ProgressLine(pl.Callback):
-    """Shows one line for the entire training, or prints epochs if there is no terminal.
+    """Shows one line for the entire training, or logs epochs if there is no terminal.
 
-    Those are printed that are validated, the last one planned, and others every ten seconds at
-    most.
+    One a minute is logged for all to see, the others for debugging.
 
     The time left is that of the planned steps and validations. The validation reports to `rank`.
 
@@ -87,10 +89,10 @@ class ProgressLine(pl.Callback):
         self._steps = steps
         self._validated = validated
         self._ranked = 0
-        self._shown = self._printed = -math.inf
         self._pace = Pace()
         self._shared = progress is not None
         self._progress = progress or new_progress()
+        self._shown, self._logged = -math.inf, self._progress.get_time()
         self._task: TaskID | None = None
         self._recorder: EpochRecorder | None = None
 
@@ -131,15 +133,12 @@ class ProgressLine(pl.Callback):
         """Show the metrics of the epoch."""
         self._ranked = 0
         self._show()
-        console, now = self._progress.console, self._progress.get_time()
-        if self._recorder is None or console.is_terminal:
+        if self._recorder is None:
             return
-        epochs = self._recorder.curve.epochs
-        matters = MONITOR in epochs[-1] or len(epochs) == self._recorder.last_epoch
-        if matters or now - self._printed >= _QUIET:
-            self._printed = now
-            line = _describe(self._recorder.curve)
-            console.print(f"{self._name}: {line}", soft_wrap=True, highlight=False)
+        now, level = self._progress.get_time(), logging.DEBUG
+        if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
+            self._logged, level = now, logging.INFO
+        logger.log(level, "%s: %s", self._name, _describe(self._recorder.curve))
 
     def _show(self, trainer: pl.Trainer | None = None) -> None:
         """Update the line; with the loss, if a trainer is given."""

@@ -16,8 +16,8 @@ from recsys.model.protocols import Model
 from recsys.training import processes
 from recsys.training.callbacks import Report
 from recsys.training.checkpoint import Checkpoint
-from recsys.training.loop import build_batches, train
-from recsys.training.plan_length import log_short_plan, longer
+from recsys.training.loop import train
+from recsys.training.plan_length import longer
 from recsys.training.precision import with_precision
 from recsys.training.state import Curve, TrainingState
 from recsys.training.warm_start import WarmStart
@@ -89,8 +89,6 @@ def train_and_refit(
     only_refit = _only_refit(experiment, dataset, warm)
     if only_refit:
         epochs = 0
-    if found is None and warm is None:
-        log_short_plan(epochs, len(build_batches(experiment, histories)))
     model, curve = train(
         planned,
         catalogue,
@@ -115,7 +113,7 @@ def train_and_refit(
     elif epochs == 0:
         logger.warning("no epoch was better than the start: its weights are used, without a refit")
         return Fitted(model, ("train",), curve, False, catalogue)
-    logger.info("refitting on all but the test targets for %d epochs", epochs)
+    logger.debug("refitting on all but the test targets for %d epochs", epochs)
     try:
         model, _ = train(
             with_precision(planned, curve.precision).model_copy(

@@ -41,7 +41,7 @@ def settle_triangles(experiment: Experiment, model: Model, precision: Precision)
     faster = processes.broadcast_from_rank0(share < WORTHWHILE)
     taken = NARROW if faster else WIDE
     head.sum_by(taken)
-    logger.info(
+    logger.debug(
         "target attention: matrices of up to %d positions (with %d %.2f of the time with %d)",
         *(taken.single, NARROW.single, share, WIDE.single),
     )

@@ -45,7 +45,7 @@ def test_training_on_a_gpu(
 ) -> None:
     """The config of MovieLens-1M; a kernel that is right is taken, whether it is faster or not."""
     pytest.importorskip("triton", reason="triton is not installed")
-    caplog.set_level("INFO", logger="recsys.training.kernel_choice")
+    caplog.set_level("DEBUG", logger="recsys.training.kernel_choice")
     experiment = load_experiment(config_path("ml-1m", head))
     histories = like_ml_1m(items)
     for way, worthwhile in (("torch", 0.0), ("kernels", math.inf)):

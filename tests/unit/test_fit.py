@@ -155,12 +155,6 @@ def test_a_training_that_is_too_short_says_so(
     tree = experiment.model_dump(mode="json", exclude={"data"})
     training = {"max_epochs": 2, "refit": False, "batch_tokens": 200, "learning_rate": 1e-2}
     fit(parse_experiment(tree | {"training": training}), dataset, tmp_path / "out")
-    (planned,) = re.findall(
-        r"only (\d+) steps are planned, (\d+) in each of 2 epochs, .* set it to (\d+)", caplog.text
-    )
-    total, steps, enough = map(int, planned)
-    assert total == 2 * steps
-    assert (enough - 1) * steps < 1000 <= enough * steps
     assert "still rising: the best epoch, 2, was the last" in caplog.text
     assert "--set training.max_epochs=4" in caplog.text
 

@@ -50,13 +50,13 @@ def test_a_kernel_is_taken_if_it_is_right_and_clearly_faster(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Results may differ by a hundredth; what fails or differs is a warning."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     monkeypatch.setattr(kernel_choice, "median_share", lambda *_: share)
     taken = worthwhile("it", 1, kernel, computing(1, 20), 0.01)
     assert taken == ("a Triton kernel" in message)
     assert caplog.messages == [message]
     compared = "took" in message
-    assert caplog.records[0].levelname == ("INFO" if compared else "WARNING")
+    assert caplog.records[0].levelname == ("DEBUG" if compared else "WARNING")
 
 
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_a_case_is_compared_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log of every training says what it takes, but a failure is no news."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     shares = iter([0.5, 0.95])
     monkeypatch.setattr(kernel_choice, "median_share", lambda *_: next(shares))
     kernel = computing(1, 20)
@@ -106,7 +106,7 @@ def test_a_training_compares_once_after_its_first_step_and_on_a_gpu_only(
 def test_without_triton_a_gpu_uses_torch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     monkeypatch.setattr(kernel_choice, "find_spec", lambda _: None)
     KernelChoice(Mock(device=torch.device("cuda")), Mock(), torch.float32).on_train_batch_end()
     assert caplog.messages == ["kernels: torch's: triton is not installed"]

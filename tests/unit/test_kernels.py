@@ -285,7 +285,7 @@ def test_a_training_takes_kernels_and_has_the_same_gradients(
     """The trial finds that they are right; without a GPU they are slow, so the clock is not."""
     monkeypatch.setattr(kernel_choice, "_shares", {})
     monkeypatch.setattr(kernel_choice, "median_share", lambda *_: 0.5)
-    caplog.set_level("INFO", logger="recsys")
+    caplog.set_level("DEBUG", logger="recsys")
     kind: dict[str, Any] = {"kind": "dot_product"}
     if head != "dot_product":
         kind = {"kind": "target_attention", "pooling": head, "half_life": 4.0}

@@ -37,7 +37,7 @@ def test_a_failed_phase_counts() -> None:
 def test_a_run_logs_its_phases(
     tiny_dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     tree = {
         "model": {"embedding_dim": 4, "max_sequence_length": 3},
         "training": {"max_epochs": 1, "precision": "float32"},

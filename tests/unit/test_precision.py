@@ -178,7 +178,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto")
 def test_bf16_is_taken_where_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert caplog.messages == [
@@ -198,7 +198,7 @@ def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_configured_precision_is_not_measured(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     assert settled(monkeypatch, 0.1, "float32") == "float32"
     assert settled(monkeypatch, 9.0, "bf16") == "bf16"
     assert caplog.messages == ["precision: float32: as set", "precision: bf16: as set"]

@@ -176,42 +176,31 @@ def test_a_training_that_its_caller_will_end_shows_no_time_left(
     assert not any(" left" in line or "100000" in line for line in terminal.pictures)
 
 
-def test_without_a_terminal_each_epoch_is_one_line(
-    tiny_dataset: PreparedDataset, experiment: Experiment
+@pytest.mark.parametrize(("quiet", "level"), [(0.0, "INFO"), (60.0, "DEBUG")])
+def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
+    tiny_dataset: PreparedDataset,
+    experiment: Experiment,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet: float,
+    level: str,
 ) -> None:
-    terminal = Recorded(80, terminal=False)
-    with terminal.view() as view:
+    caplog.set_level("DEBUG", logger="recsys.training.progress")
+    monkeypatch.setattr("recsys.training.progress._QUIET", quiet)
+    with Recorded(80, terminal=False).view() as view:
         fit(experiment, tiny_dataset, progress=view)
-    lines = terminal.file.getvalue().splitlines()
-    epochs = [line for line in lines if not line.startswith(f"{experiment.name} refit")]
-    assert [line.partition("  ")[0] for line in epochs] == [
-        f"{experiment.name}: epoch {epoch}" for epoch in (1, 2, 3)
+    logged = [
+        (record.levelname, record.getMessage().partition("  ")[0])
+        for record in caplog.records
+        if record.getMessage().startswith(f"{experiment.name}: ")
     ]
-
-
-def test_without_a_terminal_epochs_that_are_not_validated_are_rarely_printed(
-    tiny_dataset: PreparedDataset, experiment: Experiment
-) -> None:
-    """The first and the last one are; in between one every ten seconds."""
-    terminal = Recorded(80, terminal=False)
-    with terminal.view() as view:
-        train(
-            experiment,
-            Catalogue.of(experiment.model, tiny_dataset),
-            tiny_dataset.histories("valid"),
-            None,
-            40,
-            lambda *_: None,
-            view,
-        )
-    lines = terminal.file.getvalue().splitlines()
-    assert [line.partition("  ")[0].rpartition(" ")[2] for line in lines] == ["1", "40"]
+    assert logged == [(level, f"{experiment.name}: epoch {epoch}") for epoch in (1, 2, 3)]
 
 
 def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     for terminal in (Recorded(80, terminal=False), Recorded(80)):
         with terminal.view() as view:
             _Show(view, "mine", Budget(3600.0))("round 1 of 2")
