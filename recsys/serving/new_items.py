@@ -10,6 +10,7 @@ import polars as pl
 import torch
 
 from recsys.data.features.vectors import ItemVectors
+from recsys.data.grown_tables import converted
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import empty_model
@@ -66,6 +67,7 @@ def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> It
     if bundle.encoders.items is None:
         return {}
     try:
+        bundle.encoders.items.encode(rows)  # warns if most of their categories are unknown
         found = bundle.encoders.items.vectors(rows)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from error
@@ -90,17 +92,18 @@ def new_rows(
     needed = ["item_id", *columns]
     if not len(read_table(new, needed, origin)):
         raise InputError(f"{origin}: the table has no rows")
-    ids, known = id_series(new["item_id"], origin), items["item_id"]
-    if ids.dtype.is_integer() != known.dtype.is_integer():
-        noun = "integers" if known.dtype.is_integer() else "text"
-        raise InputError(f"{origin}: the ids of the catalogue are {noun}, not {ids[0]!r}")
-    ids = ids.cast(known.dtype)
+    given, known = id_series(new["item_id"], origin), items["item_id"]
+    ids = converted(given, known.dtype)
+    if ids is None:
+        raise InputError(f"{origin}: the ids of the catalogue are integers, not {given[0]!r}")
     for wrong, reason in (
         (ids.is_in(known.implode()), "is in the catalogue already"),
         (ids.is_duplicated(), "occurs twice"),
     ):
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
+    same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
+    new = new.with_columns(column for column in same if column is not None)
     return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
 
 

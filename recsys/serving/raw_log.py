@@ -103,7 +103,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
     data = _with_form_of(table[columns.timestamp], data)
-    kept, dropped = keep_interactions(table, data, columns, origin)
+    kept, dropped = keep_interactions(table, data, columns, origin, later=True)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
         schema |= {KEPT + name: pl.String for name in features}
