@@ -17,7 +17,7 @@ from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.time_format import first_date, is_compact, sure_form, tells_no_form
-from recsys.data.where import NoRowsLeft, holds_nowhere
+from recsys.data.where import NoRowsLeftError, holds_nowhere
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def read_source(
     if config.where is not None and dropped["where"] and kept.is_empty():
         raise holds_nowhere(rows, config.where, table.origin)
     if later and kept.is_empty() and len(rows):
-        raise NoRowsLeft(f"{table.origin}: data.drop leaves none of its {len(rows):,} rows")
+        raise NoRowsLeftError(f"{table.origin}: data.drop leaves none of its {len(rows):,} rows")
     RowOrder.of(kept, columns).warn(table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)

@@ -100,19 +100,19 @@ def keep_where(
     return kept, len(table) - len(kept)
 
 
-class NoRowsLeft(InputError):
+class NoRowsLeftError(InputError):
     """The rules of a dataset leave no row of a log."""
 
 
 def holds_nowhere(
     table: pl.DataFrame, where: str, origin: str, rows: int | None = None
-) -> NoRowsLeft:
+) -> NoRowsLeftError:
     """Return the error that a condition holds for no row of a table, with values of its columns.
 
     ``rows`` counts those of a log that has more than the table.
     """
     used = where_columns(where, table.columns, origin)
-    return NoRowsLeft(
+    return NoRowsLeftError(
         f"{_named(where)}: holds for none of the {rows or len(table):,} rows of {origin} "
         f"({_kinds(table, used)})"
     )
