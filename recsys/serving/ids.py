@@ -75,7 +75,8 @@ def lists_of(source: Any) -> Any:
     if index is None:
         return lists
     if index.has_duplicates:
-        raise InputError(f"{index[index.duplicated()][0]!r} is twice in the index of the lists")
+        twice = index[index.duplicated()].to_list()[0]
+        raise InputError(f"{twice!r} is twice in the index of the lists")
     return dict(zip(index.to_list(), lists, strict=True))
 
 

@@ -57,7 +57,8 @@ class Recommender:
 
     def __getattribute__(self, name: str) -> Any:
         """Refuse every call in a process that would wait for ever: see `refuse_lost_threads`."""
-        refuse_lost_threads()
+        if not name.startswith("__"):  # which unpickling asks for
+            refuse_lost_threads()
         return super().__getattribute__(name)
 
     @classmethod
