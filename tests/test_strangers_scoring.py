@@ -166,6 +166,7 @@ NEW = pl.DataFrame(
         [pl.col("item_id", "shelf").cast(pl.Float64), pl.col("fresh").cast(pl.Int64)],
         [pl.col("item_id", "shelf", "fresh", "price").cast(pl.String)],
         [pl.col("price").cast(pl.Decimal(4, 2)), pl.col("tags").cast(pl.List(pl.Float64))],
+        [pl.col("tags").cast(pl.List(pl.String)).list.join("|")],
         [pl.format("{}.0", "shelf").alias("shelf"), pl.col("tags").cast(pl.List(pl.String))],
     ],
 )
