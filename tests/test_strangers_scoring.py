@@ -18,6 +18,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recsys
+from tests.unit.server_process import process
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000
@@ -64,16 +65,15 @@ def items() -> pl.DataFrame:
 def train(name: str, dataset: recsys.PreparedDataset, **model: Any) -> recsys.Recommender:
     base = {"embedding_dim": 8, "max_sequence_length": 6, "num_blocks": 1}
     timed = model.get("times") == "request"
-    experiment = recsys.Experiment(
-        name=name,
-        model=base | model,
-        training={"max_epochs": 1, "batch_tokens": 512, "precision": "float32"},
-        evaluation={"seen": "allow", "request_time": "known" if timed else "unknown"},
-    )
+    tree = {
+        "name": name,
+        "model": base | model,
+        "training": {"max_epochs": 1, "batch_tokens": 512, "precision": "float32"},
+        "evaluation": {"seen": "allow", "request_time": "known" if timed else "unknown"},
+    }
+    experiment = recsys.Experiment.model_validate(tree)
     run = recsys.train(experiment, dataset)
-    model_of_run = recsys.load(run.bundle, dataset)
-    assert model_of_run.bundle.path == run.bundle
-    return model_of_run
+    return recsys.load(run.bundle, dataset)
 
 
 @pytest.fixture(scope="module")
@@ -291,15 +291,13 @@ def served(model: recsys.Recommender) -> Any:
 def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> None:
     """A left join leaves None, or NaN; rows keep their index, whatever is in other rows."""
     model, at = served(timed), str(BEGIN + 30 * DAY)
-    frame = pd.DataFrame(
-        {
-            "user_id": ["a", None, "c", "d"],
-            "items": [[1001, 1002], None, float("nan"), []],
-            "times": [[BEGIN // 1000, BEGIN // 1000 + 60], None, float("nan"), None],
-            "candidates": [None, [1001], float("nan"), [1002, 1003]],
-        },
-        index=[3, 1, 2, 1],
-    )
+    columns: dict[str, Any] = {
+        "user_id": ["a", None, "c", "d"],
+        "items": [[1001, 1002], None, float("nan"), []],
+        "times": [[BEGIN // 1000, BEGIN // 1000 + 60], None, float("nan"), None],
+        "candidates": [None, [1001], float("nan"), [1002, 1003]],
+    }
+    frame = pd.DataFrame(columns, index=[3, 1, 2, 1])
     answer = model.predict(frame, params={"k": 2, "at": at})
     assert answer["source"].tolist() == ["model", *["popularity"] * 3]
     assert answer.index.tolist() == [3, 1, 2, 1]
@@ -374,3 +372,30 @@ def test_a_forked_process_says_that_it_would_wait_for_ever(plain: recsys.Recomme
         for call, argument in calls:
             with pytest.raises(recsys.InputError, match=r"get_context\('spawn'\)"):
                 pool.apply_async(call, (argument,)).get(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_server_puts_times_on_the_scale_of_the_log(
+    timed: recsys.Recommender, log: pl.DataFrame
+) -> None:
+    """A purchase of a moment ago comes after those of the dataset, in whatever unit it is told."""
+    after, at = BEGIN + 20 * DAY, BEGIN + 30 * DAY
+    date = datetime.fromtimestamp(after / 1000, UTC).isoformat()
+    folders = timed.bundle.path.resolve(), "--data", Path("timed").resolve()
+    with process(*folders) as server:
+        answers = [
+            server.answer(
+                "/v1/recommend",
+                {"user_id": 7, "history": [1001], "times": [time], "at": when, "k": 3},
+            )
+            for time, when in ((after, at), (date, at // 1000), (after // 1000, at))
+        ]
+    assert answers[0][0] == 200
+    assert answers == [answers[0]] * 3
+    rows = (
+        log.filter(user_id=7)
+        .select("user_id", "item_id", "timestamp")
+        .vstack(pl.DataFrame({"user_id": [7], "item_id": [1001], "timestamp": [after]}))
+    )
+    right = timed.recommend(rows, k=3, at=at)["item_id"].to_list()
+    assert [item["item_id"] for item in answers[0][1]["items"]] == right

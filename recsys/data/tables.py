@@ -272,8 +272,9 @@ def frame_like(
     A frame of pandas has the index of some ``rows`` of a table, if that is one of pandas too.
     """
     frames = (nw.from_native(source, pass_through=True, allow_series=True) for source in given)
-    kinds = nw.DataFrame | nw.LazyFrame | nw.Series
-    first = next((frame for frame in frames if isinstance(frame, kinds)), None)
+    first = next(
+        (f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame | nw.Series)), None
+    )
     if not isinstance(first, nw.DataFrame | nw.Series) or first.implementation.is_polars():
         return answer
     columns = {column.name: column.to_numpy() for column in answer}

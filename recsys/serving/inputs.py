@@ -72,12 +72,12 @@ class UserHistories:
             InputError: the log cannot be read; an id is missing, or is neither an integer nor text;
                 a column that the model reads is missing or has values of another kind.
         """
-        source = lists_of(source)
-        if isinstance(source, Mapping):
-            return cls.from_lists(list(source), list(source.values()), vocabulary, encoders)
-        if isinstance(source, Sequence) and not isinstance(source, str):
-            return cls.from_lists(range(len(source)), source, vocabulary, encoders)
-        return _from_log(source, data, vocabulary, encoders, scale)
+        lists = lists_of(source)
+        if isinstance(lists, Mapping):
+            return cls.from_lists(list(lists), list(lists.values()), vocabulary, encoders)
+        if isinstance(lists, Sequence) and not isinstance(lists, str):
+            return cls.from_lists(range(len(lists)), lists, vocabulary, encoders)
+        return _from_log(cast("TableSource", source), data, vocabulary, encoders, scale)
 
     @classmethod
     def from_lists(
@@ -275,8 +275,9 @@ def _listed_times(
     earlier = np.flatnonzero(np.diff(all_times) < 0) + 1
     wrong = np.setdiff1d(earlier, np.cumsum(lengths))
     if len(wrong):
-        row = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
-        raise InputError(f"times of user {users[row]!r}: the oldest first, not {rows[row + 1]}")
+        number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
+        shown = rows[number + 1].tolist()
+        raise InputError(f"times of user {users[number]!r}: the oldest first, not {shown!r}")
     return all_times
 
 

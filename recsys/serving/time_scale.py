@@ -47,16 +47,14 @@ class TimeScale:
         1714521600000
         """
         try:
-            dated = given.isoformat() if isinstance(given, date) else self._dated(given)
-            if isinstance(dated, str):
-                seconds = int(time_value(dated))
-                return int(self.numbers(np.array([seconds]), place, dates=True)[0])
-            number = given if isinstance(given, int) else int(time_value(given))
+            moment = given.isoformat() if isinstance(given, date) else self._dated(given)
+            # An integer stays as it is: a float has 53 bits.
+            number = moment if isinstance(moment, int) else int(time_value(moment))
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{place}={given!r}: a number or an ISO 8601 date") from error
         if not -(1 << 63) <= number < 1 << 63:
             return number
-        return int(self.numbers(np.array([number]), place)[0])
+        return int(self.numbers(np.array([number]), place, dates=isinstance(moment, str))[0])
 
     def _dated(self, given: float | str) -> float | str:
         """Return a date of the form of the log as ISO 8601; anything else is unchanged."""
@@ -90,8 +88,8 @@ class TimeScale:
         if own is None:
             return times
         if dates:
-            units = units_per_second(self.newest)
-            return times if units == 1 else times * units
+            per_second = units_per_second(self.newest)
+            return times if per_second == 1 else times * np.int64(per_second)
         for unit in units.keys() - {own}:
             logger.warning(
                 "%s: %d is taken for %s, and converted to %s, which the training log has",
