@@ -303,7 +303,8 @@ def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> No
     assert answer.index.tolist() == [3, 1, 2, 1]
     assert [user for user in answer["user_id"] if isinstance(user, str)] == ["a", "c", "d"]
     assert [list(ids) for ids in answer["item_id"]][1::2] == [[1001], [1002, 1003]]
-    alone = frame.head(1).assign(times=[[BEGIN, BEGIN + 60_000]])
+    milliseconds: Any = [[BEGIN, BEGIN + 60_000]]
+    alone = frame.head(1).assign(times=milliseconds)
     right = model.predict(alone, params={"k": 2, "at": at})
     assert answer["item_id"].tolist()[0] == right["item_id"].tolist()[0]
     assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])

@@ -85,7 +85,7 @@ class CategoryColumn(_ValuesColumn[CategoryFeature]):
     def read(feature: CategoryFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
         """See `FeatureColumn.read`."""
         column, dtype = single_values(feature, entity, table), table.schema[feature.column]
-        return _different(table, pl.concat_list(plain_text(column, dtype)), pl.String())
+        return _different(table, pl.concat_list(column), dtype)
 
 
 class CategoriesColumn(_ValuesColumn[CategoriesFeature]):
@@ -217,8 +217,8 @@ _WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
 
 def _different(table: pl.DataFrame, lists: pl.Expr, inner: pl.DataType) -> pl.Series:
     """Return the different values of each list, without empty ones; null if none is left."""
-    element = plain_text(pl.element(), inner)
-    values = lists.list.eval(element.filter(element != "").unique(maintain_order=True))
+    texts, element = lists.list.eval(plain_text(pl.element(), inner)), pl.element()
+    values = texts.list.eval(element.filter(element != "").unique(maintain_order=True))
     return table.select(pl.when(values.list.len() > 0).then(values)).to_series()
 
 
