@@ -98,10 +98,8 @@ class HistoryModel:
                 "of the log, between two interactions",
                 *(len(untimed), len(rows), gap),
             )
-        timed = [
-            times[row] or [place * (gap or 0) for place in range(len(lists[row]) if gap else 0)]
-            for row in rows
-        ]
+        usual = [[] if gap is None else [gap * n for n in range(len(lists[row]))] for row in rows]
+        timed = [times[row] or untold for row, untold in zip(rows, usual, strict=True)]
         return UserHistories.from_lists(
             *(rows, [*lists.values()], bundle.vocabulary, bundle.encoders, timed),
             bundle.time_scale,
