@@ -31,7 +31,7 @@ from recsys.data.sources import find_named_dataset, load_source
 from recsys.data.structure import read_own_table
 from recsys.data.tables import TableSource, open_table
 from recsys.data.time_format import is_compact
-from recsys.data.where import reads_rows_alone
+from recsys.data.where import NoRowsLeftError, reads_rows_alone
 from recsys.errors import InputError, checked_path
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,11 @@ def append(
         old = PreparedDataset.open(path)
         config = with_words(old.config, {"encoding": encoding})
         _refuse_what_needs_old_rows(old, source, config)
-        log, _ = load_source(source, config)
+        try:
+            log, _ = load_source(source, config, later=True)
+        except NoRowsLeftError as error:  # such as a day without purchases
+            logger.warning("%s: nothing is added to %s", error, path)
+            return old
         if log.time_format != config.time_format and is_compact(log.time_format):
             raise InputError(
                 f"{log.origin}: its times are read as dates, as with --time-format "

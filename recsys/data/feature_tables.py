@@ -16,6 +16,10 @@ from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+_POINT = r"\.[0-9]|e[+-]"
+_DECIMAL = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-][0-9]+)?$"
+"""A number as Python and pandas write it; 007 is none, and neither is 12E4."""
+
 
 def feature_tables(
     user_ids: pl.Series,
@@ -73,6 +77,22 @@ def with_ids_of_log(
     return features.with_columns(plain_ids(features[key]))
 
 
+def with_decimals(values: pl.Series) -> pl.Series:
+    """Return text as floats if all of it is decimals, which text files cannot tell from text.
+
+    >>> with_decimals(pl.Series(["9.5", "20", "NULL"])).to_list()
+    [9.5, 20.0, None]
+    >>> with_decimals(pl.Series(["9.5", "007"])).to_list()
+    ['9.5', '007']
+    """
+    if values.dtype != pl.String:
+        return values
+    present = without_missing_words(values)
+    if present.str.contains(_POINT).any() and present.str.contains(_DECIMAL).all():
+        return present.cast(pl.Float64)
+    return values
+
+
 def named_plainly(features: pl.DataFrame, key: str, column: str) -> pl.DataFrame:
     """Return features whose ids are called ``key``, where a table names them as its log does."""
     columns = features.columns
@@ -104,6 +124,7 @@ def _with_features(
         raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
     check_features(features.drop(key), origin)
     features = with_ids_of_log(features, key, feature_ids.dtype, origin)
+    features = features.with_columns(map(with_decimals, features.drop(key)))
     known = Vocabulary(feature_ids.unique().sort())
     rows = pl.Series("__row", known.encode(features[key]))
     found = features.drop(key).with_columns(rows).filter(rows != PAD)

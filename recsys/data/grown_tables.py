@@ -6,13 +6,17 @@ from typing import NoReturn
 
 import polars as pl
 
+from recsys.data.log_columns import BOOLEANS, plain_ids
+from recsys.data.missing import without_missing_words
+from recsys.data.text_values import dates_in, numbers_in
 from recsys.errors import InputError
+
+_CODE = r"^-?0[0-9]"
+"""Digits that are text."""
 
 
 def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> pl.Series:
-    """Convert new values of a column to the type that it has in a dataset.
-
-    Plain integers may become text or floats, which loses nothing; other types must agree.
+    """Convert new values of a column to the type that it has in a dataset: see `converted`.
 
     Args:
         values: the new values.
@@ -21,19 +25,50 @@ def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> p
         place: the dataset in messages.
 
     Raises:
-        InputError: the type is another one.
+        InputError: they cannot be converted.
+    """
+    stored = converted(values, dtype)
+    if stored is None:
+        raise InputError(
+            f"{name}: is {_in_words(values.dtype)}, and {_in_words(dtype)} in {place}: give it the "
+            "same type, or prepare the whole log anew"
+        )
+    return stored
+
+
+def converted(values: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    """Return values in another type; None if that would change one of them.
+
+    A file finds the types of its columns alone, so that the same values come as numbers, as text,
+    or as decimals: 12, "12" and 12.0 are equal, "007" is text.
+
+    >>> converted(pl.Series([12.0, None]), pl.String()).to_list()
+    ['12', None]
+    >>> converted(pl.Series(["12.0", "NULL"]), pl.Int64()).to_list()
+    [12, None]
+    >>> converted(pl.Series(["007"]), pl.Int64()) is None
+    True
     """
     if values.dtype == dtype or values.null_count() == len(values):
         return values.cast(dtype)
-    if values.dtype.is_integer() and (dtype == pl.String or dtype.is_numeric()):
-        try:
-            return values.cast(dtype)
-        except pl.exceptions.PolarsError:
-            pass  # too large for a smaller integer
-    raise InputError(
-        f"{name}: is {_in_words(values.dtype)}, and {_in_words(dtype)} in {place}: give it the "
-        "same type, or prepare the whole log anew"
-    )
+    text = without_missing_words(values)
+    given = text
+    if dtype == pl.String:
+        given = plain_ids(values)
+    elif text.dtype == pl.String and dtype.is_temporal():
+        given = dates_in(text)
+    elif text.dtype == pl.String and not dtype.is_nested():
+        codes = text.str.contains(_CODE).any()
+        given = text if codes else numbers_in(text.replace(BOOLEANS))
+    kinds = {(kind.is_nested(), kind.is_temporal()) for kind in (given.dtype, dtype)}
+    if given.null_count() > text.null_count() or (dtype != pl.String and len(kinds) > 1):
+        return None
+    try:
+        stored = given.cast(dtype)
+        exact = dtype.is_integer() or dtype.is_temporal() or dtype == pl.Boolean
+        return None if exact and (stored.cast(given.dtype) != given).any() else stored
+    except pl.exceptions.PolarsError:
+        return None
 
 
 def grow_features(

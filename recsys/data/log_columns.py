@@ -170,7 +170,38 @@ def plain_ids(ids: pl.Series) -> pl.Series:
         if rounded.any():
             raise InputError(f"{ids.name or 'ids'}: {rule}: {ids.filter(rounded)[0]!r}")
     integers = ids.cast(pl.Int64, strict=False)
-    return integers if (integers == ids).fill_null(value=False).all() else ids
+    return integers if (integers == ids).fill_null(ids.is_null()).all() else ids
+
+
+BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
+"""The spellings of booleans in text, which are numbers elsewhere."""
+_SPELLED = (
+    r"^(?:(-?(?:0|[1-9]\d*))\.0+|(-?(?:0|[1-9]\d*)\.\d*[1-9])0+"
+    r"|(\d{4}-\d{2}-\d{2})[T ]00:00(?::00(?:\.0+)?)?)$"
+)
+"""A number with zeros behind the point, or a date at midnight."""
+
+
+def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Write values in one way, whatever type they come in, without blanks around them.
+
+    17850.0, "17850.0" and 17850 are 17850, as ids are; True, "True" and 1 are 1; a date at
+    midnight is the date.
+
+    >>> text = pl.Series(["7.0", "2.50", "True", "007", "2024-05-01 00:00:00.000"])
+    >>> pl.select(plain_text(pl.lit(text), text.dtype)).to_series().to_list()
+    ['7', '2.5', '1', '007', '2024-05-01']
+    """
+    if dtype == pl.Boolean:
+        values = values.cast(pl.Int8)
+    text = values.cast(pl.String)
+    if dtype.is_integer() or dtype == pl.Boolean:
+        return text
+    if dtype.is_float():  # large ones would be written as 1e16, those that are missing as NaN
+        whole = values.cast(pl.Int64, strict=False)
+        whole = pl.when(whole == values).then(whole).cast(pl.String)
+        text = pl.coalesce(whole, values.fill_nan(None).cast(pl.String))
+    return text.str.strip_chars().replace(BOOLEANS).str.replace(_SPELLED, "${1}${2}${3}")
 
 
 def checked_times(column: LogColumn, facts: TextFacts | None = None) -> pl.Series:

@@ -17,7 +17,7 @@ from recsys.data.row_order import RowOrder
 from recsys.data.row_rules import keep_interactions, rule_columns
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.time_format import first_date, is_compact, sure_form, tells_no_form
-from recsys.data.where import holds_nowhere
+from recsys.data.where import NoRowsLeftError, holds_nowhere
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +46,14 @@ def find_columns(source: TableSource, config: DataConfig | None = None) -> Guess
     return found
 
 
-def read_source(source: TableSource, config: DataConfig, origin: str = "") -> InteractionLog:
+def read_source(
+    source: TableSource, config: DataConfig, origin: str = "", later: bool = False
+) -> InteractionLog:
     """Read a log without the rows that the settings drop.
 
     Rows are dropped by ``config.drop`` first, then by ``config.where``. Guessed columns are logged,
     and so are hints if the log has purchases among other events, or quotes that swallow rows.
+    With ``later`` the settings are those of an earlier log: see `keep_where`.
 
     Raises:
         InputError: the source cannot be read, a column is missing or in doubt, a rule or condition
@@ -67,9 +70,11 @@ def read_source(source: TableSource, config: DataConfig, origin: str = "") -> In
     for hint in filter(None, (row_hint(rows[name]) for name in kinds)):
         logger.info("%s: %s", table.origin, hint)
     rows = rows.filter(~blank)
-    kept, dropped = keep_interactions(rows, config, columns, table.origin)
+    kept, dropped = keep_interactions(rows, config, columns, table.origin, later=later)
     if config.where is not None and dropped["where"] and kept.is_empty():
         raise holds_nowhere(rows, config.where, table.origin)
+    if later and kept.is_empty() and len(rows):
+        raise NoRowsLeftError(f"{table.origin}: data.drop leaves none of its {len(rows):,} rows")
     RowOrder.of(kept, columns).warn(table.origin)
     blanks = {BLANK: int(blank.sum())} if blank.any() else {}
     log = check_log(kept, columns, table.origin, config.keep)

@@ -63,6 +63,7 @@ def keep_interactions(
     columns: Columns,
     origin: str,
     facts: Mapping[str, TextFacts] | None = None,
+    later: bool = False,
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Drop the rows of a raw log that are not interactions: by ``drop`` first, then by ``where``.
 
@@ -74,6 +75,7 @@ def keep_interactions(
         columns: the names of the columns.
         origin: the name of the log in messages.
         facts: those of the text columns that ``where`` reads, if the rows are a part of the log.
+        later: whether the rules are those of an earlier log: see `keep_where`.
 
     Returns:
         The other rows, in their order, and the number of dropped rows for each reason.
@@ -89,7 +91,7 @@ def keep_interactions(
     if config.drop:
         rows, dropped = drop_rows(rows, config.drop, origin)
     if config.where is not None:
-        rows, without = keep_where(rows, config.where, origin, facts=facts)
+        rows, without = keep_where(rows, config.where, origin, facts=facts, later=later)
         dropped["where"] = dropped.get("where", 0) + without
     if columns.timestamp == ROW_ORDER and ROW_ORDER not in rows.columns and ROW in rows.columns:
         rows = rows.with_columns(pl.col(ROW).cast(pl.Int64).alias(ROW_ORDER))

@@ -54,7 +54,10 @@ class NamedDataset:
 
 
 def load_source(
-    source: TableSource, config: DataConfig | None = None, cache: Path = Path("data")
+    source: TableSource,
+    config: DataConfig | None = None,
+    cache: Path = Path("data"),
+    later: bool = False,
 ) -> tuple[InteractionLog, pl.DataFrame | None]:
     """Read a log by the name of its dataset, from a file or from a frame.
 
@@ -63,6 +66,7 @@ def load_source(
         config: its columns, those to keep, its mirror and the rows to drop; columns that are not
             given are guessed (`read_source`).
         cache: folder for downloaded files.
+        later: whether the settings are those of an earlier log: see `read_source`.
 
     Returns:
         The log, and the item table (item_id and features) of datasets that have one.
@@ -73,11 +77,11 @@ def load_source(
     config = config or DataConfig()
     dataset = find_named_dataset(source) if isinstance(source, str) else None
     if dataset is None:
-        return read_source(source, config), None
+        return read_source(source, config, later=later), None
     paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
     log, items = dataset.read(*paths)
     named = config.model_copy(update={"columns": config.columns or dataset.columns})
-    return read_source(log, named, dataset.name), items
+    return read_source(log, named, dataset.name, later), items
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:

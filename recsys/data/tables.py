@@ -281,14 +281,27 @@ def empty_like(table: object) -> Frame:
     return frame.head(0).to_native() if isinstance(frame, nw.DataFrame) else None
 
 
-def frame_like(answer: pl.DataFrame, *given: object) -> Frame:
-    """Convert the answer to the kind of the first frame given; polars for lazy frames."""
-    frames = (nw.from_native(source, pass_through=True) for source in given)
-    first = next((f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame)), None)
-    if not isinstance(first, nw.DataFrame) or first.implementation.is_polars():
+def frame_like(
+    answer: pl.DataFrame, *given: object, rows: tuple[object, Any] = (None, ())
+) -> Frame:
+    """Convert the answer to the kind of the first frame given; polars for lazy frames.
+
+    A frame of pandas has the index of some ``rows`` of a table, if that is one of pandas too.
+    """
+    frames = (nw.from_native(source, pass_through=True, allow_series=True) for source in given)
+    first = next(
+        (f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame | nw.Series)), None
+    )
+    if not isinstance(first, nw.DataFrame | nw.Series) or first.implementation.is_polars():
         return answer
     columns = {column.name: column.to_numpy() for column in answer}
-    return nw.from_dict(columns, backend=first.implementation).to_native()
+    frame = nw.from_dict(columns, backend=first.implementation).to_native()
+    table, numbers = rows
+    table = nw.from_native(table, pass_through=True, allow_series=True)
+    index = nw.maybe_get_index(table) if isinstance(table, nw.DataFrame | nw.Series) else None
+    if index is not None and hasattr(frame, "index"):
+        frame.index = index[numbers]
+    return frame
 
 
 def _refuse_broken(text: TextTable, error: BaseException) -> None:

@@ -63,6 +63,18 @@ def units_in(times: NDArray[np.int64]) -> dict[str, int]:
     return found
 
 
+def in_unit(times: NDArray[np.int64], unit: str, other: str) -> NDArray[np.int64]:
+    """Convert those Unix times between 1985 and 2128 that are in a unit to another one.
+
+    >>> in_unit(np.array([7, 1_700_000_000, 1_700_000_000_000]), "seconds", "milliseconds").tolist()
+    [7, 1700000000000, 1700000000000]
+    """
+    names = {name: units for units, name in _UNITS}
+    old, new = names[unit], names[other]
+    such = (times >= _FIRST_SECOND * old) & (times <= _LAST_SECOND * old)
+    return np.where(such, times // (old // new) if new < old else times * (new // old), times)
+
+
 def far_times(times: NDArray[np.int64]) -> tuple[int, int] | None:
     """Return how many of a log's Unix times stand far from the others, and the first one.
 

@@ -9,11 +9,17 @@ from itertools import product
 import polars as pl
 import polars.selectors as cs
 
+from recsys.data.log_columns import plain_ids
 from recsys.data.missing import without_missing_words
 from recsys.data.text_values import TextFacts, dates_in, numbers_in, text_facts
 from recsys.errors import InputError, did_you_mean, first_line
 
 _BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"
+_OTHER_TYPE = (
+    pl.exceptions.ComputeError,
+    pl.exceptions.InvalidOperationError,
+    pl.exceptions.SchemaError,
+)
 _LOOKED_AT = 1_000
 _LITERAL = re.compile(
     r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
@@ -51,6 +57,7 @@ def keep_where(
     origin: str,
     names: Sequence[str] = (),
     facts: Mapping[str, TextFacts] | None = None,
+    later: bool = False,
 ) -> tuple[pl.DataFrame, int]:
     """Keep the rows for which a condition holds, and count the others.
 
@@ -66,6 +73,8 @@ def keep_where(
         origin: the name of the table in messages.
         names: the names of all columns, in messages; those of the table if empty.
         facts: those of the text columns, if the table is a part of the log.
+        later: whether the condition is that of an earlier log, where a column of numbers may have
+            been text, such as 10, 20 and X3: it is compared as text if it cannot be as numbers.
 
     Raises:
         InputError: the condition is no SQL, names an unknown column, compares text with numbers, or
@@ -79,7 +88,7 @@ def keep_where(
     undated = _undated(where, names or table.columns)
     used = list(dict.fromkeys(expression.meta.root_names()))
     try:
-        holds = _evaluated(table, expression, undated, used, facts or {})
+        holds = _evaluated(table, expression, undated, used, facts or {}, later)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         hint = "; a date is written as date '2024-01-31'"
         dated = any(table[name].dtype.is_temporal() for name in used)
@@ -91,15 +100,19 @@ def keep_where(
     return kept, len(table) - len(kept)
 
 
+class NoRowsLeftError(InputError):
+    """The rules of a dataset leave no row of a log."""
+
+
 def holds_nowhere(
     table: pl.DataFrame, where: str, origin: str, rows: int | None = None
-) -> InputError:
+) -> NoRowsLeftError:
     """Return the error that a condition holds for no row of a table, with values of its columns.
 
     ``rows`` counts those of a log that has more than the table.
     """
     used = where_columns(where, table.columns, origin)
-    return InputError(
+    return NoRowsLeftError(
         f"{_named(where)}: holds for none of the {rows or len(table):,} rows of {origin} "
         f"({_kinds(table, used)})"
     )
@@ -159,6 +172,7 @@ def _evaluated(
     undated: pl.Expr | None,
     used: Sequence[str],
     facts: Mapping[str, TextFacts],
+    later: bool,
 ) -> pl.Series:
     """Evaluate a condition; columns of text that holds numbers are numbers if that is possible.
 
@@ -170,11 +184,12 @@ def _evaluated(
         undated: the condition with text in place of dates; None if it has none.
         used: the columns that it reads.
         facts: see `keep_where`.
+        later: see `keep_where`.
 
     Raises:
         PolarsError: it compares text or dates with numbers in any case.
     """
-    choices = [_as_numbers_or_text(table[name], facts.get(name)) for name in used]
+    choices = [_as_numbers_or_text(table[name], facts.get(name), later) for name in used]
     refused: pl.exceptions.PolarsError | None = None
     for columns in product(*choices):
         try:
@@ -183,7 +198,7 @@ def _evaluated(
             if undated is not None:
                 _refuse_dates_beside_numbers(chosen, undated)
             return found
-        except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
+        except _OTHER_TYPE as error:
             refused = refused if _BESIDE_NUMBERS in str(refused) else error
     assert refused is not None  # noqa: S101 - there is a choice
     raise refused
@@ -203,10 +218,14 @@ def _refuse_dates_beside_numbers(table: pl.DataFrame, undated: pl.Expr) -> None:
             raise pl.exceptions.ComputeError(_BESIDE_NUMBERS) from error
 
 
-def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None) -> list[pl.Series]:
-    """Return a column as it is, as numbers before that and as dates after it, if it holds them."""
+def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None, later: bool) -> list[pl.Series]:
+    """Return a column as it is, as numbers before that and as dates after it, if it holds them.
+
+    With ``later``, numbers are text after that: see `keep_where`.
+    """
     if values.dtype != pl.String:
-        return [values]
+        texts = [plain_ids(values).cast(pl.String)] if later and values.dtype.is_numeric() else []
+        return [values, *texts]
     text = without_missing_words(values)
     facts = facts or text_facts(text)
     if facts.unread_numbers == facts.missing:

@@ -25,9 +25,9 @@ from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.fallback import Stages
-from recsys.serving.ids import request_time_value
 from recsys.serving.inputs import UserHistories
 from recsys.serving.similar import item_directions
+from recsys.serving.time_scale import TimeScale
 
 _SOMEONE = pl.Series("user_id", ["user"])
 _INT64 = np.iinfo(np.int64)
@@ -120,7 +120,8 @@ class ServedModel:
                 raise InputError(
                     f"times: one for each of the {len(items)} items, not {len(user.times)}"
                 )
-            times = np.array([_time("times", time) for time in user.times], dtype=np.int64)
+            scale = self.bundle.time_scale
+            times = np.array([_time("times", time, scale) for time in user.times], dtype=np.int64)
         if user.log is not None:
             if user.history is not None or user.user_id is not None:
                 raise InputError("log: give no history and no user_id with it")
@@ -134,13 +135,13 @@ class ServedModel:
                 found = found.with_usual_times(self._gap)
         else:
             raise InputError("give the history, the log or the user_id of a user")
-        at = None if user.at is None else _time("at", user.at)
-        return found.with_request_time(self.bundle.times, at)
+        at = None if user.at is None else _time("at", user.at, self.bundle.time_scale)
+        return found.with_request_time(self.bundle.times, at)  # on the scale of the log already
 
     @property
     def _gap(self) -> int | None:
-        """The time between two interactions without times; None if the model cannot do with it."""
-        return self.bundle.manifest.usual_gap if self.bundle.times == "past" else None
+        """See `ModelBundle.usual_gap`."""
+        return self.bundle.usual_gap
 
     def _check_reads(self, items: list[Id], *, timed: bool) -> None:
         """Refuse items without what the model reads of each interaction.
@@ -186,6 +187,7 @@ class ServedModel:
         self._check_reads(new_items, timed=new_times is not None)
         span = slice(int(data.offsets[row]), int(data.offsets[row + 1]))
         tokens, times = self._ours[data.items[span]], np.asarray(data.timestamps[span])
+        times = self.bundle.time_scale.of_dataset(times, data.path)
         if new_items:
             tokens = np.concatenate([tokens, self.items.tokens(new_items)])
             if new_times is not None:
@@ -246,14 +248,14 @@ def _known(
     return UserHistories(_SOMEONE, histories, np.array([len(tokens) - len(kept)]), positions)
 
 
-def _time(place: str, given: Time) -> int:
-    """Return a time on the scale of a prepared log.
+def _time(place: str, given: Time, scale: TimeScale) -> int:
+    """Return a time on the scale of the training log.
 
     Raises:
         InputError: it is no time, or out of range.
     """
     try:
-        value = request_time_value(given)
+        value = scale.value(given, place)
     except InputError as error:
         raise InputError(f"{place}: {shown(given)}: a number or an ISO 8601 date") from error
     if not _INT64.min <= value <= _INT64.max:

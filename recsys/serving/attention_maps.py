@@ -19,8 +19,9 @@ from recsys.inference.ranking import top_k
 from recsys.model.protocols import GenerativeModel
 from recsys.model.recorded_attention import AttentionLayer, LayerKind
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import RequestTime, id_series, known_tokens
+from recsys.serving.ids import id_series, known_tokens
 from recsys.serving.inputs import OneHistory
+from recsys.serving.time_scale import RequestTime
 
 Kind = LayerKind | Literal["target"]
 """Which rows look at which columns: those of `LayerKind`; or candidates at purchases (target)."""

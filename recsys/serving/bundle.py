@@ -38,9 +38,10 @@ from recsys.serving.bundle_files import (
     write_files,
 )
 from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
-from recsys.serving.ids import RequestTime
+from recsys.serving.forks import refuse_lost_threads
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
 from recsys.serving.item_names import name_columns
+from recsys.serving.time_scale import RequestTime, TimeScale
 from recsys.serving.trained_scorer import model_scorer
 from recsys.serving.weights import load_weights
 
@@ -139,6 +140,7 @@ class ModelBundle:
             InputError: the folder is no bundle or has another format version, a file is not as it
                 was written, or the weights do not fit the config.
         """
+        refuse_lost_threads()
         path = checked_path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
@@ -298,6 +300,16 @@ class ModelBundle:
         """Which times the model reads."""
         return "none" if self.trained is None else self.trained.times
 
+    @property
+    def usual_gap(self) -> int | None:
+        """The time between two interactions that stands for missing times; None if none can."""
+        return self.manifest.usual_gap if self.times == "past" else None
+
+    @property
+    def time_scale(self) -> TimeScale:
+        """The scale of the times of the training log."""
+        return TimeScale(self.manifest.trained_until, self.experiment.data.time_format)
+
     def read_histories(self, histories: RawHistories) -> UserHistories:
         """Read histories in raw ids: see `UserHistories.from_raw`.
 
@@ -305,10 +317,10 @@ class ModelBundle:
         usual time between two of them, and a warning says so.
         """
         read = UserHistories.from_raw(
-            histories, self.experiment.data, self.vocabulary, self.encoders
+            histories, self.experiment.data, self.vocabulary, self.encoders, self.time_scale
         )
-        gap = self.manifest.usual_gap
-        if self.times != "past" or read.histories.times is not None or gap is None:
+        gap = self.usual_gap
+        if read.histories.times is not None or gap is None:
             return read
         logger.warning(
             "the histories have no times, which the model reads: it takes %d, the median of the "
@@ -328,7 +340,7 @@ class ModelBundle:
             history = self.read_histories(one_user_source(history))
         if len(history.user_ids) != 1:
             raise InputError(f"history: of one user, not of {len(history.user_ids)}")
-        return history.with_request_time(self.times, at)
+        return history.with_request_time(self.times, at, self.time_scale)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

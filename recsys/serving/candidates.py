@@ -20,7 +20,7 @@ from recsys.data.log_columns import plain_ids
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.serving.ids import id_series, report_unknown
+from recsys.serving.ids import id_series, is_missing, lists_of, report_unknown
 
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
@@ -58,7 +58,9 @@ class RawCandidates:
         >>> ragged.items.to_list(), ragged.offsets.tolist()
         (['hat', 'hat', 'boots'], [0, 1, 1, 3])
         """
+        source = lists_of(source)
         if isinstance(source, Mapping):
+            source = {user: () if is_missing(items) else items for user, items in source.items()}
             for user, items in source.items():
                 if isinstance(items, str) or not isinstance(items, Iterable):
                     what = f"a list of item ids, not {items!r}"

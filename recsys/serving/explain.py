@@ -17,9 +17,10 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import RequestTime, known_tokens
+from recsys.serving.ids import known_tokens
 from recsys.serving.inputs import OneHistory
 from recsys.serving.removal import losses_by_removal
+from recsys.serving.time_scale import RequestTime
 
 _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""

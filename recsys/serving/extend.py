@@ -62,12 +62,10 @@ def extend(
     BundleManifest.previous(out)
     tokens = bundle.vocabulary.encode(dataset.vocabulary.ids)
     added = dataset.item_table.filter(pl.Series(tokens == PAD))
-    items, vectors, columns = bundle.item_table, bundle.vectors, []
-    if bundle.encoders.items is not None:
-        columns = bundle.encoders.items.columns
+    items, vectors = bundle.item_table, bundle.vectors
     if len(added):
         origin = str(dataset.path)
-        new = new_rows(items, added, columns, origin)
+        new = new_rows(items, added, bundle.encoders.items, origin)
         items, vectors = appended(items, new, origin), appended_vectors(bundle, new, origin)
     ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
     mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])

@@ -19,9 +19,10 @@ from recsys.inference.scorer import Scorer
 from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.fallback import seen_policy
 from recsys.serving.history_parts import chunks
-from recsys.serving.ids import RequestTime, id_series
+from recsys.serving.ids import id_series
 from recsys.serving.inputs import RawHistories, UserHistories
 from recsys.serving.recommender import Recommender
+from recsys.serving.time_scale import RequestTime
 
 SAMPLE = 1_000
 """Users whose explanations are checked."""
@@ -99,7 +100,8 @@ def measure_faithfulness(
             f"{bundle.path}: its scores are explained by taking purchases away, which cannot be "
             "checked by doing so: faithfulness is for target attention"
         )
-    queries = recommender.read_histories(histories, users).with_request_time(bundle.times, at)
+    queries = recommender.read_histories(histories, users)
+    queries = queries.with_request_time(bundle.times, at, bundle.time_scale)
     scorer, seen = bundle.scorer, seen_policy(bundle, None)
     several = np.flatnonzero(queries.histories.lengths > 1)
     best = np.full(len(queries.user_ids), PAD, dtype=np.int32)

@@ -48,11 +48,12 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
             *(dataset.path, outside, len(targets), part),
         )
     until = bundle.manifest.trained_until
-    if until is None or (len(targets) and dataset.timestamps[targets].min() <= until):
+    times = bundle.time_scale.of_dataset(dataset.timestamps, dataset.path)
+    if until is None or (len(targets) and times[targets].min() <= until):
         logger.warning(
             "%s: not the dataset that the model was trained on, and not all of its targets are "
             "later than what it was trained on: it may have seen some of them",
             dataset.path,
         )
-    mapped = replace(dataset, items=items, item_table=bundle.item_table)
+    mapped = replace(dataset, items=items, timestamps=times, item_table=bundle.item_table)
     return bundle.encoders.read(mapped)

@@ -35,7 +35,9 @@ class HistorySource:
             return self.bundle.read_histories(histories)
         if self._encoded is None or users is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
-        return UserHistories.from_dataset(users, self._encoded, self.bundle.vocabulary)
+        return UserHistories.from_dataset(
+            users, self._encoded, self.bundle.vocabulary, self.bundle.time_scale
+        )
 
     @cached_property
     def _encoded(self) -> PreparedDataset | None:

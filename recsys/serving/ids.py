@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from numbers import Integral
 from typing import Any
 from uuid import UUID
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import time_value
 from recsys.data.histories import PAD
 from recsys.data.log_columns import plain_ids
 from recsys.data.vocabulary import Vocabulary
@@ -23,10 +23,6 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = 3
 """How many unknown ids a warning names."""
-
-RequestTime = float | str | datetime
-"""The time a recommendation is requested for: a number on the scale of the training log or, if the
-log had dates, a date (text is ISO 8601, and UTC if it names no zone)."""
 
 
 def id_series(values: Iterable[Any], place: str) -> pl.Series:
@@ -52,6 +48,36 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
         raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
     return ids
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is None, NaN or NA, as a left join leaves for a missing one."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def lists_of(source: Any) -> Any:
+    """Return a Series of lists as a mapping by its index, which pandas has, or else as a list.
+
+    ``log.groupby("user_id")["item_id"].apply(list)`` is such a Series. Anything else, also a Series
+    of single values, is returned as it is.
+
+    Raises:
+        InputError: the index has a value twice.
+    """
+    series = nw.from_native(source, pass_through=True, allow_series=True)
+    if not isinstance(series, nw.Series):
+        return source
+    lists = series.to_list()
+    if not any(isinstance(items, list | tuple | np.ndarray | pl.Series) for items in lists):
+        return source
+    index = nw.maybe_get_index(series)
+    if index is None:
+        return lists
+    if index.has_duplicates:
+        twice = index[index.duplicated()].to_list()[0]
+        raise InputError(f"{twice!r} is twice in the index of the lists")
+    return dict(zip(index.to_list(), lists, strict=True))
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -112,17 +138,3 @@ def report_unknown(
         *(len(ids) - found.sum(), len(ids), noun, names, place),
     )
     return found
-
-
-def request_time_value(at: RequestTime) -> int:
-    """Return a request time on the scale of a prepared log.
-
-    Raises:
-        InputError: it is neither a number nor an ISO 8601 date.
-    """
-    if isinstance(at, int):
-        return at  # as it is: a float has 53 bits
-    try:
-        return int(time_value(at.isoformat() if isinstance(at, datetime) else at))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"at={at!r}: a number or an ISO 8601 date") from error

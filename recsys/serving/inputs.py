@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast
 import narwhals as nw
 import numpy as np
 import polars as pl
+from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig
@@ -22,14 +23,16 @@ from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.model.model_inputs import TimesRead
-from recsys.serving.ids import RequestTime, id_series, known_tokens, request_time_value
+from recsys.serving.ids import id_series, is_missing, known_tokens, lists_of
 from recsys.serving.raw_log import read_raw_log
+from recsys.serving.time_scale import NO_SCALE, RequestTime, TimeScale
 
 logger = logging.getLogger(__name__)
 
-RawHistories = TableSource | Mapping[Any, Iterable[Any]] | Sequence[Iterable[Any]]
-"""A log (frame or file), item ids by user id, or lists of item ids for users 0, 1, …; each list
-starts with the oldest item."""
+RawHistories = TableSource | Mapping[Any, Iterable[Any]] | Sequence[Iterable[Any]] | IntoSeries
+"""A log (frame or file), item ids by user id (a mapping, or a Series of pandas whose index has the
+users), or lists of item ids for users 0, 1, …; each list starts with the oldest item, and a missing
+one is empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,7 @@ class UserHistories:
         data: DataConfig,
         vocabulary: Vocabulary,
         encoders: Encoders = NO_ENCODERS,
+        scale: TimeScale = NO_SCALE,
     ) -> UserHistories:
         """Read histories in raw ids.
 
@@ -68,11 +72,12 @@ class UserHistories:
             InputError: the log cannot be read; an id is missing, or is neither an integer nor text;
                 a column that the model reads is missing or has values of another kind.
         """
-        if isinstance(source, Mapping):
-            return cls.from_lists(list(source), list(source.values()), vocabulary, encoders)
-        if isinstance(source, Sequence) and not isinstance(source, str):
-            return cls.from_lists(range(len(source)), source, vocabulary, encoders)
-        return _from_log(source, data, vocabulary, encoders)
+        lists = lists_of(source)
+        if isinstance(lists, Mapping):
+            return cls.from_lists(list(lists), list(lists.values()), vocabulary, encoders)
+        if isinstance(lists, Sequence) and not isinstance(lists, str):
+            return cls.from_lists(range(len(lists)), lists, vocabulary, encoders)
+        return _from_log(cast("TableSource", source), data, vocabulary, encoders, scale)
 
     @classmethod
     def from_lists(
@@ -81,7 +86,8 @@ class UserHistories:
         lists: Sequence[Iterable[Any]],
         vocabulary: Vocabulary,
         encoders: Encoders = NO_ENCODERS,
-        times: Sequence[Iterable[int]] | None = None,
+        times: Sequence[Iterable[RequestTime]] | None = None,
+        scale: TimeScale = NO_SCALE,
     ) -> UserHistories:
         """Read lists of item ids [B] as they are, the oldest item first.
 
@@ -90,21 +96,26 @@ class UserHistories:
             lists: item ids of each user.
             vocabulary: the items of the model.
             encoders: the encoders of the features that the model reads.
-            times: the time of each item, on the scale of the training log; unknown if None.
+            times: the time of each item; unknown if None.
+            scale: that of the training log.
 
         Raises:
             InputError: the model reads features of interactions or users; an id is missing, or is
-                neither an integer nor text; times are not whole numbers, not as many as the items,
-                or not in order.
+                neither an integer nor text; times are neither whole numbers nor dates, not as many
+                as the items, or not in order.
         """
         given = _listed(users, lists, vocabulary, encoders)
         if times is not None:
-            given = replace(given, times=_listed_times(users, times, given.lengths))
+            given = replace(given, times=_listed_times(users, times, given.lengths, scale))
         return _without_unknown_items(id_series(users, "users of the histories"), given)
 
     @classmethod
     def from_dataset(
-        cls, users: Iterable[Any], dataset: PreparedDataset, vocabulary: Vocabulary
+        cls,
+        users: Iterable[Any],
+        dataset: PreparedDataset,
+        vocabulary: Vocabulary,
+        scale: TimeScale = NO_SCALE,
     ) -> UserHistories:
         """Read the full histories of some users of a prepared dataset, test targets included.
 
@@ -114,6 +125,7 @@ class UserHistories:
             users: ids.
             dataset: a dataset with the features that the model reads (`Encoders.read`).
             vocabulary: the items of the model.
+            scale: that of the training log.
 
         Raises:
             InputError: a user is not in the dataset.
@@ -128,7 +140,7 @@ class UserHistories:
         given = Histories(
             ours[dataset.items[entries]],
             np.concatenate([[0], np.cumsum(ends - starts)]),
-            dataset.timestamps[entries],
+            scale.of_dataset(dataset.timestamps[entries], dataset.path),
             interaction_features=None if features is None else features[entries],
             user_features=None if user_features is None else user_features[rows],
         )
@@ -141,12 +153,15 @@ class UserHistories:
         timed = replace(self.histories, times=places * np.int64(gap))
         return replace(self, histories=timed, assumed_gap=gap)
 
-    def with_request_time(self, reads: TimesRead, at: RequestTime | None) -> UserHistories:
+    def with_request_time(
+        self, reads: TimesRead, at: RequestTime | None, scale: TimeScale = NO_SCALE
+    ) -> UserHistories:
         """Add the request time, if the model reads it.
 
         Args:
             reads: the times that the model reads; "none" ignores ``at``.
             at: the request time of all users.
+            scale: that of the training log.
 
         Raises:
             InputError: the histories have no times; or the request time is missing, is not a time,
@@ -163,7 +178,7 @@ class UserHistories:
             return self
         if at is None:
             raise InputError("at: the model reads the request time: say when")
-        time = request_time_value(at)
+        time = scale.value(at, "at")
         nonempty = np.flatnonzero(lengths)
         latest = times[self.histories.offsets[nonempty + 1] - 1]
         if (latest > time).any():
@@ -202,9 +217,13 @@ def _is_log(history: object) -> TypeGuard[TableSource]:
 
 
 def _from_log(
-    source: TableSource, data: DataConfig, vocabulary: Vocabulary, encoders: Encoders
+    source: TableSource,
+    data: DataConfig,
+    vocabulary: Vocabulary,
+    encoders: Encoders,
+    scale: TimeScale,
 ) -> UserHistories:
-    log = read_raw_log(source, data, encoders.input_columns)
+    log = read_raw_log(source, data, encoders.input_columns, scale)
     given = Histories(
         vocabulary.encode(log.rows["item_id"]),
         log.offsets,
@@ -225,6 +244,7 @@ def _listed(
             f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
             "items do not hold that: give a log with these columns"
         )
+    lists = [() if is_missing(items) else items for items in lists]
     for user, items in zip(users, lists, strict=True):
         if isinstance(items, str) or not isinstance(items, Iterable):
             raise InputError(f"history of user {user!r}: a list of item ids, not {items!r}")
@@ -235,20 +255,30 @@ def _listed(
 
 
 def _listed_times(
-    users: Sequence[Any], times: Sequence[Iterable[int]], lengths: NDArray[np.int64]
+    users: Sequence[Any],
+    times: Sequence[Iterable[RequestTime]],
+    lengths: NDArray[np.int64],
+    scale: TimeScale,
 ) -> NDArray[np.int64]:
     """Return the times [N] of the items of histories with these lengths [B]."""
-    rows = []
+    rows = [np.empty(0, dtype=np.int64)]
     for user, row, length in zip(users, times, lengths, strict=True):
-        given = np.asarray(list(row))
+        given, place = np.asarray(list(row)), f"times of user {user!r}"
         if len(given) != length:
-            raise InputError(f"times of user {user!r}: {len(given)} for {length} items")
-        if length and given.dtype.kind not in "iu":
-            raise InputError(f"times of user {user!r}: whole numbers, not {given.tolist()!r}")
-        if (np.diff(given) < 0).any():
-            raise InputError(f"times of user {user!r}: the oldest first, not {given.tolist()!r}")
+            raise InputError(f"{place}: {len(given)} for {length} items")
+        if given.dtype.kind in "OU":
+            given = np.array([scale.value(time, place) for time in given.tolist()])
+        elif length and given.dtype.kind not in "iu":
+            raise InputError(f"{place}: whole numbers or dates, not {given.tolist()!r}")
         rows.append(given.astype(np.int64))
-    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    all_times = scale.numbers(np.concatenate(rows), "times")
+    earlier = np.flatnonzero(np.diff(all_times) < 0) + 1
+    wrong = np.setdiff1d(earlier, np.cumsum(lengths))
+    if len(wrong):
+        number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
+        shown = rows[number + 1].tolist()
+        raise InputError(f"times of user {users[number]!r}: the oldest first, not {shown!r}")
+    return all_times
 
 
 def _without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistories:

@@ -21,9 +21,9 @@ from recsys.serving import user_ranges
 from recsys.serving.answer_parts import AnswerParts, answer_parts
 from recsys.serving.candidates import RawCandidates
 from recsys.serving.history_parts import PartsOfLog, divide_log, open_histories
-from recsys.serving.ids import RequestTime
 from recsys.serving.inputs import UserHistories
 from recsys.serving.large_answers import LargeAnswer
+from recsys.serving.time_scale import RequestTime
 from recsys.serving.user_ranges import ROW, divide, part_file, range_bounds, survey, user_ids
 
 logger = logging.getLogger(__name__)

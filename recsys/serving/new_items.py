@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
 import torch
 
+from recsys.config import CategoriesFeature
+from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.features.vectors import ItemVectors
+from recsys.data.grown_tables import converted
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import empty_model
@@ -38,7 +40,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
     trained = bundle.manifest.num_items
-    new = new_rows(bundle.item_table, items, bundle.encoders.items.columns, origin)
+    new = new_rows(bundle.item_table, items, bundle.encoders.items, origin)
     item_table = appended(bundle.item_table, new, origin)
     vectors = appended_vectors(bundle, new, origin)
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
@@ -66,6 +68,7 @@ def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> It
     if bundle.encoders.items is None:
         return {}
     try:
+        bundle.encoders.items.encode(rows)  # warns if most of their categories are unknown
         found = bundle.encoders.items.vectors(rows)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from error
@@ -73,35 +76,49 @@ def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> It
 
 
 def new_rows(
-    items: pl.DataFrame, source: TableSource, columns: Sequence[str], origin: str
+    items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder | None, origin: str
 ) -> pl.DataFrame:
-    """Read and check the rows of new items.
+    """Read and check the rows of new items; their values take the types of the catalogue.
 
     Args:
         items: the item table of a bundle.
         source: item_id and at least the columns, one row for each new item.
-        columns: the columns of the features that the model reads.
+        encoder: that of the features that the model reads; None if it reads none.
         origin: the name of the source in messages.
 
     Raises:
         InputError: see `with_new_items`.
     """
     new = read_table(source, origin=origin)
-    needed = ["item_id", *columns]
+    needed = ["item_id"] if encoder is None else ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
         raise InputError(f"{origin}: the table has no rows")
-    ids, known = id_series(new["item_id"], origin), items["item_id"]
-    if ids.dtype.is_integer() != known.dtype.is_integer():
-        noun = "integers" if known.dtype.is_integer() else "text"
-        raise InputError(f"{origin}: the ids of the catalogue are {noun}, not {ids[0]!r}")
-    ids = ids.cast(known.dtype)
+    given, known = id_series(new["item_id"], origin), items["item_id"]
+    ids = converted(given, known.dtype)
+    if ids is None:
+        raise InputError(f"{origin}: the ids of the catalogue are integers, not {given[0]!r}")
     for wrong, reason in (
         (ids.is_in(known.implode()), "is in the catalogue already"),
         (ids.is_duplicated(), "occurs twice"),
     ):
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
+    for feature in () if encoder is None else encoder.features:
+        if isinstance(feature, CategoriesFeature) and feature.column in items.columns:
+            new = new.with_columns(_listed_as(items.schema[feature.column], new, feature))
+    same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
+    new = new.with_columns(column for column in same if column is not None)
     return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+
+
+def _listed_as(dtype: pl.DataType, new: pl.DataFrame, feature: CategoriesFeature) -> pl.Expr:
+    """Return several values per row in the form that the catalogue has: lists, or text."""
+    values, given = pl.col(feature.column), new.schema[feature.column]
+    if isinstance(given, pl.List) and dtype == pl.String:
+        return values.cast(pl.List(pl.String)).list.join(feature.separator)
+    if isinstance(dtype, pl.List) and not isinstance(given, pl.List):
+        return values.cast(pl.String).str.split(feature.separator)
+    return values
 
 
 def appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:

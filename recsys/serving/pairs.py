@@ -37,6 +37,8 @@ class UserItemPairs:
     """Shape [N]: the row of each pair's user in the histories."""
     items: NDArray[np.int32]
     """Shape [N]: the item token of each pair."""
+    rows: NDArray[np.int64] | None = None
+    """Shape [N]: the row of each pair in the table of candidates; None if it has several pairs."""
 
     @classmethod
     def from_raw(
@@ -73,11 +75,12 @@ class UserItemPairs:
             return cls(rows[known], tokens[known])
         if candidates.users is None:
             tokens, users = tokens[known], np.arange(len(user_ids))
-            return cls(np.repeat(users, len(tokens)), np.tile(tokens, len(users)))
+            only = np.flatnonzero(known) if len(users) == 1 else None
+            return cls(np.repeat(users, len(tokens)), np.tile(tokens, len(users)), only)
         given, vocabulary = candidates.users, Vocabulary(user_ids)
         rows = vocabulary.encode(given).astype(np.int64)
         known &= report_unknown(rows, given, vocabulary, "user", "histories", strict=strict)
-        return cls(rows[known] - 1, tokens[known])
+        return cls(rows[known] - 1, tokens[known], np.flatnonzero(known))
 
     def batches(self) -> Iterator[PairBatch]:
         """Group the pairs by user, and users with similar numbers of candidates into batches.

@@ -6,7 +6,7 @@ anything else that scoring does not need.
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,9 +17,12 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import InputError
-from recsys.serving.ids import RequestTime, id_series
+from recsys.serving.ids import id_series, is_missing
 from recsys.serving.inputs import UserHistories
 from recsys.serving.recommender import Recommender
+from recsys.serving.time_scale import RequestTime
+
+logger = logging.getLogger(__name__)
 
 USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
 """The columns of the histories."""
@@ -36,15 +39,15 @@ class HistoryModel:
 
         Args:
             histories: a frame with the column ``items``, lists of item ids, the oldest first; and
-                optionally ``times``, lists of their times on the scale of the training log;
-                ``candidates``, lists of the items to score; ``user_id``, which the answer repeats.
+                optionally ``times``, lists of their times; ``candidates``, lists of the items to
+                score; ``user_id``, which the answer repeats. Any of them may be null in a row.
             params: ``k``, ``seen`` and ``at`` of `Recommender.recommend`; candidates are scored
                 whatever ``k`` and ``seen`` are.
 
         Returns:
-            A row for each history, in the library of the histories: ``item_id`` and ``score``,
-            lists of the k best items, the best first, or of the candidates in their order without
-            those outside the catalogue; and ``source``, "model" or "popularity".
+            A row for each history, in the library and with the index of the histories: ``item_id``
+            and ``score``, lists of the k best items, the best first, or of the candidates in their
+            order without those outside the catalogue; and ``source``, "model" or "popularity".
 
         Raises:
             InputError: a column or a parameter is missing or wrong; see `Recommender.recommend`.
@@ -68,24 +71,39 @@ class HistoryModel:
             best = self.recommender.recommend(queries, at=at, **given)
             answers.append(_by_row(queries, best))
         rows = pl.concat(answers, how="vertical_relaxed").sort(USER).drop(USER)
-        if USER in frame.columns:
-            rows.insert_column(0, pl.Series(USER, frame[USER].to_list()))
         backend = frame.implementation
         if backend.is_polars():
-            return rows
-        return nw.from_dict(rows.to_dict(as_series=False), backend=backend).to_native()
+            answer = nw.from_native(rows)
+        else:
+            native = nw.from_dict(rows.to_dict(as_series=False), backend=backend).to_native()
+            if (index := nw.maybe_get_index(frame)) is not None:
+                native.index = index
+            answer = nw.from_native(native)
+        if USER in frame.columns:
+            answer = answer.with_columns(frame[USER]).select(USER, *rows.columns)
+        return answer.to_native()
 
     def _read(self, frame: nw.DataFrame[Any], rows: Sequence[int]) -> UserHistories:
         """Read the histories of some rows, whose numbers are the ids of the users."""
-        bundle = self.recommender.bundle
-        items = _lists(frame, ITEMS)
+        bundle, gap = self.recommender.bundle, self.recommender.bundle.usual_gap
+        items, times = _lists(frame, ITEMS), _lists(frame, TIMES)
         lists = {row: items[row] or [] for row in rows}
-        if bundle.times == "none" or TIMES not in frame.columns:
+        untimed = [row for row in rows if times[row] is None and lists[row]]
+        known = len(untimed) < len(rows)
+        if bundle.times == "none" or TIMES not in frame.columns or (gap is not None and not known):
             return bundle.read_histories(lists)
-        given = _lists(frame, TIMES)
-        times = [given[row] or [] for row in rows]
-        encoders = bundle.encoders
-        return UserHistories.from_lists(rows, [*lists.values()], bundle.vocabulary, encoders, times)
+        if gap is not None and untimed:
+            logger.warning(
+                "%d of %d histories have no times, which the model reads: it takes %d, the median "
+                "of the log, between two interactions",
+                *(len(untimed), len(rows), gap),
+            )
+        usual = [[] if gap is None else [gap * n for n in range(len(lists[row]))] for row in rows]
+        timed = [times[row] or untold for row, untold in zip(rows, usual, strict=True)]
+        return UserHistories.from_lists(
+            *(rows, [*lists.values()], bundle.vocabulary, bundle.encoders, timed),
+            bundle.time_scale,
+        )
 
     def _score(
         self, queries: UserHistories, candidates: Mapping[int, list[Any]], at: RequestTime | None
@@ -129,7 +147,7 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
         return [None] * len(frame)
     rows: list[list[Any] | None] = []
     for row, value in enumerate(frame[name].to_list()):
-        missing = value is None or (isinstance(value, float) and math.isnan(value))
+        missing = is_missing(value)
         if not missing and (isinstance(value, str) or not isinstance(value, Iterable)):
             raise InputError(f"histories: row {row}: {name} is a list, not {value!r}")
         rows.append(None if missing else np.asarray(value).tolist())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import ROW_ORDER, Columns, DataConfig
-from recsys.data.log import KEPT, ROW, check_log
+from recsys.data.log import KEPT, ROW, InteractionLog, check_log
 from recsys.data.log_columns import plain_ids
 from recsys.data.missing import present_values
 from recsys.data.reading import SAMPLE_ROWS, telling_times
@@ -28,6 +29,7 @@ from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.time_format import is_compact, sure_form
 from recsys.errors import InputError
 from recsys.serving.ids import id_series
+from recsys.serving.time_scale import NO_SCALE, TimeScale
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +85,12 @@ class RawLog:
         return self.user_ids.to_frame().join(found, on="user_id", how="left", maintain_order="left")
 
 
-def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] = ()) -> RawLog:
+def read_raw_log(
+    source: TableSource,
+    data: DataConfig,
+    features: Sequence[str] = (),
+    scale: TimeScale = NO_SCALE,
+) -> RawLog:
     """Read the histories of a raw log as those of a dataset prepared with these settings.
 
     Rows are dropped by the same rules (``data.drop``), sorted and freed of duplicates. With
@@ -96,6 +103,7 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
             item_id, timestamp.
         data: the settings of the dataset.
         features: further columns that the model reads.
+        scale: that of the times of the training log.
 
     Raises:
         InputError: the log cannot be read, or lacks a column that a rule or the model reads.
@@ -103,13 +111,14 @@ def read_raw_log(source: TableSource, data: DataConfig, features: Sequence[str] 
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
     table, columns = _read_columns(source, data, features, origin)
     data = _with_form_of(table.get_column(columns.timestamp, default=None), data)
-    kept, dropped = keep_interactions(table, data, columns, origin)
+    kept, dropped = keep_interactions(table, data, columns, origin, later=True)
     if not len(kept) and len(table):
         schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
         schema |= {KEPT + name: pl.String for name in features}
         rows = all_rows = pl.DataFrame(schema=schema)
     else:
         log = check_log(kept, columns, origin, features)
+        log = _on_scale(log, _are_dates(kept[columns.timestamp]), scale)
         integers = log.frame.collect_schema()["user_id"].is_integer()
         try:
             frame = select_interactions(log, for_scoring(data)).frame
@@ -156,6 +165,24 @@ def _with_form_of(times: pl.Series | None, data: DataConfig) -> DataConfig:
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})
+
+
+def _are_dates(times: pl.Series) -> bool:
+    """Return whether the checked times of a log are dates; those that are text are of one kind."""
+    text = times.dtype == pl.String
+    return times.dtype.is_temporal() or (text and times.cast(pl.Float64, strict=False).has_nulls())
+
+
+def _on_scale(log: InteractionLog, dates: bool, scale: TimeScale) -> InteractionLog:
+    """Return a log with its times on the scale of the training log, in their order."""
+    rows = log.frame.collect("polars").to_polars()
+    given = rows["timestamp"].to_numpy()
+    times = scale.numbers(given, f"{log.origin}: column {log.columns.timestamp!r}", dates=dates)
+    if times is given:
+        return log
+    rows = rows.with_columns(timestamp=pl.Series(times)).sort("user_id", "timestamp", "order")
+    order = pl.Series("order", np.arange(len(rows)))
+    return replace(log, frame=nw.from_native(rows.with_columns(order).lazy()))
 
 
 def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:

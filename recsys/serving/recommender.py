@@ -25,9 +25,10 @@ from recsys.serving.candidates import Candidates, RawCandidates
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
 from recsys.serving.fallback import seen_policy
+from recsys.serving.forks import refuse_lost_threads
 from recsys.serving.generate import generate, generated_items
 from recsys.serving.history_source import HistorySource
-from recsys.serving.ids import RequestTime
+from recsys.serving.ids import lists_of
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.item_choice import chosen_diversity, chosen_items
 from recsys.serving.new_items import with_new_items
@@ -35,6 +36,7 @@ from recsys.serving.pairs import UserItemPairs
 from recsys.serving.recommend import recommend
 from recsys.serving.score import score
 from recsys.serving.similar import similar_items
+from recsys.serving.time_scale import RequestTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,12 @@ class Recommender:
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
     index: BundleIndex | None = None
     """Finds the items to recommend; all are scored if None."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Refuse every call in a process that would wait for ever: see `refuse_lost_threads`."""
+        if not name.startswith("__"):  # which unpickling asks for
+            refuse_lost_threads()
+        return super().__getattribute__(name)
 
     @classmethod
     def load(
@@ -145,7 +153,7 @@ class Recommender:
         """
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
-        queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
+        queries = self._queries(histories, users, at)
         k = self.bundle.usual_k if k is None else k
         best = partial(recommend, self.bundle, queries, k, seen, index=self.index)
         answer = best(retrieve=retrieve, allowed=allowed, diversity=diverse)
@@ -177,7 +185,8 @@ class Recommender:
             probabilities: see `recommend`.
 
         Returns:
-            user_id, item_id, score and source as in `recommend`, in the order of the candidates.
+            user_id, item_id, score and source as in `recommend`, in the order of the candidates; a
+            frame of pandas has the index of theirs.
 
         Raises:
             InputError: no candidate is known, or with ``strict`` one is not; the model reads times
@@ -186,11 +195,12 @@ class Recommender:
         raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
             users = None if raw.users is None else users_of(raw.users, self.dataset)
-        queries = self.read_histories(histories, users).with_request_time(self.bundle.times, at)
+        queries = self._queries(histories, users, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
         answer = score(self.bundle, queries, pairs)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
-        return frame_like(answer, histories, candidates, self.like)
+        rows = (None, ()) if pairs.rows is None else (lists_of(candidates), pairs.rows)
+        return frame_like(answer, histories, candidates, self.like, rows=rows)
 
     def generate(
         self,
@@ -244,7 +254,7 @@ class Recommender:
         """
         if isinstance(of, str) and of == "items":
             return item_embeddings(self.bundle)
-        queries = self.read_histories(of).with_request_time(self.bundle.times, at)
+        queries = self._queries(of, None, at)
         return history_embeddings(self.bundle, queries)
 
     def explain(
@@ -291,6 +301,16 @@ class Recommender:
     def report(self) -> Path:
         """Return the page that `recsys.fit` wrote: see `ModelBundle.report`."""
         return self.bundle.report
+
+    def _queries(
+        self,
+        histories: RawHistories | UserHistories | None,
+        users: Iterable[Any] | None,
+        at: RequestTime | None,
+    ) -> UserHistories:
+        """Read histories, with the times that the model reads."""
+        queries = self.read_histories(histories, users)
+        return queries.with_request_time(self.bundle.times, at, self.bundle.time_scale)
 
     @cached_property
     def _source(self) -> HistorySource:

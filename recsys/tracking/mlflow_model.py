@@ -47,15 +47,19 @@ def signature_of(facts: ModelFacts) -> ModelSignature:
     """Return the columns and parameters of `recsys.serving.pyfunc.HistoryModel.predict`."""
     item = DataType.string if isinstance(facts.items[0], str) else DataType.long
     user = ColSpec(AnyType(), "user_id", required=False)
-    long = Array(DataType.long)
-    times = [ColSpec(long, "times", required=facts.needs_request_time)] if facts.reads_times else []
+    # Lists: a type of their own would refuse what a left join leaves of a missing one, None or NaN.
+    times = (
+        [ColSpec(AnyType(), "times", required=facts.needs_request_time)]
+        if facts.reads_times
+        else []
+    )
     return ModelSignature(
         inputs=Schema(
             [
                 user,
-                ColSpec(Array(item), "items"),
+                ColSpec(AnyType(), "items"),
                 *times,
-                ColSpec(Array(item), "candidates", required=False),
+                ColSpec(AnyType(), "candidates", required=False),
             ]
         ),
         outputs=Schema(

@@ -428,7 +428,7 @@ def test_features_of_new_items_and_users(tmp_path: Path) -> None:
     assert last.user_table["age"].to_list() == [40, None, 7]
     for table, words in (
         (more.rename({"name": "title"}), "has the columns title, item_id, and .* item_id, name"),
-        (more.with_columns(name=1.5), "column 'name': is Float64, and text in"),
+        (more.with_columns(name=pl.concat_list("name")), "'name': is List.String., and text in"),
         (pl.concat([more, more]), "has more than one row"),
     ):
         with pytest.raises(InputError, match=words):

@@ -349,7 +349,7 @@ def test_candidates_for_all_users_come_as_a_column_too(
     recommender: Recommender, items: Any, tmp_path: Path
 ) -> None:
     expected = recommender.score(HISTORIES, ["hat", "socks"])
-    assert_frame_equal(recommender.score(HISTORIES, items), expected)
+    assert_frame_equal(pl.DataFrame(recommender.score(HISTORIES, items)), expected)
     pl.DataFrame({"item_id": list(items)}).write_csv(tmp_path / "items.csv")
     assert_frame_equal(recommender.score(HISTORIES, tmp_path / "items.csv"), expected)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -32,6 +32,7 @@ from recsys.data.features.feature_column import (
     single_values,
 )
 from recsys.data.features.vectors import VectorColumn
+from recsys.data.log_columns import BOOLEANS, plain_text
 from recsys.data.missing import MISSING_WORDS
 from recsys.errors import InputError
 
@@ -83,8 +84,8 @@ class CategoryColumn(_ValuesColumn[CategoryFeature]):
     @staticmethod
     def read(feature: CategoryFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
         """See `FeatureColumn.read`."""
-        column = single_values(feature, entity, table)
-        return _different(table, pl.concat_list(column.cast(pl.String)))
+        column, dtype = single_values(feature, entity, table), table.schema[feature.column]
+        return _different(table, pl.concat_list(column), dtype)
 
 
 class CategoriesColumn(_ValuesColumn[CategoriesFeature]):
@@ -95,10 +96,11 @@ class CategoriesColumn(_ValuesColumn[CategoriesFeature]):
     @staticmethod
     def read(feature: CategoriesFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
         """See `FeatureColumn.read`: the cells are lists, or text with a separator."""
-        if isinstance(column_type(feature, entity, table), pl.List):
-            return _different(table, pl.col(feature.column).cast(pl.List(pl.String)))
+        dtype = column_type(feature, entity, table)
+        if isinstance(dtype, pl.List):
+            return _different(table, pl.col(feature.column), cast("pl.DataType", dtype.inner))
         column = single_values(feature, entity, table)
-        return _different(table, column.cast(pl.String).str.split(feature.separator))
+        return _different(table, column.cast(pl.String).str.split(feature.separator), pl.String())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +114,7 @@ class NumberColumn:
     def read(feature: NumberFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
         """See `FeatureColumn.read`: float64, refused if a cell is neither a number nor missing."""
         rows = table.select(*KEYS[entity], cell=single_values(feature, entity, table))
-        written = pl.col("cell").cast(pl.String).str.strip_chars().replace(MISSING_WORDS, None)
+        written = pl.col("cell").cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
         number = written.cast(pl.Float64, strict=False)
         wrong = rows.filter(written.is_not_null(), ~number.is_finite().fill_null(value=False))
         if len(wrong):
@@ -210,10 +212,13 @@ COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn[Any]]] = {
 """The class of each kind of feature in the config."""
 
 
-def _different(table: pl.DataFrame, lists: pl.Expr) -> pl.Series:
+_WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
+
+
+def _different(table: pl.DataFrame, lists: pl.Expr, inner: pl.DataType) -> pl.Series:
     """Return the different values of each list, without empty ones; null if none is left."""
-    element = pl.element().str.strip_chars()
-    values = lists.list.eval(element.filter(element != "").unique(maintain_order=True))
+    texts, element = lists.list.eval(plain_text(pl.element(), inner)), pl.element()
+    values = texts.list.eval(element.filter(element != "").unique(maintain_order=True))
     return table.select(pl.when(values.list.len() > 0).then(values)).to_series()
 
 

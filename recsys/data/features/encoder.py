@@ -7,6 +7,7 @@ that later rows are encoded in the same way.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,10 +21,18 @@ from safetensors.numpy import save_file
 
 from recsys.config import Feature, VectorFeature
 from recsys.data.features.columns import COLUMN_CLASSES
-from recsys.data.features.feature_column import KEYS, Entity, FeatureColumn
+from recsys.data.features.feature_column import (
+    KEYS,
+    ColumnName,
+    EncodedCells,
+    Entity,
+    FeatureColumn,
+)
 from recsys.data.features.table import Features, FeatureTable
 from recsys.data.features.vectors import ItemVectors, VectorColumn
 from recsys.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +116,10 @@ class FeatureEncoder:
         )
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
         for feature, column in self._without_vectors:
-            found = column.encode(column.read(feature, self.entity, table))
+            cells = column.read(feature, self.entity, table)
+            found = column.encode(cells)
+            if column.width.categories:
+                self._warn_of_unknown(feature, cells, found)
             rows.append(found.rows + 1)
             categories.append(first + found.categories)
             shares.append((1 / np.bincount(found.rows)[found.rows]).astype(np.float32))
@@ -120,6 +132,18 @@ class FeatureEncoder:
             np.concatenate(shares),
         )
         return FeatureTable(*bags, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+
+    def _warn_of_unknown(self, feature: Feature, cells: pl.Series, found: EncodedCells) -> None:
+        """Warn if most cells of a column of categories have no value that `fit` saw."""
+        unknown = cells.is_not_null().to_numpy().copy()
+        present = unknown.sum()
+        unknown[found.rows] = False
+        if 2 * unknown.sum() > present:
+            logger.warning(
+                "%s: %d of %d values were never seen in training and count as missing, such as %s",
+                *(ColumnName(self.entity, feature), unknown.sum(), present),
+                ", ".join(map(repr, cells[int(unknown.argmax())])),
+            )
 
     def vectors(self, table: pl.DataFrame) -> ItemVectors:
         """Return the vectors of a table [R rows]; none without features of this kind.

@@ -1,0 +1,402 @@
+"""What strangers give to a trained model: other spellings, types, units, nulls and processes."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import recsys
+from tests.unit.server_process import process
+
+DAY = 86_400_000
+BEGIN = 1_700_000_000_000
+"""Times are in milliseconds."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("strangers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def log() -> pl.DataFrame:
+    """A log with two kept columns: the codes 1 to 3, and a flag."""
+    rng, rows = np.random.default_rng(5), []
+    for user in range(1, 41):
+        for number in range(int(rng.choice([3, 5, 8]))):
+            time = BEGIN + number * DAY + 60_000 * int(rng.integers(100))
+            rows.append(
+                (user * 7, 1000 + int(rng.integers(20)), time, int(rng.integers(3)), number % 2)
+            )
+    names = ["user_id", "item_id", "timestamp", "code", "flag"]
+    log = pl.DataFrame(rows, schema=names, orient="row")
+    return log.with_columns(pl.col("code") + 1, pl.col("flag").cast(pl.Boolean))
+
+
+@pytest.fixture(scope="module")
+def items() -> pl.DataFrame:
+    ids = range(1000, 1020)
+    return pl.DataFrame(
+        {
+            "item_id": ids,
+            "shelf": [i % 4 for i in ids],
+            "fresh": [i % 3 == 0 for i in ids],
+            "tags": [[1, 2] if i % 2 else [2, 3] for i in ids],
+            "price": [i % 7 + 0.5 for i in ids],
+        }
+    )
+
+
+def train(name: str, dataset: recsys.PreparedDataset, **model: Any) -> recsys.Recommender:
+    base = {"embedding_dim": 8, "max_sequence_length": 6, "num_blocks": 1}
+    timed = model.get("times") == "request"
+    tree = {
+        "name": name,
+        "model": base | model,
+        "training": {"max_epochs": 1, "batch_tokens": 512, "precision": "float32"},
+        "evaluation": {"seen": "allow", "request_time": "known" if timed else "unknown"},
+    }
+    experiment = recsys.Experiment.model_validate(tree)
+    run = recsys.train(experiment, dataset)
+    return recsys.load(run.bundle, dataset)
+
+
+@pytest.fixture(scope="module")
+def reader(here: Path, log: pl.DataFrame, items: pl.DataFrame) -> recsys.Recommender:
+    """Reads categories of interactions and items, and a number."""
+    dataset = recsys.prepare(log, out="read", items=items, keep=("code", "flag"))
+    return train(
+        "reader",
+        dataset,
+        head={"kind": "dot_product"},
+        feed_forward_dim=16,
+        interaction_features=["code", "flag"],
+        item_features=[
+            "shelf",
+            "fresh",
+            {"kind": "categories", "column": "tags"},
+            {"kind": "number", "column": "price"},
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def timed(here: Path, log: pl.DataFrame) -> recsys.Recommender:
+    """Reads the time of each purchase, and of the request."""
+    dataset = recsys.prepare(log.drop("code", "flag"), out="timed")
+    return train("timed", dataset, kind="hstu", times="request")
+
+
+@contextmanager
+def no_warning(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.clear()
+    yield
+    assert not [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+
+
+SPELLINGS = {
+    "floats": (pl.col("code").cast(pl.Float64), pl.col("flag").cast(pl.Float64)),
+    "text": (pl.col("code").cast(pl.String), pl.col("flag").cast(pl.String)),
+    "decimals": (pl.col("code").cast(pl.Decimal(6, 2)), pl.col("flag").cast(pl.Int8)),
+    "text of floats": (
+        pl.format("{}.0", "code"),
+        pl.when("flag").then(pl.lit("True")).otherwise(pl.lit("False")),
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("form", ["frame", "csv", "later dataset"])
+def test_categories_of_interactions_are_equal_however_they_are_spelled(
+    reader: recsys.Recommender,
+    log: pl.DataFrame,
+    spelling: str,
+    form: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = log.with_columns(SPELLINGS[spelling])
+    right = reader.recommend(log, k=3)
+    with no_warning(caplog):
+        if form == "frame":
+            answer = reader.recommend(other, k=3)
+        elif form == "csv":
+            other.write_csv(tmp_path / "log.csv")
+            answer = reader.recommend(tmp_path / "log.csv", k=3)
+        else:
+            dataset = recsys.prepare(other, out=tmp_path / "later", keep=("code", "flag"))
+            answer = recsys.load(reader.bundle.path, dataset).recommend(k=3)
+    assert_frame_equal(answer, right, abs_tol=1e-5)
+
+
+def test_values_that_were_never_seen_are_warned_of(
+    reader: recsys.Recommender, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader.recommend(log.with_columns(code=pl.lit("new")), k=1)
+    assert "category 'code': 2 of 2 values were never seen in training" in caplog.text
+    caplog.clear()
+    table = {"item_id": [7], "shelf": [9], "fresh": [True], "tags": [[1]], "price": [1.0]}
+    reader.with_new_items(pl.DataFrame(table))
+    assert "category 'shelf': 1 of 1 values were never seen in training" in caplog.text
+
+
+NEW = pl.DataFrame(
+    {"item_id": [7, 8], "shelf": [1, 2], "fresh": [True, False], "tags": [[1], [2, 3]]}
+).with_columns(price=pl.Series([1.5, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [pl.col("item_id", "shelf").cast(pl.Float64), pl.col("fresh").cast(pl.Int64)],
+        [pl.col("item_id", "shelf", "fresh", "price").cast(pl.String)],
+        [pl.col("price").cast(pl.Decimal(4, 2)), pl.col("tags").cast(pl.List(pl.Float64))],
+        [pl.col("tags").cast(pl.List(pl.String)).list.join("|")],
+        [pl.format("{}.0", "shelf").alias("shelf"), pl.col("tags").cast(pl.List(pl.String))],
+    ],
+)
+def test_new_items_take_the_types_of_the_catalogue(
+    reader: recsys.Recommender, changes: list[pl.Expr], caplog: pytest.LogCaptureFixture
+) -> None:
+    history = reader.read_histories(users=[7])
+    right = reader.with_new_items(NEW).score(history, [7, 8, 1003])
+    with no_warning(caplog):
+        found = reader.with_new_items(NEW.with_columns(changes))
+    assert_frame_equal(found.score(history, [7, 8, 1003]), right, abs_tol=1e-5)
+    assert found.bundle.item_table.schema == reader.bundle.item_table.schema
+
+
+def test_a_text_catalogue_takes_items_of_digits(
+    here: Path, log: pl.DataFrame, items: pl.DataFrame, tmp_path: Path
+) -> None:
+    """New ones from a file of digits alone, and those of a dataset of digits alone."""
+    text = pl.col("item_id").cast(pl.String).replace("1005", "A1005")
+    dataset = recsys.prepare(
+        log.with_columns(text), out=tmp_path / "text", items=items.with_columns(text)
+    )
+    model = train("text", dataset, head={"kind": "dot_product"}, item_features=["shelf"])
+    (tmp_path / "new.csv").write_text("item_id,shelf\n5001,1\n5002,2\n")
+    (tmp_path / "letters.csv").write_text("item_id,shelf\n5001,1\nB2,2\n")
+    scores = [
+        model.with_new_items(tmp_path / name).score([["1001"]], ["5001"])
+        for name in ("new.csv", "letters.csv")
+    ]
+    assert_frame_equal(*scores)
+    log.with_columns(pl.col("item_id").replace(1005, 9010)).write_csv(tmp_path / "log.csv")
+    items.drop("tags").with_columns(pl.col("item_id").replace(1005, 9010)).write_csv(
+        tmp_path / "items.csv"
+    )
+    digits = recsys.prepare(
+        tmp_path / "log.csv", out=tmp_path / "digits", items=tmp_path / "items.csv"
+    )
+    extended = recsys.extend(model.bundle.path, digits, tmp_path / "extended")
+    assert extended.bundle.num_items == 21
+
+
+def test_an_item_table_is_the_same_from_csv_and_parquet(
+    log: pl.DataFrame, items: pl.DataFrame, tmp_path: Path
+) -> None:
+    table = items.drop("tags", "fresh").with_columns(
+        tiny=pl.Series([1e-7 * (i + 0.5) for i in range(20)]),
+        code=pl.Series([f"00{i}" for i in range(20)]),
+        gap=pl.Series([None, *range(19)], dtype=pl.Float64),
+    )
+    table.write_csv(tmp_path / "items.csv")
+    table.write_parquet(tmp_path / "items.parquet")
+    datasets = [
+        recsys.prepare(log, out=tmp_path / kind, items=tmp_path / f"items.{kind}")
+        for kind in ("csv", "parquet")
+    ]
+    assert_frame_equal(datasets[0].item_table, datasets[1].item_table)
+    assert datasets[0].item_table["code"].dtype == pl.String
+
+
+def test_a_condition_on_text_holds_for_a_file_of_digits(
+    here: Path, log: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The training log has X3 among its codes; later files have digits alone, or no such row."""
+    coded = log.select(
+        "user_id", "item_id", "timestamp", code=pl.col("code").cast(pl.String).replace("3", "X3")
+    )
+    dataset = recsys.prepare(coded, out=tmp_path / "data", where="code != '2' and timestamp > 0")
+    model = train("coded", dataset, head={"kind": "dot_product"})
+    digits = coded.filter(pl.col("user_id").is_in([7, 14]), pl.col("code") != "X3")
+    right = model.recommend(digits, k=3)
+    digits.write_csv(tmp_path / "digits.csv")
+    assert_frame_equal(model.recommend(tmp_path / "digits.csv", k=3), right)
+    floats = digits.with_columns(pl.col("code").cast(pl.Float64))
+    assert_frame_equal(model.recommend(floats, k=3), right)
+    before = dataset.manifest.counts["interactions"]
+    twos = digits.with_columns(pl.col("timestamp") + DAY, code=2)
+    assert recsys.append(twos, dataset.path).manifest.counts["interactions"] == before
+    assert "holds for none" in caplog.text
+    assert "nothing is added" in caplog.text
+    digits.with_columns(pl.col("timestamp") + DAY).write_csv(tmp_path / "day.csv")
+    grown = recsys.append(tmp_path / "day.csv", dataset.path)
+    assert grown.manifest.counts["interactions"] == before + digits.filter(code="1").height
+    with pytest.raises(recsys.InputError, match="cannot compare string with numeric"):
+        recsys.prepare(tmp_path / "digits.csv", out=tmp_path / "new", where="code > '1'")
+
+
+def test_times_are_put_on_the_scale_of_the_log(
+    timed: recsys.Recommender, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has milliseconds; dates and seconds are as good, and the latter are warned of."""
+    histories = log.drop("code", "flag").with_columns(pl.col("timestamp") // 1000 * 1000)
+    at = BEGIN + 30 * DAY
+    right = timed.recommend(histories, k=3, at=at)
+    assert not right.equals(timed.recommend(histories, k=3, at=at + 90 * DAY)), "times matter"
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    dates = histories.with_columns(pl.from_epoch("timestamp", time_unit="ms"))
+    seconds = histories.with_columns(pl.col("timestamp") // 1000)
+    text = dates.with_columns(pl.col("timestamp").dt.strftime("%Y-%m-%dT%H:%M:%S"))
+    with no_warning(caplog):
+        for given, when in ((histories, moment), (dates, moment.isoformat()), (text, at)):
+            assert_frame_equal(timed.recommend(given, k=3, at=when), right)
+    assert_frame_equal(timed.recommend(seconds, k=3, at=at // 1000), right)
+    assert "is taken for seconds, and converted to milliseconds" in caplog.text
+    late = pl.concat([histories.filter(user_id=7), seconds.filter(user_id=7).tail(1)])
+    sorted_late = pl.concat([histories.filter(user_id=7), histories.filter(user_id=7).tail(1)])
+    assert_frame_equal(timed.recommend(late, k=3, at=at), timed.recommend(sorted_late, k=3, at=at))
+    small = histories.with_columns((pl.col("timestamp") - BEGIN) // 1000)
+    timed.recommend(small, k=1, at=at)
+    assert "is compared as a number with the times of the training log" in caplog.text
+
+
+def served(model: recsys.Recommender) -> Any:
+    """The model as MLflow loads it, by the run that logged it."""
+    store = f"sqlite:///{Path('mlflow.db').resolve()}"
+    mlflow.set_tracking_uri(store)
+    mlflow.set_registry_uri(store)
+    name = model.bundle.path.parent.name
+    run = mlflow.search_runs(search_all_experiments=True, filter_string=f"run_name = '{name}'")
+    return mlflow.pyfunc.load_model(f"runs:/{run['run_id'][0]}/bundle")
+
+
+def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> None:
+    """A left join leaves None, or NaN; rows keep their index, whatever is in other rows."""
+    model, at = served(timed), str(BEGIN + 30 * DAY)
+    columns: dict[str, Any] = {
+        "user_id": ["a", None, "c", "d"],
+        "items": [[1001, 1002], None, float("nan"), []],
+        "times": [[BEGIN // 1000, BEGIN // 1000 + 60], None, float("nan"), None],
+        "candidates": [None, [1001], float("nan"), [1002, 1003]],
+    }
+    frame = pd.DataFrame(columns, index=[3, 1, 2, 1])
+    answer = model.predict(frame, params={"k": 2, "at": at})
+    assert answer["source"].tolist() == ["model", *["popularity"] * 3]
+    assert answer.index.tolist() == [3, 1, 2, 1]
+    assert [user for user in answer["user_id"] if isinstance(user, str)] == ["a", "c", "d"]
+    assert [list(ids) for ids in answer["item_id"]][1::2] == [[1001], [1002, 1003]]
+    milliseconds: Any = [[BEGIN, BEGIN + 60_000]]
+    alone = frame.head(1).assign(times=milliseconds)
+    right = model.predict(alone, params={"k": 2, "at": at})
+    assert answer["item_id"].tolist()[0] == right["item_id"].tolist()[0]
+    assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])
+
+
+@pytest.fixture(scope="module")
+def plain(here: Path, log: pl.DataFrame) -> recsys.Recommender:
+    dataset = recsys.prepare(log.drop("code", "flag"), out="plain")
+    return train("plain", dataset, head={"kind": "dot_product"})
+
+
+def test_scores_carry_the_index_of_their_candidates(
+    plain: recsys.Recommender, log: pl.DataFrame
+) -> None:
+    histories = log.to_pandas()
+    rows = {"user_id": [7, 14, 21, 28], "item_id": [1001, 1002, 5, 1004]}
+    candidates = pd.DataFrame(rows, index=[9, 3, 4, 0])
+    answer = plain.score(histories, candidates)
+    assert answer.index.tolist() == [9, 3, 0], "5 is unknown"
+    candidates["score"] = answer["score"]
+    assert candidates["score"].dropna().tolist() == answer["score"].tolist()
+    of_one = plain.score([[1001]], candidates[["item_id"]])
+    assert of_one.index.tolist() == [9, 3, 0]
+    of_all = plain.score(histories, candidates[["item_id"]])
+    assert of_all.index.tolist() == list(range(len(of_all)))
+
+
+def test_a_series_of_lists_is_histories_and_candidates(
+    plain: recsys.Recommender, log: pl.DataFrame
+) -> None:
+    lists = log.to_pandas().groupby("user_id")["item_id"].apply(list)
+    right = plain.recommend(lists.to_dict(), k=2)
+    answer = plain.recommend(lists, k=2)
+    assert isinstance(answer, pd.DataFrame)
+    assert_frame_equal(pl.DataFrame(answer), right)
+    assert plain.score(lists, lists).shape[0] == len(log)
+    joined = lists.head(2).reindex([7, 14, 999])
+    sources = plain.recommend(joined, k=1)["source"].tolist()
+    assert sources == ["model", "model", "popularity"]
+    assert plain.recommend(pl.Series([[1001], None]), k=1)["source"].to_list() == sources[1:]
+    with pytest.raises(recsys.InputError, match="7 is twice in the index"):
+        plain.recommend(pd.concat([lists, lists.head(1)]))
+
+
+def _recommend(model: recsys.Recommender) -> int:
+    return len(model.recommend([[1001]], k=3))
+
+
+_models: dict[str, recsys.Recommender] = {}
+
+
+def _use_global(name: str) -> int:
+    return _recommend(_models[name])
+
+
+def _load(path: str) -> int:
+    return _recommend(recsys.load(path))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_says_that_it_would_wait_for_ever(plain: recsys.Recommender) -> None:
+    assert _recommend(plain) == 3
+    _models["model"] = plain
+    calls = ((_recommend, plain), (_load, str(plain.bundle.path)), (_use_global, "model"))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for call, argument in calls:
+            with pytest.raises(recsys.InputError, match=r"get_context\('spawn'\)"):
+                pool.apply_async(call, (argument,)).get(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_server_puts_times_on_the_scale_of_the_log(
+    timed: recsys.Recommender, log: pl.DataFrame
+) -> None:
+    """A purchase of a moment ago comes after those of the dataset, in whatever unit it is told."""
+    after, at = BEGIN + 20 * DAY, BEGIN + 30 * DAY
+    date = datetime.fromtimestamp(after / 1000, UTC).isoformat()
+    folders = timed.bundle.path.resolve(), "--data", Path("timed").resolve()
+    with process(*folders) as server:
+        answers = [
+            server.answer(
+                "/v1/recommend",
+                {"user_id": 7, "history": [1001], "times": [time], "at": when, "k": 3},
+            )
+            for time, when in ((after, at), (date, at // 1000), (after // 1000, at))
+        ]
+    assert answers[0][0] == 200
+    assert answers == [answers[0]] * 3
+    rows = (
+        log.filter(user_id=7)
+        .select("user_id", "item_id", "timestamp")
+        .vstack(pl.DataFrame({"user_id": [7], "item_id": [1001], "timestamp": [after]}))
+    )
+    right = timed.recommend(rows, k=3, at=at)["item_id"].to_list()
+    assert [item["item_id"] for item in answers[0][1]["items"]] == right
