@@ -58,17 +58,16 @@ class Replacement:
             self._asked.clear()
             try:
                 await self._look(asked)
-            except (InputError, OSError) as error:
-                self._report(str(error), asked)
-            except (MemoryError, RuntimeError) as error:  # of torch
-                self._report(_reason(error), asked)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
+                self._report(error, asked)
 
     async def _look(self, asked: bool) -> None:
         """Load what is new, or anything if asked.
 
         Raises:
-            InputError, OSError: it cannot be loaded, or the registry cannot be asked.
-            MemoryError, RuntimeError: the machine or its GPU failed, or has no memory for both.
+            Exception: whatever went wrong; a bundle and a registry come from others.
         """
         bundle, place = await asyncio.to_thread(self._find, asked)
         state = await asyncio.to_thread(self._state, bundle)
@@ -93,12 +92,15 @@ class Replacement:
         self._failure = None  # the registry can be asked again, if it could not
         return self._bundle, place
 
-    def _report(self, reason: str, asked: bool) -> None:
+    def _report(self, error: BaseException, asked: bool) -> None:
         """Report a failure, but one that lasts only once."""
+        reason = _reason(error)
         if asked or reason != self._failure:
             self._service.metrics.reloads.labels("failed").inc()
             facts = {FACTS: {"reason": reason}}
-            logger.error("the new model cannot be loaded; the old one answers", extra=facts)
+            where = None if isinstance(error, InputError) else error
+            line = "the new model cannot be loaded; the old one answers"
+            logger.error(line, extra=facts, exc_info=where)
         self._failure = reason
 
     def _state(self, bundle: Path) -> _State:
@@ -108,7 +110,7 @@ class Replacement:
         return [_stamp(folder / MANIFEST) for folder in folders]
 
 
-def _reason(error: MemoryError | RuntimeError) -> str:
+def _reason(error: BaseException) -> str:
     """Return why loading failed, in the same words if it fails again: torch counts free bytes."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         where = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
