@@ -131,8 +131,9 @@ class CountEnsemble:
             if num_items not in (None, len(popularity) - 1):
                 raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
             settings = read_settings(PCTMSettings, facts["settings"])
-            weights = [read_settings(float, facts[name]) for name in ("weight", "repeat_weight")]
-            return cls(PCTM(matrix, popularity, settings), *weights)
+            weights = {name: facts[name] for name in ("weight", "repeat_weight")}
+            weights = read_settings(dict[str, float], weights)
+            return cls(PCTM(matrix, popularity, settings), **weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
 

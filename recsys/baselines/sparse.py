@@ -81,19 +81,19 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
         raise ValueError(f"{name} must be finite, and at most {_LARGEST_VALUE:g}")
 
 
-def read_settings(kind: type[S], values: Any) -> S:
-    """Make settings, a dataclass or a number, of values that JSON held.
+def read_settings(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Make settings of values that JSON held.
 
     Raises:
         ValueError: the first that is not of its type, or so large that nobody would wait.
     """
-    numbers = values.values() if isinstance(values, dict) else [values]
-    for number in numbers:
-        if isinstance(number, int | float) and not abs(number) <= _LARGEST_SETTING:
-            raise ValueError(f"{number} must be finite, and at most {_LARGEST_SETTING:g} in size")
+    for name, value in values.items():
+        if isinstance(value, int | float) and not abs(value) <= _LARGEST_SETTING:
+            rule = f"must be finite, and at most {_LARGEST_SETTING:g} in size"
+            raise ValueError(f"{name}={value!r}: {rule}")
     try:
         return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         wrong = error.errors()[0]
-        place = ".".join(map(str, wrong["loc"])) or kind.__name__
+        place = ".".join(map(str, wrong["loc"]))
         raise ValueError(f"{place}={wrong['input']!r}: {wrong['msg']}") from error

@@ -47,6 +47,8 @@ from recsys.serving.weights import load_weights
 logger = logging.getLogger(__name__)
 
 
+_IMPOSSIBLE = (LookupError, RecursionError, TypeError, ValueError, pl.exceptions.PolarsError)
+"""What opening raises of a bundle with right digests and a content that nobody foresaw."""
 USUAL_K = 10
 """Items that are recommended where nobody says how many."""
 
@@ -141,9 +143,9 @@ class ModelBundle:
             path /= "bundle"  # of a run's folder
         try:
             return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
-        except (LookupError, RecursionError, TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
+        except InputError:
+            raise
+        except _IMPOSSIBLE as error:
             reason = one_line(error, 300)
             raise InputError(f"{path}: cannot be read as a model bundle: {reason}") from error
 
