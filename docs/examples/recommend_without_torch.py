@@ -14,20 +14,27 @@ import onnxruntime
 
 folder, history = Path(sys.argv[1]), sys.argv[2:]
 about = json.loads((folder / "manifest.json").read_text())
-ids = json.loads((folder / "items.json").read_text())
-encoder = onnxruntime.InferenceSession(folder / "encoder.onnx")
-head = onnxruntime.InferenceSession(folder / "head.onnx")
+ids = json.loads((folder / "items.json").read_text(encoding="utf-8"))
+if about["times"] != "none":
+    sys.exit(f"{folder}: the model reads times, and this example has none")
 
 token = {str(item): number for number, item in enumerate(ids, 1)}
-known = [token[item] for item in history if item in token][-about["max_sequence_length"] :]
-inputs = {"items": np.array([known]), "lengths": np.array([len(known)])}
-last = dict(
-    zip(about["encoder_outputs"], encoder.run(None, inputs), strict=True)
-)  # once per history
-candidates = np.arange(1, len(ids) + 1)[None]  # or any other item tokens, [batch, candidates]
-given = {"candidates": candidates, "lengths": inputs["lengths"], **last}
-(scores,) = head.run(None, {name: given[name] for name in about["head_inputs"]})
+known = [token[item] for item in history if item in token]
+if known:
+    encoder = onnxruntime.InferenceSession(folder / "encoder.onnx")
+    head = onnxruntime.InferenceSession(folder / "head.onnx")
+    window = known[-about["max_sequence_length"] :]
+    inputs = {"items": np.array([window]), "lengths": np.array([len(window)])}
+    last = dict(
+        zip(about["encoder_outputs"], encoder.run(None, inputs), strict=True)
+    )  # once per history
+    candidates = np.arange(1, len(ids) + 1)[None]  # or any other item tokens, [batch, candidates]
+    given = {"candidates": candidates, "lengths": inputs["lengths"], **last}
+    (scores,) = head.run(None, {name: given[name] for name in about["head_inputs"]})[0]
+else:  # the encoder needs an item: recommend the most popular ones
+    scores = np.array(json.loads((folder / "popularity.json").read_text()), dtype=np.float32)
 if about["seen"] == "filter":
-    scores[0, np.array(known) - 1] = -np.inf
-for column in np.argsort(-scores[0], kind="stable")[:10]:
-    print(ids[column], scores[0, column])
+    scores[np.array(known, dtype=int) - 1] = -np.inf  # those before the window too
+for column in np.argsort(-scores, kind="stable")[:10]:
+    if scores[column] > -np.inf:
+        print(ids[column], scores[column])

@@ -23,7 +23,12 @@ from torch import Tensor
 
 from recsys.baselines.counts import CountScorer, user_values, weighted_histories
 from recsys.baselines.pctm import PCTM, PCTMSettings
-from recsys.baselines.sparse import check_row, matrix_tensors, read_matrix
+from recsys.baselines.sparse import (
+    check_row,
+    matrix_tensors,
+    read_matrix,
+    read_settings,
+)
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.scorer import Scorer
@@ -125,11 +130,10 @@ class CountEnsemble:
             matrix = read_matrix(tensors, len(popularity))
             if num_items not in (None, len(popularity) - 1):
                 raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
-            settings = PCTMSettings(**facts["settings"])
-            weights = float(facts["weight"]), float(facts["repeat_weight"])
-            if not all(map(math.isfinite, (*weights, *asdict(settings).values()))):
-                raise ValueError("weights and settings must be finite")
-            return cls(PCTM(matrix, popularity, settings), *weights)
+            settings = read_settings(PCTMSettings, facts["settings"])
+            weights = {name: facts[name] for name in ("weight", "repeat_weight")}
+            weights = read_settings(dict[str, float], weights)
+            return cls(PCTM(matrix, popularity, settings), **weights)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
 

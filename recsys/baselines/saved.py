@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
-from recsys.baselines.sparse import matrix_tensors, read_matrix
+from recsys.baselines.sparse import check_finite, matrix_tensors, read_matrix, read_settings
 from recsys.baselines.tuned import BASELINES
 from recsys.errors import InputError
 from recsys.inference.scorer import Scorer
@@ -92,10 +92,9 @@ def _value(
     if hint is csr_array:
         return read_matrix(tensors, num_items + 1, f"{name}.")
     if is_dataclass(hint):
-        return hint(**facts["settings"][name])  # type: ignore[operator]
+        return read_settings(hint, facts["settings"][name])  # type: ignore[arg-type]
     array = tensors[name]
-    if len(array) != num_items + 1 or not np.isfinite(array).all():
-        raise ValueError(
-            f"{name}: must be finite, with a row for each of {num_items} items and PAD"
-        )
+    if len(array) != num_items + 1:
+        raise ValueError(f"{name} must have a row for each of {num_items} items and PAD")
+    check_finite(name, array)
     return array

@@ -1,14 +1,20 @@
-"""Sparse square matrices over the items, to and from the tensors of a file."""
+"""The parts of a fitted baseline in a file: matrices over the items, rows of numbers, settings."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 from scipy.sparse import csr_array
 
+S = TypeVar("S")
+_LARGEST_SETTING = 1e6
+_LARGEST_VALUE = 1e15
+"""Sums and products of such values are finite as float32, which scores are."""
 _TYPES = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
 
 
@@ -62,5 +68,32 @@ def check_row(tensors: Mapping[str, NDArray[Any]], name: str, dtype: type[Any]) 
     array = tensors[name]
     if array.dtype != dtype or array.ndim != 1:
         raise ValueError(f"{name} must be one row of {np.dtype(dtype)}, not {array.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite")
+    check_finite(name, array)
+
+
+def check_finite(name: str, array: NDArray[Any]) -> None:
+    """Check that the scores which are computed from an array will be finite.
+
+    Raises:
+        ValueError: they may not be.
+    """
+    if not (np.abs(array) <= _LARGEST_VALUE).all():
+        raise ValueError(f"{name} must be finite, and at most {_LARGEST_VALUE:g}")
+
+
+def read_settings(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Make settings of values that JSON held.
+
+    Raises:
+        ValueError: the first that is not of its type, or so large that nobody would wait.
+    """
+    for name, value in values.items():
+        if isinstance(value, int | float) and not abs(value) <= _LARGEST_SETTING:
+            rule = f"must be finite, and at most {_LARGEST_SETTING:g} in size"
+            raise ValueError(f"{name}={value!r}: {rule}")
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"]))
+        raise ValueError(f"{place}={wrong['input']!r}: {wrong['msg']}") from error

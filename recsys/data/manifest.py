@@ -172,7 +172,7 @@ class FolderManifest(Section):
             return False
         try:
             fields = json.loads((folder / MANIFEST).read_bytes())
-        except ValueError:
+        except (RecursionError, ValueError):
             return True
         except OSError:
             return False

@@ -127,7 +127,7 @@ def fitting_forms(values: pl.Series) -> list[str]:
     if not numbers_in(others).null_count():
         return []
     # Few look like the first value, and that is seen fast.
-    alike = [form for form in _KNOWN if re.search(_pattern(form), others[0])]
+    alike = _alike(others.head(1))
     return _shortest([form for form in alike if _fit(others, form) == len(others)])
 
 
@@ -217,7 +217,7 @@ def form_hint(values: pl.Series) -> str:
     text = values.head(_LIKELY)
     if text.dtype != pl.String:
         return ""
-    fitting = {form: count for form in _KNOWN if (count := _fit(text, form))}
+    fitting = {form: count for form in _alike(text.head(20)) if (count := _fit(text, form))}
     if not fitting:
         return ""
     best = [form for form, count in fitting.items() if count == max(fitting.values())]
@@ -245,15 +245,21 @@ def _written(values: pl.Series) -> pl.Series:
     ).to_series()
 
 
-@cache
-def _pattern(form: str) -> str:
+def _alike(text: pl.Series) -> list[str]:
+    """Return the known forms that a value looks like."""
+    values = text.drop_nulls().to_list()
+    return [form for form in _KNOWN if any(map(_pattern(form).search, values))]
+
+
+@cache  # that of re has room for fewer
+def _pattern(form: str) -> re.Pattern[str]:
     r"""Return the pattern of text in a known form.
 
-    >>> print(_pattern("%d.%m.%Y %H:%M"))
+    >>> print(_pattern("%d.%m.%Y %H:%M").pattern)
     ^\d{1,2}\.\d{1,2}\.\d{4}\s+\d{1,2}:\d{2}$
     """
     parts = re.split(r"(\.%f|%[A-Za-z]| )", form)
-    return "^" + "".join(_CODES.get(part, re.escape(part)) for part in parts) + "$"
+    return re.compile("^" + "".join(_CODES.get(part, re.escape(part)) for part in parts) + "$")
 
 
 def _fit(text: pl.Series, form: str) -> int:
@@ -265,7 +271,7 @@ def _fit(text: pl.Series, form: str) -> int:
 def _times(text: pl.Series, form: str) -> pl.Series:
     """Parse text as date-times, null where it is not in the form."""
     if form in _KNOWN:
-        text = pl.select(pl.when(text.str.contains(_pattern(form))).then(text)).to_series()
+        text = pl.select(pl.when(text.str.contains(_pattern(form).pattern)).then(text)).to_series()
     if ("%H" in form or "%I" in form) and "%M" not in form:  # which polars cannot read
         text, form = ("00 " + text).alias(text.name), f"%M {form}"
     try:

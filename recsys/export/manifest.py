@@ -17,7 +17,9 @@ class ExportManifest(FolderManifest):
     noun: ClassVar[str] = "an ONNX export"
     remedy: ClassVar[str] = "export the bundle again"
     current_version: ClassVar[int] = 1
-    own_names: ClassVar[re.Pattern[str]] = re.compile(r"(encoder|head)\.onnx(\.data)?|items\.json")
+    own_names: ClassVar[re.Pattern[str]] = re.compile(
+        r"(encoder|head)\.onnx(\.data)?|(items|popularity)\.json"
+    )
 
     format: Literal["recsys.onnx"] = "recsys.onnx"
     format_version: int = current_version

@@ -41,7 +41,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
 
 _TOLERANCE = 1e-4
-_ITEMS = "items.json"
+_ITEMS, _POPULARITY = "items.json", "popularity.json"
 _LARGEST_FILE = 1 << 30
 """Bytes of weights above which they are files of their own: one of a graph may not exceed 2 GiB."""
 
@@ -90,6 +90,8 @@ def export_onnx(
                     ndcg["int8"] = _ndcg(rounded, bundle, evaluated)
         items = json.dumps(bundle.vocabulary.ids.to_list(), ensure_ascii=False)
         (folder / _ITEMS).write_text(items, encoding="utf-8")
+        counts = bundle.item_table["count"].to_list()
+        (folder / _POPULARITY).write_text(json.dumps(counts), encoding="utf-8")
         manifest = ExportManifest(
             bundle=bundle.manifest.digest,
             experiment=bundle.experiment.name,

@@ -13,15 +13,12 @@ from pathlib import Path
 
 import torch
 
-from recsys.data.manifest import MANIFEST
 from recsys.errors import InputError, first_line
 from recsys.server.logs import FACTS
-from recsys.server.served_model import ServedModel
+from recsys.server.served_model import ServedModel, folder_state
 from recsys.server.service import Service
 
 logger = logging.getLogger(__name__)
-
-_State = list[tuple[int, int, int] | None]
 
 
 class Replacement:
@@ -41,7 +38,6 @@ class Replacement:
         named = service.settings.named
         self._place = None if named is None else named.at_first
         self._ask_registry_at = 0.0 if named is None else time.monotonic() + named.seconds
-        self._loaded = self._state(self._bundle)
         self._failure: str | None = None
         self._asked = asyncio.Event()
 
@@ -58,28 +54,27 @@ class Replacement:
             self._asked.clear()
             try:
                 await self._look(asked)
-            except (InputError, OSError) as error:
-                self._report(str(error), asked)
-            except (MemoryError, RuntimeError) as error:  # of torch
-                self._report(_reason(error), asked)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
+                self._report(error, asked)
 
     async def _look(self, asked: bool) -> None:
         """Load what is new, or anything if asked.
 
         Raises:
-            InputError, OSError: it cannot be loaded, or the registry cannot be asked.
-            MemoryError, RuntimeError: the machine or its GPU failed, or has no memory for both.
+            Exception: whatever went wrong; a bundle and a registry come from others.
         """
         bundle, place = await asyncio.to_thread(self._find, asked)
-        state = await asyncio.to_thread(self._state, bundle)
-        if asked or bundle != self._bundle or state != self._loaded:
+        state = await asyncio.to_thread(folder_state, bundle, self._settings)
+        if asked or bundle != self._bundle or state != self._service.model.state:
             model = await asyncio.to_thread(ServedModel.load, bundle, self._settings)
             self._service.serve(model)
             self._service.metrics.reloads.labels("loaded").inc()
             facts = {FACTS: {"weights": model.bundle.manifest.digest}}
             logger.info("a new model answers", extra=facts)
             self._failure = None
-        self._bundle, self._place, self._loaded = bundle, place, state
+        self._bundle, self._place = bundle, place
 
     def _find(self, asked: bool) -> tuple[Path, str | None]:
         """Return the folder of the model, and its place in the registry if its name is there."""
@@ -93,32 +88,21 @@ class Replacement:
         self._failure = None  # the registry can be asked again, if it could not
         return self._bundle, place
 
-    def _report(self, reason: str, asked: bool) -> None:
+    def _report(self, error: BaseException, asked: bool) -> None:
         """Report a failure, but one that lasts only once."""
+        reason = _reason(error)
         if asked or reason != self._failure:
             self._service.metrics.reloads.labels("failed").inc()
             facts = {FACTS: {"reason": reason}}
-            logger.error("the new model cannot be loaded; the old one answers", extra=facts)
+            where = None if isinstance(error, InputError) else error
+            line = "the new model cannot be loaded; the old one answers"
+            logger.error(line, extra=facts, exc_info=where)
         self._failure = reason
 
-    def _state(self, bundle: Path) -> _State:
-        """What changes when a folder is replaced: inode, size and time of its manifest."""
-        others = [self._settings.data, self._settings.index]
-        folders = [bundle, bundle / "bundle", *(folder for folder in others if folder)]
-        return [_stamp(folder / MANIFEST) for folder in folders]
 
-
-def _reason(error: MemoryError | RuntimeError) -> str:
+def _reason(error: BaseException) -> str:
     """Return why loading failed, in the same words if it fails again: torch counts free bytes."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         where = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
         return f"{where} has too little memory for it beside the old one"
     return first_line(error)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

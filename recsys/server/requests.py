@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from itertools import takewhile
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 from recsys.serving.bundle import USUAL_K
 
@@ -20,6 +30,21 @@ Time = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _TEXT
 Cell = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictBool | _TEXT | None
 """A value of a column of a log."""
 
+T = TypeVar("T")
+Several = Annotated[list[T], Field(fail_fast=True)]
+"""A list of which the first wrong value is told: errors of 10,000 cost more than an answer."""
+_MOST_COLUMNS = 1_000
+
+
+def _check_columns(row: Any) -> Any:
+    if isinstance(row, dict) and len(row) > _MOST_COLUMNS:
+        raise ValueError(f"a row has at most {_MOST_COLUMNS} columns")
+    return row
+
+
+Row = Annotated[dict[str, Cell], BeforeValidator(_check_columns)]
+"""A row of a log."""
+
 HISTORY = ["P0007", "P0012"]
 _BY_HISTORY: dict[str, Any] = {"history": HISTORY}
 _BY_ID: dict[str, Any] = {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]}
@@ -30,12 +55,12 @@ class User(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    history: list[Id] | None = None
+    history: Several[Id] | None = None
     """Ids of items, oldest first; no rule of the dataset is applied to them. With a user's id: the
     interactions that came after those of the dataset."""
-    times: list[Time] | None = None
+    times: Several[Time] | None = None
     """The time of each item of the history, which is sorted by it; for models that read times."""
-    log: list[dict[str, Cell]] | None = None
+    log: Several[Row] | None = None
     """Rows of the raw log of one user, with its columns but that of users: the rules of the
     training data apply. For models that read features of interactions or users."""
     user_id: Id | None = None
@@ -54,9 +79,9 @@ class RecommendRequest(User):
     is smaller."""
     seen: Literal["filter", "allow"] | None = None
     """Whether items of the history are left out; by default as in training."""
-    allow: Annotated[list[Id], Field(min_length=1)] | None = None
+    allow: Annotated[Several[Id], Field(min_length=1)] | None = None
     """The only items to recommend."""
-    deny: list[Id] | None = None
+    deny: Several[Id] | None = None
     """Items that are not recommended."""
 
 
@@ -67,7 +92,7 @@ class ScoreRequest(User):
         json_schema_extra={"examples": [_BY_HISTORY | {"candidates": ["P0003", "P0005"]}]},
     )
 
-    candidates: Annotated[list[Id], Field(min_length=1)]
+    candidates: Annotated[Several[Id], Field(min_length=1)]
     """The items to score, and no others."""
     strict: StrictBool = False
     """Refuse an unknown candidate; else it is left out and named in the answer."""
@@ -106,14 +131,13 @@ def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
     >>> rule_broken([type_error, type_error | {"msg": "Input should be a valid string"}])
     'k: input should be a valid integer or a valid string'
     """
-    places = [_place(error["loc"]) for error in errors]
+    place = _place(errors[0]["loc"])
     rules = [
-        str(error["msg"]).removeprefix("Input should be ")
-        for error, place in zip(errors, places, strict=True)
-        if place == places[0]
+        str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+        for error in takewhile(lambda error: _place(error["loc"]) == place, errors)
     ]
     should = "input should be " if str(errors[0]["msg"]).startswith("Input should be ") else ""
-    return f"{places[0]}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
+    return f"{place}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
 
 
 def _place(path: Sequence[str | int]) -> str:

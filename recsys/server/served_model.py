@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from recsys.config import Columns
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
+from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen, top_k
@@ -49,6 +51,8 @@ class ServedModel:
     """Keeps encoded histories between requests; none are kept if None."""
     index: BundleIndex | None = None
     """Finds the best items; all are scored if None."""
+    state: Sequence[object] = ()
+    """The `folder_state` before the folders were read."""
 
     @classmethod
     def load(cls, bundle: Path, settings: ServerSettings) -> ServedModel:
@@ -62,13 +66,14 @@ class ServedModel:
             InputError: a folder cannot be opened, the model cannot retrieve, or the index is of
                 another model.
         """
+        state = folder_state(bundle, settings)  # they may be replaced while they are read
         opened, data = ModelBundle.open(bundle), settings.data
         if settings.gpu:
             opened.move_to_gpu()
         dataset = None if data is None else opened.encoders.read(PreparedDataset.open(data))
         states = StateCache(settings.cache_bytes) if settings.cache_bytes else None
         index = None if settings.index is None else BundleIndex.open(settings.index, opened)
-        model = cls(opened, dataset, settings.retrieve, states, index)
+        model = cls(opened, dataset, settings.retrieve, states, index, state)
         if opened.times == "none" and not opened.encoders.reads_inputs:
             someone = _known(np.array([1], dtype=np.int32), None).histories
             top_k(model.scorer("allow"), someone, 1, "allow")
@@ -217,6 +222,19 @@ class ServedModel:
         assert self.dataset is not None  # noqa: S101 - the caller checked
         tokens = self.bundle.vocabulary.encode(self.dataset.vocabulary.ids)
         return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+
+def folder_state(bundle: Path, settings: ServerSettings) -> list[tuple[int, int, int] | None]:
+    """Return what changes when a folder is replaced: inode, size and time of its manifest."""
+    folders = bundle, bundle / "bundle", settings.data, settings.index
+    state: list[tuple[int, int, int] | None] = []
+    for folder in folders:
+        try:
+            found = None if folder is None else (folder / MANIFEST).stat()
+        except OSError:
+            found = None
+        state.append(found and (found.st_ino, found.st_size, found.st_mtime_ns))
+    return state
 
 
 def _known(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from recsys.errors import InputError
-from recsys.server.requests import HISTORY, Id, Time
+from recsys.server.requests import HISTORY, Id, Several, Time
 
 INPUTS = ("history", "lengths", "times", "user_id", "candidates")
 _EXAMPLE: dict[str, Any] = {
@@ -22,11 +22,11 @@ class Tensor(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     name: Annotated[str, Field(max_length=100)]
-    shape: Annotated[list[Annotated[StrictInt, Field(ge=0, le=1 << 31)]], Field(max_length=2)]
+    shape: Annotated[Several[Annotated[StrictInt, Field(ge=0, le=1 << 31)]], Field(max_length=2)]
     """[B], or [B, L]."""
     datatype: Literal["BYTES", "INT64", "FP64", "FP32"]
     parameters: dict[str, Any] | None = None
-    data: list[Id | Time | list[Id | Time]]
+    data: Several[Id | Time | Several[Id | Time]]
 
     def rows(self, count: int) -> list[list[Id | Time]]:
         """Return the data row by row [B, L].
@@ -65,8 +65,8 @@ class InferRequest(BaseModel):
 
     id: Annotated[str, Field(max_length=1_000)] | None = None
     parameters: dict[str, Any] | None = None
-    inputs: Annotated[list[Tensor], Field(min_length=1, max_length=len(INPUTS))]
-    outputs: list[OutputWish] | None = None
+    inputs: Annotated[Several[Tensor], Field(min_length=1, max_length=len(INPUTS))]
+    outputs: Several[OutputWish] | None = None
 
 
 class OutputTensor(BaseModel):

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -185,6 +186,7 @@ class _Team:
 
 def _answer(work: _Work, line: Connection) -> None:
     """Be a worker: open the model, say so, and answer."""
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
     # Here, since the process that watches over the workers needs neither torch nor FastAPI.
     from recsys.server.process import answer  # noqa: PLC0415
     from recsys.server.served_model import ServedModel  # noqa: PLC0415
@@ -195,11 +197,13 @@ def _answer(work: _Work, line: Connection) -> None:
     try:
         model = ServedModel.load(work.settings.bundle, work.settings)
         place = listen_beside(work.host, work.port)
+        line.send(model.bundle.num_items)
     except InputError as error:
-        line.send(str(error))
+        with suppress(BrokenPipeError):
+            line.send(str(error))
         return
-    line.send(model.bundle.num_items)
-    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+    except BrokenPipeError:  # nobody watches over it any more
+        return
     with place:
         answer(work.settings, model, place, work.threads)
 

@@ -22,9 +22,8 @@ from recsys.data.features.vectors import ItemVectors
 from recsys.data.files import new_folder
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
-from recsys.data.structure import read_own_table
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError, checked_path
+from recsys.errors import InputError, checked_path, one_line
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
 from recsys.model.model_inputs import TimesRead
@@ -35,6 +34,7 @@ from recsys.serving.bundle_files import (
     COUNT_ENSEMBLE,
     ITEMS,
     WEIGHTS,
+    read_items,
     write_files,
 )
 from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
@@ -48,6 +48,8 @@ from recsys.serving.weights import load_weights
 logger = logging.getLogger(__name__)
 
 
+_IMPOSSIBLE = (LookupError, RecursionError, TypeError, ValueError, pl.exceptions.PolarsError)
+"""What opening raises of a bundle with right digests and a content that nobody foresaw."""
 USUAL_K = 10
 """Items that are recommended where nobody says how many."""
 
@@ -144,7 +146,13 @@ class ModelBundle:
         path = checked_path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
-        return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
+        try:
+            return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
+        except InputError:
+            raise
+        except _IMPOSSIBLE as error:
+            reason = one_line(error, 300)
+            raise InputError(f"{path}: cannot be read as a model bundle: {reason}") from error
 
     @classmethod
     def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
@@ -154,12 +162,7 @@ class ModelBundle:
         if unlisted := {answer, CONFIG, ITEMS} - set(manifest.files):
             raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
         assert experiment is not None  # noqa: S101 - it is listed
-        item_table = read_own_table(path / ITEMS, ("item_id", "count"))
-        if len(item_table) != manifest.num_items:
-            raise InputError(
-                f"{path / ITEMS}: {len(item_table)} items, not the {manifest.num_items} of the "
-                "manifest"
-            )
+        item_table = read_items(path / ITEMS, manifest.num_items)
         if experiment.baseline is not None:
             baseline = load_baseline(path / BASELINE, experiment.baseline, manifest.num_items)
             return cls(path, manifest, experiment, None, item_table, baseline=baseline)

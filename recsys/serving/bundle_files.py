@@ -11,6 +11,8 @@ from recsys.baselines.saved import FittedBaseline, save_baseline
 from recsys.config import Experiment, dump_experiment
 from recsys.data.features.encoders import Encoders
 from recsys.data.files import file_sha256
+from recsys.data.structure import read_own_table
+from recsys.errors import InputError
 from recsys.model.protocols import Model
 from recsys.serving.weights import save_weights
 
@@ -49,3 +51,20 @@ def write_files(
     (folder / CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
     item_table.write_parquet(folder / ITEMS)
     return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
+
+
+def read_items(path: Path, num_items: int) -> pl.DataFrame:
+    """Read the item table of a bundle.
+
+    Raises:
+        InputError: it cannot be read, or has not so many items with an id of their own and a count.
+    """
+    table = read_own_table(path, ("item_id", "count"))
+    ids, counts = table["item_id"], table["count"]
+    if not len(table) == num_items > 0:
+        raise InputError(f"{path}: {len(table)} items, not the {num_items} of the manifest")
+    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
+        raise InputError(f"{path}: item_id must be unique integers or text, and none missing")
+    if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
+        raise InputError(f"{path}: count must be whole numbers from 0, and none missing")
+    return table

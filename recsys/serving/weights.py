@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recsys.errors import InputError
 from recsys.model.protocols import Model
+
+_LARGEST = 1e15
+"""The largest weight: sums and products of such weights are finite as float32."""
 
 
 def save_weights(model: Model, path: Path) -> None:
@@ -29,7 +33,13 @@ def load_weights(model: Model, path: Path) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    made = model.state_dict()
+    expected = {name: tuple(weight.shape) for name, weight in made.items()}
+    constants = {
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+    }
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
@@ -37,8 +47,17 @@ def load_weights(model: Model, path: Path) -> None:
                 f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
                 f"{expected.get(name, 'unknown')}"
             )
-        if weights[name].dtype != (made := model.state_dict()[name].dtype):
-            raise InputError(f"{path}: weight {name!r} is {weights[name].dtype}, not {made}")
-        if weights[name].isnan().any():
-            raise InputError(f"{path}: weight {name!r} is not a number")
+        weight, own = weights[name], made[name]
+        if weight.dtype != own.dtype:
+            raise InputError(f"{path}: weight {name!r} is {weight.dtype}, not {own.dtype}")
+        if name in constants and not torch.allclose(weight, own):
+            raise InputError(
+                f"{path}: {name!r} is {weight.tolist()}, but the config makes it {own.tolist()}"
+            )
+        lowest, highest = weight.aminmax() if weight.numel() else (0, 0)
+        if not (lowest > -_LARGEST and highest < _LARGEST):  # NaN too
+            raise InputError(
+                f"{path}: weight {name!r} must be finite and below {_LARGEST:g}, not from "
+                f"{lowest:g} to {highest:g}"
+            )
     model.load_state_dict(weights)

@@ -33,7 +33,7 @@ def test_a_saved_baseline_scores_as_before(
         ("followers.columns", 2**30, "followers.columns must be item tokens"),
         ("followers.offsets", -1, "followers.offsets must ascend"),
         ("followers.values", np.nan, "followers.values must be finite"),
-        ("counts", np.inf, "counts: must be finite"),
+        ("counts", np.inf, "counts must be finite"),
     ],
 )
 def test_a_damaged_baseline_is_refused(

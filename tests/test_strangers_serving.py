@@ -1,0 +1,262 @@
+"""Strangers' bundles, served folders, requests and programs around an ONNX graph."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+import recsys
+from recsys.cli import app
+from recsys.server.settings import ServerSettings
+from tests.unit.running_server import running
+from tests.unit.server_process import ROOT, Process, process, wait_for
+from tests.unit.test_server_workers import workers_of
+
+EXAMPLE = ROOT / "docs" / "examples" / "recommend_without_torch.py"
+WEIGHTS, COUNTS, BASELINE, ITEMS = (
+    *("weights.safetensors", "count_ensemble.safetensors", "baseline.safetensors"),
+    "items.parquet",
+)
+DEEP = "[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model with target attention and counts, one with dot products, and a baseline."""
+    chance = random.Random(5)  # noqa: S311 - no secret
+    rows = [
+        (user, 1_000 + min(39, int(chance.expovariate(0.08))), 1_700_000_000 + 3_600 * step)
+        for user in range(40)
+        for step in range(chance.choice([3, 5, 20]))
+    ]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("strangers"))
+        data = recsys.prepare(log, out="data")
+        model = {"embedding_dim": 8, "max_sequence_length": 6, "feed_forward_dim": 16}
+        training = {"max_epochs": 1, "batch_tokens": 512}
+        neural = {"training": training, "evaluation": {"seen": "filter"}}
+        experiments: dict[str, Any] = {
+            "attention": {"model": model, "count_ensemble": {}, **neural},
+            "dot": {"model": {**model, "head": {"kind": "dot_product"}}, **neural},
+            "pctm": {"baseline": "pctm"},
+        }
+        return {
+            name: recsys.train(
+                recsys.Experiment.model_validate({"name": name, **fields}), data, fresh=True
+            ).bundle.resolve()
+            for name, fields in experiments.items()
+        }
+
+
+def sign(folder: Path) -> None:
+    """Make the manifest fit the files again."""
+    fields = json.loads((folder / "manifest.json").read_text())
+    del fields["digest"]
+    for name in fields["files"]:
+        fields["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({**fields, "digest": digest}))
+
+
+def change_tensors(file: Path, change: Callable[[dict[str, Any], dict[str, str]], object]) -> None:
+    """Change the tensors of a file, or the texts of its header."""
+    with safe_open(file, framework="numpy") as opened:
+        header = opened.metadata() or {}
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    change(tensors, header)
+    save_file(tensors, file, header or None)
+
+
+def tensor(name: str, value: float) -> Callable[[Path], None]:
+    """Give all numbers of a tensor one value."""
+    return lambda file: change_tensors(
+        file, lambda tensors, _: tensors.update({name: np.full_like(tensors[name], value)})
+    )
+
+
+def setting(name: str, value: float) -> Callable[[Path], None]:
+    """Give a setting in the header of a file, which has its name once, a value."""
+
+    def change(_: dict[str, Any], header: dict[str, str]) -> None:
+        ((key, text),) = header.items()
+        before, _, after = text.partition(f'"{name}": ')
+        end = min(after.index(mark) for mark in ",}" if mark in after)
+        header[key] = f'{before}"{name}": {value!r}{after[end:]}'
+
+    return lambda file: change_tensors(file, change)
+
+
+def header_text(text: str) -> Callable[[Path], None]:
+    return lambda file: change_tensors(
+        file, lambda _, header: header.update(dict.fromkeys(header, text))
+    )
+
+
+def column(name: str, change: Callable[[pl.Series], pl.Series]) -> Callable[[Path], None]:
+    """Change a column of the item table."""
+
+    def write(file: Path) -> None:
+        table = pl.read_parquet(file)
+        table.with_columns(change(table[name]).alias(name)).write_parquet(file)
+
+    return write
+
+
+IMPOSSIBLE: dict[str, tuple[str, str, Callable[[Path], None], str]] = {
+    "negative decays": ("attention", WEIGHTS, tensor("head.decays", -0.1), "'head.decays' is"),
+    "no decays": ("attention", WEIGHTS, tensor("head.decays", 0), "'head.decays' is"),
+    "infinite weights": ("dot", WEIGHTS, tensor("items.weight", np.inf), "finite .* to inf"),
+    "a huge weight": ("attention", COUNTS, setting("weight", 1e308), "weight=1e.308: must be fin"),
+    "huge counts": ("attention", COUNTS, tensor("values", 1e308), "values must be finite"),
+    "a deep header": ("attention", COUNTS, header_text(DEEP), "recursion"),
+    "recent": ("pctm", BASELINE, setting("recent", 10**9), "recent=1000000000: must be"),
+    "half an item": ("pctm", BASELINE, setting("history_length", 2.5), "history_length=2.5: "),
+    "equal ids": ("dot", ITEMS, column("item_id", lambda ids: ids * 0), "item_id must be unique"),
+    "no id": (
+        *("dot", ITEMS, column("item_id", lambda ids: ids.replace(1_000, None))),
+        "item_id must be unique",
+    ),
+    "lists as ids": (
+        *("dot", ITEMS, column("item_id", lambda ids: pl.Series([[one] for one in ids]))),
+        "item_id must be unique",
+    ),
+    "counts as text": (
+        *("dot", ITEMS, column("count", lambda counts: counts.cast(pl.String))),
+        "count must be whole numbers",
+    ),
+    "negative counts": ("dot", ITEMS, column("count", lambda counts: -counts), "count must be who"),
+}
+"""A bundle, its file, how it is changed, and what the refusal says."""
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_bundle_that_is_well_formed_and_impossible_is_refused_in_one_line(
+    name: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle, file, change, words = IMPOSSIBLE[name]
+    folder = shutil.copytree(bundles[bundle], tmp_path / "bundle")
+    assert recsys.load(folder)
+    change(folder / file)
+    sign(folder)
+    with pytest.raises(recsys.InputError, match=rf"bundle.*: .*{words}") as refusal:
+        recsys.load(folder)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", [DEEP, '{"format": "recsys.bundle", "x": ' + DEEP])
+def test_a_manifest_of_brackets_is_refused_in_one_line(
+    text: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(bundles["dot"], tmp_path / "bundle")
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(recsys.InputError, match=r"manifest\.json: not the manifest of a model"):
+        recsys.load(folder)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "times that are missing": {"history": [1_000] * 10_000, "times": [None] * 10_000},
+    "a time that is none": {"log": [{"item_id": 1_000, "timestamp": "soon"}]},
+    "a row of 40,000 columns": {"log": [{f"column {number}": [] for number in range(40_000)}]},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_request_costs_no_more_than_a_right_one(
+    name: str, bundles: dict[str, Path]
+) -> None:
+    right = {"log": [{"item_id": 1_000, "timestamp": 1_700_000_000}] * 5_000}
+    with running(ServerSettings(bundles["dot"])) as server:
+
+        def cost(body: dict[str, Any], expected: int) -> float:
+            """The seconds of the processor, at best: the first request compiles patterns."""
+            raw, seconds = json.dumps(body).encode(), []
+            for _ in range(3):
+                began = time.process_time()
+                status, answer = server.ask("/v1/recommend", raw=raw)
+                seconds.append(time.process_time() - began)
+                assert status == expected, answer
+            return min(seconds)
+
+        assert cost(WRONG[name], 422) < 0.05 + 2 * cost(right, 200)
+
+
+@pytest.mark.slow
+def test_a_server_outlives_bad_bundles_and_loads_the_next_good_one(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    served = shutil.copytree(bundles["attention"], tmp_path / "bundle")
+    bad = shutil.copytree(bundles["attention"], tmp_path / "bad")
+    tensor("head.decays", -0.1)(bad / WEIGHTS)
+    sign(bad)
+    with process(served) as server:
+
+        def rename(folder: Path) -> None:
+            served.rename(tmp_path / f"before {folder.name}")
+            folder.rename(served)
+
+        def says(event: str) -> int:
+            return sum(event in line for line in server.log)
+
+        rename(bad)
+        wait_for(lambda: says("the new model cannot be loaded"))
+        assert server.ask("/v1/recommend", {"history": [1_000], "k": 3}) == 200
+        rename(shutil.copytree(bundles["dot"], tmp_path / "good"))
+        wait_for(lambda: says("a new model answers"))
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    assert says("head.decays") == 1
+    assert json.loads(server.log[-1])["event"] == "ended"
+
+
+@pytest.mark.slow
+def test_workers_whose_parent_is_killed_while_they_load_end_in_silence(
+    bundles: dict[str, Path],
+) -> None:
+    words = [sys.executable, "-m", "recsys", "serve", bundles["dot"], "--workers=2", "--port=0"]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as parent:
+        wait_for(lambda: len(workers_of(Process(parent, 0, []))) == 2)
+        time.sleep(1)
+        parent.kill()
+        assert parent.communicate(timeout=60)[1] == ""  # read until the workers have ended too
+
+
+@pytest.mark.slow
+def test_the_onnx_example_recommends_what_the_model_does(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ["export", bundles["dot"], "--out", tmp_path / "onnx"]
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.exception
+    model = recsys.load(bundles["dot"])
+    longer = [1_000 + number for number in (13, 19, 7, 17, 1, 6, 12, 4, 2, 3, 0, 11, 5, 15, 10)]
+    nearly_all = [*range(1_000, 1_036)]
+    for history in (longer, [5], [], [5, 1_001], nearly_all):
+        example = subprocess.run(
+            [sys.executable, EXAMPLE, tmp_path / "onnx", *map(str, history)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        items = [int(line.split()[0]) for line in example.stdout.splitlines()]
+        assert items == model.recommend([history], k=10)["item_id"].to_list()
+        assert not set(items) & set(history)
