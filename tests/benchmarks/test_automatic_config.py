@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from recsys.automatic.refit_length import refit_cost
+
 from recsys.comparison.significance import paired_test
 from recsys.config import Experiment, load_experiment
 from recsys.data.prepared import PreparedDataset

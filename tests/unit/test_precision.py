@@ -14,11 +14,11 @@ import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
+from recsys.automatic.refit import refit
 
 from recsys.automatic.candidates import Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
 from recsys.automatic.facts import LogFacts
-from recsys.automatic.refit import refit
 from recsys.config import Experiment, TrackingConfig, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
