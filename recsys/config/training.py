@@ -46,6 +46,9 @@ class TrainingConfig(Section):
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue; the other losses compare it with
     sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
+    exclude_seen: bool | None = None
+    """Whether the items seen before a target, inside the window, are left out of its loss, instead
+    of being wrong answers like any other. By default where evaluation.seen is filter."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of the target probability that cross_entropy spreads evenly over all items."""
     gradient_clip: float = Field(5.0, gt=0)
