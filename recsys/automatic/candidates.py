@@ -230,7 +230,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
         "dot-product": _Kind(
             1.0,
             "SASRec: encoder and dot product" + ", with a filter beside attention" * sparse,
-            {**plain, "norm": "post", "filter": {}} if sparse else plain,
+            {**plain, "norm": "post", "filter": True} if sparse else plain,
             exclude_seen=False if sparse else None,
         ),
         "gated-target-attention": _Kind(

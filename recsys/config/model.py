@@ -168,23 +168,14 @@ class FeatureReaderConfig(Section):
         return item_ids
 
 
-class Filter(Section):
-    """A causal low-pass filter beside the attention of every block (`CausalFilter`)."""
-
-    window: int = Field(20, ge=1, le=MAX_WIDTH)
-    """The filter keeps the three lowest frequencies of this many items, and reads half of them."""
-    weight: float = Field(0.7, gt=0, lt=1)
-    """Its share of the sum of filter and attention."""
-
-
 class NextItemConfig(FeatureReaderConfig, TransformerConfig):
     """An encoder and a head that predict the next item."""
 
     kind: Literal["next_item"] = "next_item"
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
-    filter: Filter | None = None
-    """A filter beside the attention of every block; an empty section, ``{}``, takes its defaults.
+    filter: bool = False
+    """Whether a causal low-pass filter stands beside the attention of every block (`CausalFilter`).
     It and norm post are worth most on short histories."""
     head: Head = TargetAttention()
     """The head that scores candidates."""

@@ -105,7 +105,7 @@ class CausalFilter(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, embedding_dim: int, window: int) -> None:
+    def __init__(self, embedding_dim: int, window: int = 20) -> None:
         super().__init__()
         angles = 2 * math.pi / window * torch.arange(window // 2 + 1)
         weights = (1 + 2 * angles.cos() + 2 * (2 * angles).cos()) / window
@@ -135,10 +135,8 @@ class BlockSettings:
     wide_heads: bool = False
     rotary: RotaryPositions | None = None
     """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
-    filter_window: int = 0
-    """The window of the `CausalFilter` beside the self-attention of an encoder; 0: no filter."""
-    filter_weight: float = 0.0
-    """Its share of the sum of both."""
+    filtered: bool = False
+    """Whether an encoder block has a `CausalFilter` beside its self-attention."""
 
     def attention(self) -> MultiHeadAttention:
         """A new attention layer."""
@@ -166,13 +164,14 @@ class EncoderBlock(nn.Module):
     Attention and filter have residuals of their own, whose weighted mean goes on.
     """
 
+    filter_weight = 0.7
+
     def __init__(self, settings: BlockSettings) -> None:
         super().__init__()
         self.filter: CausalFilter | None = None
-        if settings.filter_window:
+        if settings.filtered:
             self.filter_norm = settings.residual()
-            self.filter = CausalFilter(settings.embedding_dim, settings.filter_window)
-            self.filter_weight = settings.filter_weight
+            self.filter = CausalFilter(settings.embedding_dim)
         self.attention_norm = settings.residual()
         self.attention = settings.attention()
         self.feed_forward_norm = settings.residual()

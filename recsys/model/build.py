@@ -129,7 +129,6 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
     norms: dict[str, type[PreNorm | PostNorm]]
     norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
     activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
-    causal_filter = config.filter if isinstance(config, NextItemConfig) else None
     return BlockSettings(
         dim,
         config.num_heads,
@@ -139,8 +138,7 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
         activation=activations[config.activation],
         wide_heads=config.wide_heads,
         rotary=RotaryPositions(longest, width) if config.positions == "rotary" else None,
-        filter_window=0 if causal_filter is None else causal_filter.window,
-        filter_weight=0.0 if causal_filter is None else causal_filter.weight,
+        filtered=isinstance(config, NextItemConfig) and config.filter,
     )
 
 

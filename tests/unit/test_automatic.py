@@ -197,7 +197,7 @@ def test_a_sparse_log_gets_a_filter_and_keeps_seen_items_in_the_loss(
     experiment = raced["dot-product"].experiment
     assert experiment.training.exclude_seen is (False if sparse else None)
     assert isinstance(experiment.model, NextItemConfig)
-    assert (experiment.model.filter is not None) == sparse
+    assert experiment.model.filter == sparse
     assert {
         raced[name].experiment.training.exclude_seen for name in {*raced} - {"dot-product"}
     } == {None}

@@ -58,9 +58,9 @@ CONFIGS: list[NextItemConfig | HSTUConfig] = [
     ),
     next_item(norm="gated", activation="swiglu", positions="rotary"),
     next_item(positions="rotary", wide_heads=True),
-    next_item(norm="post", filter={"window": 6}),
-    next_item(norm="gated", activation="swiglu", positions="rotary", filter={"weight": 0.3}),
-    next_item(positions="none", filter={}),
+    next_item(norm="post", filter=True),
+    next_item(norm="gated", activation="swiglu", positions="rotary", filter=True),
+    next_item(positions="none", filter=True),
     hstu(positions="learned", times="none"),
     hstu(positions="none", times="past"),
     hstu(positions="sinusoidal", times="request"),
@@ -200,7 +200,7 @@ def test_the_filter_by_its_formula(window: int, length: int, seed: int) -> None:
 
 def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
     torch.manual_seed(0)
-    common = BlockSettings(8, 2, 12, 0.0, norm=PostNorm, filter_window=6, filter_weight=0.7)
+    common = BlockSettings(8, 2, 12, 0.0, norm=PostNorm, filtered=True)
     block, x = EncoderBlock(common).double(), torch.randn(2, 5, 8, dtype=torch.float64)
     assert block.filter is not None
     attended = F.layer_norm(x + block.attention(x, causal=True), (8,))

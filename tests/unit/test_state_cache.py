@@ -14,7 +14,6 @@ from torch._subclasses import FakeTensorMode
 from recsys.config import (
     AveragedConfig,
     AveragedMember,
-    Filter,
     HSTUConfig,
     MixtureOfLogits,
     ModelConfig,
@@ -35,7 +34,7 @@ MEMBERS = (
         embedding_dim=8,
         max_sequence_length=LENGTH,
         head=TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0), kv_source="both"),
-        filter=Filter(window=4),
+        filter=True,
     ),
     HSTUConfig(
         kind="hstu",
