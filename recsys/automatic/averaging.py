@@ -305,7 +305,7 @@ def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
         members: experiments that differ in the model and in the length of the training only.
     """
     first, longest = members[0], max(one.training.max_epochs for one in members)
-    own = ("max_epochs", "decay_fraction", "validate_every")
+    own = ("max_epochs", "decay_fraction", "validate_every", "exclude_seen")
     model = AveragedConfig.model_validate(
         {
             "kind": "averaged",
@@ -314,7 +314,7 @@ def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
             ],
         }
     )
-    changes: dict[str, object] = {"max_epochs": longest, "patience": longest}
+    changes: dict[str, object] = {"max_epochs": longest, "patience": longest, "exclude_seen": None}
     if len({one.training.precision for one in members}) > 1:
         changes["precision"] = "auto"
     training = first.training.model_copy(update=changes)

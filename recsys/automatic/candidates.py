@@ -159,6 +159,8 @@ class _Kind(NamedTuple):
     description: str
     model: dict[str, Any]
     """The model section, without the sizes that all kinds share."""
+    exclude_seen: bool | None = None
+    """See `TrainingConfig`."""
 
 
 def propose(
@@ -184,7 +186,7 @@ def propose(
             "seed": plan.seed,
             "data": data,
             "model": {**kind.model, "interaction_features": features},
-            "training": {"refit": True},
+            "training": {"refit": True, "exclude_seen": kind.exclude_seen},
             "count_ensemble": {},
             "tracking": plan.tracking,
         }
@@ -200,6 +202,8 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
     gated = {**transformer, "norm": "gated", "activation": "swiglu", "positions": "rotary"}
     half_life = 50 if facts.repeat_share >= REPEATS else 3
     dot = {"kind": "dot_product"}
+    sparse = facts.interactions_per_item < _SPARSE
+    plain = {**transformer, "head": dot}
     attention = {"kind": "target_attention"}
     summed = {**attention, "num_heads": 1, "head_dim": 32, "pooling": "sum", "half_life": half_life}
     averaged = {**attention, "num_heads": 2, "head_dim": 32, "half_life": (2, 20)}
@@ -223,7 +227,12 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
             "SASRec's encoder with target attention, averaged over the history",
             {**transformer, "head": averaged},
         ),
-        "dot-product": _Kind(1.0, "SASRec: encoder and dot product", {**transformer, "head": dot}),
+        "dot-product": _Kind(
+            1.0,
+            "SASRec: encoder and dot product" + ", with a filter beside attention" * sparse,
+            {**plain, "norm": "post", "filter": True} if sparse else plain,
+            exclude_seen=False if sparse else None,
+        ),
         "gated-target-attention": _Kind(
             2.5,
             "gated blocks with rotary positions and target attention",

@@ -44,6 +44,8 @@ class AveragedMember(Section):
     """Share of the epochs over which the learning rate decays; that of training if None."""
     validate_every: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; that of training if None."""
+    exclude_seen: bool | None = None
+    """Whether items seen before a target are left out of its loss; that of training if None."""
 
 
 class AveragedConfig(Section):

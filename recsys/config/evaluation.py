@@ -61,8 +61,8 @@ class EvaluationConfig(Section):
     """The evaluation protocol."""
 
     seen: Literal["filter", "allow"] = "filter"
-    """filter: items of the user's full history are not ranked (nor, inside the window, used as
-    negatives in training); allow: repeat purchases count."""
+    """filter: items of the user's full history are not ranked (nor, unless training.exclude_seen is
+    false, compared with the targets in training); allow: repeat purchases count."""
     cutoffs: tuple[Annotated[int, Field(ge=1, le=MAX_COUNT)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
     request_time: RequestTime = "unknown"

@@ -174,6 +174,9 @@ class NextItemConfig(FeatureReaderConfig, TransformerConfig):
     kind: Literal["next_item"] = "next_item"
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
+    filter: bool = False
+    """Whether a causal low-pass filter stands beside the attention of every block (`CausalFilter`).
+    It and norm post are worth most on short histories."""
     head: Head = TargetAttention()
     """The head that scores candidates."""
 

@@ -56,6 +56,9 @@ class TrainingConfig(Section):
     """Training windows of a history longer than model.max_sequence_length. newest: its newest
     items; all: consecutive windows over the entire history, so that every item but the first is a
     target once. A sequence_to_sequence model always trains on random cuts of the entire history."""
+    exclude_seen: bool | None = None
+    """Whether the items seen before a target, inside the window, are left out of its loss, instead
+    of being wrong answers like any other. By default where evaluation.seen is filter."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"

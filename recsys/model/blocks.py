@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,6 +88,39 @@ class SwiGLU(nn.Module):
         return self.output(self.dropout(F.silu(gate) * hidden))  # type: ignore[no-any-return]
 
 
+class CausalFilter(nn.Module):
+    """Weighs the slow and the fast changes of a sequence: low + β² ⊙ (x - low), β learned.
+
+    low_t = Σ_k w(k) x_{t-k} with w(k) = (1 + 2 cos(2πk/n) + 2 cos(4πk/n)) / n for k ≤ n/2: the
+    three lowest frequencies of a window of n items, of which only the past is read. Items before
+    the first count as 0.
+
+    Source: Shin et al. 2024 (BSARec), https://arxiv.org/abs/2312.10325, whose filter wraps around:
+    there the first items of a history read the last ones.
+
+    Args:
+        embedding_dim: D.
+        window: n; the filter reads half of it, and the item itself.
+    """
+
+    weights: Tensor
+
+    def __init__(self, embedding_dim: int, window: int = 20) -> None:
+        super().__init__()
+        angles = 2 * math.pi / window * torch.arange(window // 2 + 1)
+        weights = (1 + 2 * angles.cos() + 2 * (2 * angles).cos()) / window
+        self.register_buffer("weights", weights, persistent=False)
+        self.beta = nn.Parameter(torch.randn(embedding_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, L, D] to [B, L, D]; each position reads only those up to itself."""
+        steps = torch.arange(x.shape[1], device=x.device)
+        distances = steps[:, None] - steps
+        weights = F.pad(self.weights, (1, 1))  # 0 for the future and for what is too long ago
+        low = weights[(1 + distances).clamp(0, len(weights) - 1)] @ x
+        return low + self.beta.square() * (x - low)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockSettings:
     """The settings that all blocks of a stack share."""
@@ -101,6 +135,8 @@ class BlockSettings:
     wide_heads: bool = False
     rotary: RotaryPositions | None = None
     """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
+    filtered: bool = False
+    """Whether an encoder block has a `CausalFilter` beside its self-attention."""
 
     def attention(self) -> MultiHeadAttention:
         """A new attention layer."""
@@ -123,10 +159,19 @@ class BlockSettings:
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then the feed-forward network."""
+    """Self-attention, perhaps with a causal filter beside it, then the feed-forward network.
+
+    Attention and filter have residuals of their own, whose weighted mean goes on.
+    """
+
+    filter_weight = 0.7
 
     def __init__(self, settings: BlockSettings) -> None:
         super().__init__()
+        self.filter: CausalFilter | None = None
+        if settings.filtered:
+            self.filter_norm = settings.residual()
+            self.filter = CausalFilter(settings.embedding_dim)
         self.attention_norm = settings.residual()
         self.attention = settings.attention()
         self.feed_forward_norm = settings.residual()
@@ -134,17 +179,22 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
         """[B, L, D] to [B, L, D]; mask and causal: see `MultiHeadAttention.forward`."""
-        x = self.attention_norm(x, lambda x: self.attention(x, mask=mask, causal=causal))
-        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+        mixed = self.attention_norm(x, lambda x: self.attention(x, mask=mask, causal=causal))
+        if self.filter is not None:
+            mixed = mixed.lerp(self.filter_norm(x, self.filter), self.filter_weight)
+        return self.feed_forward_norm(mixed, self.feed_forward)  # type: ignore[no-any-return]
 
     def encode_last(self, x: Tensor, lengths: Tensor) -> Tensor:
         """`forward` at the last item of each sequence only, which sees all items: [B, D]."""
         context, mask = self.attention_norm.inside(x), padding_mask(lengths, x.shape[1])
-        last = self.attention_norm(
-            last_states(x, lengths)[:, None],
-            lambda last: self.attention(last, context, mask[:, None, None], lengths - 1),
+        last = last_states(x, lengths)[:, None]
+        mixed = self.attention_norm(
+            last, lambda last: self.attention(last, context, mask[:, None, None], lengths - 1)
         )
-        return self.feed_forward_norm(last, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
+        if self.filter is not None:
+            filtered = last_states(self.filter(self.filter_norm.inside(x)), lengths)[:, None]
+            mixed = mixed.lerp(self.filter_norm(last, lambda _: filtered), self.filter_weight)
+        return self.feed_forward_norm(mixed, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -138,6 +138,7 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
         activation=activations[config.activation],
         wide_heads=config.wide_heads,
         rotary=RotaryPositions(longest, width) if config.positions == "rotary" else None,
+        filtered=isinstance(config, NextItemConfig) and config.filter,
     )
 
 

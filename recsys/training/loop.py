@@ -177,6 +177,9 @@ def new_module(
     Seed torch before the call. With a division it trains the rows of this process.
     """
     config = experiment.training
+    exclude_seen = config.exclude_seen
+    if exclude_seen is None:
+        exclude_seen = experiment.evaluation.seen == "filter"
     copies = _COPIES + _AVERAGE_COPIES * config.average_weights
     if config.loss.kind != "cross_entropy":
         copies -= 1  # the gradients are those of the rows that a step has read
@@ -195,7 +198,7 @@ def new_module(
         config,
         schedule,
         torch.from_numpy(interactions),
-        exclude_seen=experiment.evaluation.seen == "filter",
+        exclude_seen=exclude_seen,
         division=division,
         start=start,
     )

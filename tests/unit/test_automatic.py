@@ -38,6 +38,7 @@ from recsys.config import (
     CountEnsembleConfig,
     DataConfig,
     EvaluationConfig,
+    NextItemConfig,
     TrackingConfig,
     load_experiment,
 )
@@ -180,6 +181,22 @@ def test_a_large_catalogue_is_sampled(tracking: TrackingConfig) -> None:
     facts = replace(USUAL, items=200_000)
     candidates = propose(facts, choose_shared(facts), DataConfig(), Plan("x", "fast", 0, tracking))
     assert {one.experiment.training.loss.kind for one in candidates} == {"sampled_softmax"}
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_sparse_log_gets_a_filter_and_keeps_seen_items_in_the_loss(
+    tracking: TrackingConfig, sparse: bool
+) -> None:
+    facts = replace(USUAL, interactions=100_000) if sparse else USUAL
+    plan = Plan("x", "best", 0, tracking)
+    raced = {one.name: one for one in propose(facts, choose_shared(facts), DataConfig(), plan)}
+    experiment = raced["dot-product"].experiment
+    assert experiment.training.exclude_seen is (False if sparse else None)
+    assert isinstance(experiment.model, NextItemConfig)
+    assert experiment.model.filter == sparse
+    assert {
+        raced[name].experiment.training.exclude_seen for name in {*raced} - {"dot-product"}
+    } == {None}
 
 
 @pytest.mark.parametrize("preset", ["fast", "balanced", "best"])

@@ -35,6 +35,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
+from recsys.experiments.members import member_experiment
 from recsys.model.averaged import AveragedModel
 from recsys.report.race import RacePoint
 from recsys.serving.bundle import ModelBundle
@@ -341,11 +342,15 @@ def test_a_gain_of_less_than_a_hundredth_does_not_pay() -> None:
 def test_the_settings_of_a_mean_have_the_trainings_of_both(
     pair: list[Contender], tmp_path: Path
 ) -> None:
-    chosen = [one.chosen_experiment for one in pair]
+    first, second = (one.chosen_experiment for one in pair)
+    kept = first.training.model_copy(update={"exclude_seen": False})
+    chosen = [first.model_copy(update={"training": kept}), second]
     mean = averaged_experiment(chosen)
     assert isinstance(mean.model, AveragedConfig)
-    for member, one in zip(mean.model.members, chosen, strict=True):
+    for place, (member, one) in enumerate(zip(mean.model.members, chosen, strict=True)):
         assert member.model == one.model
+        trained = member_experiment(mean, member, place).training
+        assert trained.exclude_seen == one.training.exclude_seen
         assert member.max_epochs == one.training.max_epochs
         assert member.decay_fraction == one.training.decay_fraction
         assert one.training.max_epochs <= mean.training.patience

@@ -22,7 +22,14 @@ from recsys.config import (
 )
 from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, last_states
-from recsys.model.blocks import BlockSettings, EncoderBlock, Gated, SwiGLU
+from recsys.model.blocks import (
+    BlockSettings,
+    CausalFilter,
+    EncoderBlock,
+    Gated,
+    PostNorm,
+    SwiGLU,
+)
 from recsys.model.build import build_model
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
@@ -51,6 +58,9 @@ CONFIGS: list[NextItemConfig | HSTUConfig] = [
     ),
     next_item(norm="gated", activation="swiglu", positions="rotary"),
     next_item(positions="rotary", wide_heads=True),
+    next_item(norm="post", filter=True),
+    next_item(norm="gated", activation="swiglu", positions="rotary", filter=True),
+    next_item(positions="none", filter=True),
     hstu(positions="learned", times="none"),
     hstu(positions="none", times="past"),
     hstu(positions="sinusoidal", times="request"),
@@ -61,7 +71,7 @@ def differences(config: NextItemConfig | HSTUConfig) -> str:
     """The settings of a config that differ from the defaults, as a test id."""
     return " ".join(
         str(getattr(config, name))
-        for name in ("kind", "norm", "activation", "positions", "times", "wide_heads")
+        for name in ("kind", "norm", "activation", "positions", "times", "wide_heads", "filter")
         if name in config.model_fields_set
     )
 
@@ -170,6 +180,34 @@ def test_order_matters_but_without_positions_only_by_causality(heads: int, posit
 
 
 # The published forms.
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 999))
+def test_the_filter_by_its_formula(window: int, length: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    causal_filter = CausalFilter(3, window).double()
+    x, beta = torch.randn(2, length, 3, dtype=torch.float64), causal_filter.beta.detach()
+    for now in range(length):
+        low = torch.zeros(2, 3, dtype=torch.float64)
+        for ago in range(min(window // 2, now) + 1):
+            angle = 2 * math.pi * ago / window
+            weight = (1 + 2 * math.cos(angle) + 2 * math.cos(2 * angle)) / window
+            low += weight * x[:, now - ago]
+        expected = low + beta**2 * (x[:, now] - low)
+        torch.testing.assert_close(causal_filter(x)[:, now], expected, rtol=0, atol=1e-6)
+
+
+def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
+    torch.manual_seed(0)
+    common = BlockSettings(8, 2, 12, 0.0, norm=PostNorm, filtered=True)
+    block, x = EncoderBlock(common).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    assert block.filter is not None
+    attended = F.layer_norm(x + block.attention(x, causal=True), (8,))
+    filtered = F.layer_norm(x + block.filter(x), (8,))
+    mixed = 0.7 * filtered + 0.3 * attended
+    expected = F.layer_norm(mixed + block.feed_forward(mixed), (8,))
+    torch.testing.assert_close(block(x, causal=True), expected, rtol=0, atol=1e-10)
 
 
 @settings(max_examples=25, deadline=None)

@@ -79,6 +79,7 @@ KINDS: dict[str, ModelConfig] = {
     "gated rotary": small(
         num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
     ),
+    "filter": small(num_blocks=2, head=DotProduct(), norm="post", filter=True),
     "HSTU": HSTUConfig(
         kind="hstu",
         embedding_dim=8,

@@ -34,6 +34,7 @@ MEMBERS = (
         embedding_dim=8,
         max_sequence_length=LENGTH,
         head=TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0), kv_source="both"),
+        filter=True,
     ),
     HSTUConfig(
         kind="hstu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,6 +96,33 @@ def test_sampled_softmax_learns_the_planted_rule_too(head: str, negatives: str) 
     """With 12 of 30 items a step it learns more slowly in the same number of epochs."""
     loss = f"{{kind: sampled_softmax, num_negatives: 12, negatives: {negatives}}}"
     assert recall(make_experiment(head, f"training.loss={loss}"), planted=True) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("seen", "setting", "excluded"),
+    [
+        ("filter", "null", True),
+        ("filter", "false", False),
+        ("allow", "null", False),
+        ("allow", "true", True),
+    ],
+)
+def test_seen_items_are_left_out_of_the_loss_where_the_config_says_so(
+    seen: str, setting: str, excluded: bool
+) -> None:
+    settings = f"evaluation.seen={seen}", f"training.exclude_seen={setting}"
+    experiment = make_experiment("dot_product", *settings)
+    histories = Histories.from_lists([[1, 2, 3]])
+    schedule = Schedule.plan(experiment.training, 1, 1)
+    module = new_module(experiment, Catalogue(3), histories, schedule)
+    (batch,) = TrainingBatches(histories, 10, 100, 0)
+    # After 1 and 2 only 3 is left, whose loss is 0; of three equal logits, each costs log 3.
+    with torch.no_grad():
+        module.model.items.weight.zero_()
+    history, before = module.teacher_forced(batch)
+    loss = module.loss(history, batch.targets, before).item()
+    expected = [math.log(2), 0.0] if excluded else [math.log(3)] * 2
+    assert loss == pytest.approx(sum(expected) / 2, abs=1e-6)
 
 
 @pytest.mark.parametrize("head", HEADS)
