@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 SHARE = 0.06
 """Share of the time limit for tuning baselines; those that cost more than counting begin in the
-first half of it alone."""
+first quarter of it alone."""
 _FIRST = ("transitions_and_repeats", "pctm")
 """Those that are most often the best, if time is short."""
 _COSTLY = ("item_knn", "ease", "matrix_factorisation")
@@ -93,7 +93,7 @@ def tune_baselines(
     for number, name in enumerate(names, 1):
         if name in tuned_before:
             continue
-        if budget.spent > deadline - (name in _COSTLY) * budget.limit * SHARE / 2:
+        if budget.spent > deadline - (name in _COSTLY) * budget.limit * SHARE * 0.75:
             logger.debug("baseline %s: not tried, the time of the baselines is over", name)
             continue
         if dataset.num_items > _SLOW_ITEMS.get(name, dataset.num_items):
