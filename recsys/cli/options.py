@@ -70,7 +70,7 @@ Verbose = Annotated[
 
 
 def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option --verbose."""
+    """Return a command with the option --verbose: typer reads the signature."""
 
     @wraps(command)
     def run(*, verbose: bool = False, **values: Any) -> None:
@@ -83,9 +83,8 @@ def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
     option = inspect.Parameter(
         "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
     )
-    run.__signature__ = signature.replace(  # type: ignore[attr-defined] - what typer reads
-        parameters=[*signature.parameters.values(), option]
-    )
+    parameters = [*signature.parameters.values(), option]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 

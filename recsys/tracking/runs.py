@@ -203,8 +203,8 @@ def comparable_runs(runs: Collection[Run]) -> list[Run]:
     latest = max(runs, key=lambda run: run.info.start_time)
     others: dict[str, list[str]] = {}
     for run in runs:
-        if tags := differing_tags(latest, run):
-            others.setdefault(", ".join(tags), []).append(run.info.run_name)
+        if differing := differing_tags(latest, run):
+            others.setdefault(", ".join(differing), []).append(run.info.run_name)
     for tags, names in others.items():
         logger.info(
             "left out, for another %s than that of %s, the latest run: %s",
