@@ -95,9 +95,9 @@ def tensor(name: str, value: float) -> Callable[[Path], None]:
 def setting(name: str, value: float) -> Callable[[Path], None]:
     """Give a setting in the header of a file, which has its name once, a value."""
 
-    def change(_: dict[str, Any], header: dict[str, str]) -> None:
+    def change(_: object, header: dict[str, str]) -> None:
         ((key, text),) = header.items()
-        before, _, after = text.partition(f'"{name}": ')
+        before, _mark, after = text.partition(f'"{name}": ')
         end = min(after.index(mark) for mark in ",}" if mark in after)
         header[key] = f'{before}"{name}": {value!r}{after[end:]}'
 
@@ -153,7 +153,7 @@ def test_a_bundle_that_is_well_formed_and_impossible_is_refused_in_one_line(
 ) -> None:
     bundle, file, change, words = IMPOSSIBLE[name]
     folder = shutil.copytree(bundles[bundle], tmp_path / "bundle")
-    assert recsys.load(folder)
+    recsys.load(folder)
     change(folder / file)
     sign(folder)
     with pytest.raises(recsys.InputError, match=rf"bundle.*: .*{words}") as refusal:
@@ -230,9 +230,12 @@ def test_a_server_outlives_bad_bundles_and_loads_the_next_good_one(
 def test_workers_whose_parent_is_killed_while_they_load_end_in_silence(
     bundles: dict[str, Path],
 ) -> None:
-    words = [sys.executable, "-m", "recsys", "serve", bundles["dot"], "--workers=2", "--port=0"]
+    words = ["-m", "recsys", "serve", str(bundles["dot"]), "--workers=2", "--port=0"]
     with subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as parent:
         wait_for(lambda: len(workers_of(Process(parent, 0, []))) == 2)
         time.sleep(1)
