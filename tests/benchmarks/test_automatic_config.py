@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from recsys.automatic.refit_length import refit_cost
 
 from recsys.comparison.significance import paired_test
 from recsys.config import Experiment, load_experiment
@@ -22,7 +21,7 @@ from recsys.evaluation.tables.rank import RankTable
 from recsys.experiments.fit import fit
 from recsys.experiments.phases import Phases
 from recsys.inference.catalogue import Catalogue
-from recsys.training.loop import train
+from recsys.training.loop import build_batches, train
 from tests.benchmarks.test_automatic import LOGS, MINUTES, RESULTS
 
 CONFIGS = {
@@ -56,7 +55,8 @@ def affordable_epochs(experiment: Experiment, dataset: PreparedDataset, seconds:
     _, curve = train(timed, catalogue, histories, holdout, 2, lambda *_: False)
     once = curve.epochs[-1]["train/seconds"]
     validation = curve.epochs[-1]["epoch/valid_seconds"]
-    each = once * (1 + refit_cost(experiment, encoded))
+    steps = [len(build_batches(experiment, encoded.histories(part))) for part in ("valid", "test")]
+    each = once * (1 + steps[1] / max(steps[0], 1))
     most = experiment.training.max_epochs
     left = seconds - evaluation
     fitting = [n for n in range(1, most + 1) if n * each + -(-n // every) * validation <= left]

@@ -14,7 +14,6 @@ import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
-from recsys.automatic.refit import refit
 
 from recsys.automatic.candidates import Plan, choose_shared, propose
 from recsys.automatic.contender import Contender
@@ -330,5 +329,5 @@ def test_a_contender_settles_its_precision_once(
     candidate = propose(facts, choose_shared(facts), dataset.config, plan)[0]
     contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
     contender.advance(lambda one: len(one.points) >= 1)
-    refit(contender, lambda: 0.0)
+    contender.refit(lambda _: True)
     assert contender.chosen_experiment.training.precision == "bf16"
