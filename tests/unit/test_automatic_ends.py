@@ -124,6 +124,7 @@ def test_a_run_that_is_killed_in_the_test_of_its_model_tests_the_same_model(
 ) -> None:
     """There would be no time for its refit after that, nor for a mean."""
     monkeypatch.setattr(Plan, "averages", averages)
+    monkeypatch.setattr("recsys.automatic.answer.Naming.__call__", lambda self, _: self.model)
     monkeypatch.setattr("recsys.automatic.contender.PATIENCE", 1)
     monkeypatch.setattr("recsys.automatic.trials.choose_field", lambda *_: None)  # both are raced
     models: list[Model] = []
@@ -207,6 +208,7 @@ def test_ctrl_c_in_the_test_of_the_model_ends_the_test_and_leaves_out_the_baseli
 ) -> None:
     caplog.set_level(logging.WARNING, logger="recsys")
     handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("recsys.automatic.answer.Naming.__call__", lambda self, _: self.model)
     monkeypatch.setattr("recsys.automatic.trials.evaluate_and_write", ctrl_c_in_the_test(1))
     fitted = fit_log(log, plan, LIMIT)
     assert fitted.automatic.winner is not None
