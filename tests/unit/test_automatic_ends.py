@@ -137,10 +137,10 @@ def test_a_run_that_is_killed_in_the_test_of_its_model_tests_the_same_model(
     with monkeypatch.context() as patch:
         patch.setattr("recsys.automatic.trials.evaluate_and_write", kill)
         with pytest.raises(Killed):
-            fit_log(log, plan, "60s")
+            fit_log(log, plan, "240s")
     monkeypatch.setattr("recsys.automatic.trials.tune_baselines", raises(AssertionError()))
     monkeypatch.setattr("recsys.automatic.trials.race", raises(AssertionError()))
-    again = fit_log(log, plan, "60s").automatic
+    again = fit_log(log, plan, "240s").automatic
     bundle = ModelBundle.open(plan.out / "bundle")
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
     assert len(again.chosen) == (2 if averages else 1)
