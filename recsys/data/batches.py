@@ -58,6 +58,7 @@ class TrainingBatches:
         size = max_sequence_length + 1
         cut = Spans.newest if windows == "newest" else Spans.overlapping
         self._sequences = cut(histories, size).at_least(2)
+        self._max_sequence_length = max_sequence_length
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._epochs_per_pass = epochs_per_pass
@@ -79,7 +80,8 @@ class TrainingBatches:
         number, part = divmod(epoch, self._epochs_per_pass)
         if self._planned is None or self._planned[0] != number:
             rng = np.random.default_rng([self._seed, number])
-            batches = _plan(self._sequences.lengths - 1, self._batch_tokens, rng)
+            lengths, longest = self._sequences.lengths - 1, self._max_sequence_length
+            batches = _plan(lengths, longest, self._batch_tokens, rng)
             self._planned = number, batches
         _, batches = self._planned
         if len(batches) < self._epochs_per_pass > 1:
@@ -97,7 +99,7 @@ class TrainingBatches:
         self.epoch += 1
         for rows in batches:
             sequences = self._sequences.take(rows)
-            width = batch_width(int(sequences.lengths.max()) - 1)
+            width = batch_width(int(sequences.lengths.max()) - 1, self._max_sequence_length)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
             times = sequences.padded_times(width + 1)
             yield SequenceBatch(
@@ -215,7 +217,7 @@ class SequenceToSequenceBatches:
         self.epoch += 1
         for rows in batches:
             inputs, targets = all_inputs.take(rows), all_targets.take(rows)
-            width = batch_width(int(inputs.lengths.max()))
+            width = batch_width(int(inputs.lengths.max()), self._max_sequence_length)
             yield SequenceBatch(
                 items=torch.from_numpy(inputs.padded(width).astype(np.int64)),
                 lengths=torch.from_numpy(inputs.lengths),
@@ -226,8 +228,8 @@ class SequenceToSequenceBatches:
         """Return the rows of each batch, and the inputs and targets that they index."""
         rng = np.random.default_rng([self._seed, epoch])
         inputs, targets = self._cut(rng)
-        width = int(targets.lengths.max(initial=0))
-        return _plan(inputs.lengths, self._batch_tokens, rng, width), inputs, targets
+        width, longest = int(targets.lengths.max(initial=0)), self._max_sequence_length
+        return _plan(inputs.lengths, longest, self._batch_tokens, rng, width), inputs, targets
 
     def _cut(self, rng: np.random.Generator) -> tuple[Spans, Spans]:
         histories = self._histories
@@ -244,7 +246,11 @@ class SequenceToSequenceBatches:
 
 
 def _plan(
-    lengths: NDArray[np.int64], batch_tokens: int, rng: np.random.Generator, extra: int = 0
+    lengths: NDArray[np.int64],
+    longest: int,
+    batch_tokens: int,
+    rng: np.random.Generator,
+    extra: int = 0,
 ) -> list[NDArray[np.int64]]:
     """Shuffle rows into batches of similar length; each row has ``extra`` tokens more."""
     order = rng.permutation(len(lengths))
@@ -255,14 +261,14 @@ def _plan(
     batches = []
     start = 0
     while start < len(order):
-        rows = max(1, batch_tokens // (batch_width(int(lengths[start])) + extra))
+        rows = max(1, batch_tokens // (batch_width(int(lengths[start]), longest) + extra))
         stop = min(start + rows, int(np.searchsorted(pools, pools[start], side="right")))
         batches.append(order[start:stop])
         start = stop
     return [batches[index] for index in rng.permutation(len(batches))]
 
 
-def batch_width(length: int, scale: int | None = None) -> int:
+def batch_width(length: int, longest: int, scale: int | None = None) -> int:
     """Round a batch's length up by at most a sixteenth, so that few widths occur.
 
     oneDNN compiles and caches its kernels for each shape: with all lengths from 20 to 200 this took
@@ -270,10 +276,11 @@ def batch_width(length: int, scale: int | None = None) -> int:
 
     Args:
         length: the minimum width.
+        longest: the maximum width: models have no positions beyond their longest sequence.
         scale: round up by at most a sixteenth of this number instead of the length.
 
-    >>> [batch_width(length) for length in (7, 33, 65, 199, 200)]
-    [7, 34, 68, 200, 200]
+    >>> [batch_width(length, 199) for length in (7, 33, 65, 198, 199)]
+    [7, 34, 68, 199, 199]
     """
     step = 1 << max(0, (length if scale is None else scale).bit_length() - 5)
-    return -(-length // step) * step
+    return min(-(-length // step) * step, longest)

@@ -180,8 +180,7 @@ def _padded_count(count: int, chunk_rows: int) -> int:
     [7, 34, 200, 5000, 5032, 6000]
     """
     full, rest = divmod(count, chunk_rows)
-    last = batch_width(rest, chunk_rows if full else rest)
-    return full * chunk_rows + min(last, chunk_rows)
+    return full * chunk_rows + batch_width(rest, chunk_rows, chunk_rows if full else rest)
 
 
 def build_objective(
