@@ -18,7 +18,6 @@ from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.device import gpus, training_device
-from recsys.training.kernel_choice import KernelChoice
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import Precision, product_dtype
@@ -119,8 +118,6 @@ def _measure(
     with FlopCounterMode(display=False) as counter:
         step()
     flops = counter.get_total_flops()
-    # After the operations are counted: those of a Triton kernel cannot be.
-    KernelChoice(module, experiment, dtype).settle()
     for _ in range(_WARM_UP):
         step()
     meter.take()

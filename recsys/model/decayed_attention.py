@@ -18,7 +18,7 @@ from recsys.model.chunk_size import logits_per_chunk
 from recsys.model.decayed_sums import NARROW, WIDE, DecayedSums, Triangles
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""`add_averages`, `add_sums`, or a kernel that does the same."""
+"""`add_averages` or `add_sums`."""
 
 _CHUNK = 768
 """The number of positions that training processes at once on a CPU. The gradients of all candidates

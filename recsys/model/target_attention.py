@@ -60,7 +60,7 @@ class TargetAttentionHead(nn.Module):
     decays: Tensor
     max_temperature = 10.0
     attend: Attend
-    """Adds what each candidate attends to in training, where a kernel may replace it."""
+    """Adds what each candidate attends to in training."""
 
     def __init__(
         self,

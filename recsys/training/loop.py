@@ -38,9 +38,8 @@ from recsys.training.device import NO_CUBLAS_CONTEXT, gpus, lightning_devices, t
 from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
 from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
-from recsys.training.kernel_choice import KernelChoice
 from recsys.training.module import TrainingModule
-from recsys.training.precision import Precision, lightning_name, product_dtype
+from recsys.training.precision import Precision, lightning_name
 from recsys.training.precision_choice import settle_precision
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
@@ -132,8 +131,7 @@ def train(
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
-        kernels = KernelChoice(module, experiment, product_dtype(precision))
-        callbacks: list[pl.Callback] = [recorder, kernels]
+        callbacks: list[pl.Callback] = [recorder]
         if save is not None:
             callbacks.append(CheckpointCallback(module, recorder, save, config, start, division))
         if line is not None:

@@ -22,14 +22,12 @@ from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     SampledLoss,
     SeenItems,
-    SoftmaxGradient,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
     chunked_sampled_loss,
     divided_cross_entropy,
     sampled_softmax,
-    softmax_gradient,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
@@ -40,8 +38,6 @@ class CatalogueObjective(nn.Module):
     def __init__(self, label_smoothing: float) -> None:
         super().__init__()
         self._label_smoothing = label_smoothing
-        self.softmax_gradient: SoftmaxGradient = softmax_gradient
-        """Computes a chunk's loss and its gradient; `KernelChoice` may replace it."""
 
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
@@ -68,7 +64,6 @@ class CatalogueObjective(nn.Module):
             before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
             label_smoothing=self._label_smoothing,
-            gradient=self.softmax_gradient,
         )
 
 

@@ -1,4 +1,4 @@
-"""Tests in a process of their own, whose environment changes what torch or Triton is."""
+"""Tests in a process of their own, whose environment changes what torch is."""
 
 from __future__ import annotations
 

@@ -2,12 +2,7 @@
 
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
 from recsys.training.losses.divided_catalogue import divided_cross_entropy
-from recsys.training.losses.full_catalogue import (
-    SoftmaxGradient,
-    chunked_cross_entropy,
-    cross_entropy,
-    softmax_gradient,
-)
+from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
 from recsys.training.losses.sampled import (
     SampledLoss,
     binary_cross_entropy,
@@ -22,7 +17,6 @@ __all__ = [
     "LogitsFunction",
     "SampledLoss",
     "SeenItems",
-    "SoftmaxGradient",
     "binary_cross_entropy",
     "calibrated_weight",
     "chunked_cross_entropy",
@@ -33,5 +27,4 @@ __all__ = [
     "divided_cross_entropy",
     "mask_negatives",
     "sampled_softmax",
-    "softmax_gradient",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,6 @@ from torch.nn import functional as F
 from recsys.data.histories import PAD
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
 from recsys.training.losses.seen import SeenItems
-
-SoftmaxGradient = Callable[
-    [Tensor, Tensor, Tensor | None, float, int | None], tuple[Tensor, Tensor]
-]
-"""`softmax_gradient`, or a kernel that does the same."""
 
 _CACHE_LINE = 64
 """Bytes."""
@@ -131,7 +126,6 @@ def chunked_cross_entropy(
     *,
     chunk_rows: int = 64,
     label_smoothing: float = 0.0,
-    gradient: SoftmaxGradient = softmax_gradient,
 ) -> Tensor:
     """Return the mean `cross_entropy` over targets without ever holding [B, L, I + 1] logits.
 
@@ -147,14 +141,13 @@ def chunked_cross_entropy(
             nothing is excluded.
         chunk_rows: number of sequences in a chunk.
         label_smoothing: see `cross_entropy`.
-        gradient: computes the loss of a chunk and its gradient.
     """
     width = candidates[0].shape[-2]
     candidates = [aligned(side) for side in candidates]
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         excluded = None if seen is None else seen.before(rows)
-        return gradient(scores, targets[rows], excluded, label_smoothing, width)
+        return softmax_gradient(scores, targets[rows], excluded, label_smoothing, width)
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / count_targets(targets)
