@@ -74,29 +74,7 @@ class DotProduct(Section):
     kind: Literal["dot_product"] = "dot_product"
 
 
-class Cosine(Section):
-    """Cosine of hidden state and candidate embedding (`CosineHead`)."""
-
-    kind: Literal["cosine"] = "cosine"
-    temperature: float = Field(0.05, gt=0)
-    """Divisor of the cosines; the smaller, the sharper the softmax."""
-
-
-class MixtureOfLogits(Section):
-    """Several cosines, weighted by history and candidate (`MixtureOfLogitsHead`)."""
-
-    kind: Literal["mixture_of_logits"] = "mixture_of_logits"
-    components: int = Field(2, ge=1, le=1_024)
-    """Number of components of each representation; the cost is quadratic in it."""
-    component_dim: int = Field(32, ge=1, le=MAX_WIDTH)
-    """Width of a component."""
-    temperature: float = Field(0.05, gt=0)
-    """Divisor of the cosines; the smaller, the sharper the softmax."""
-
-
-Head = Annotated[
-    TargetAttention | DotProduct | Cosine | MixtureOfLogits, Field(discriminator="kind")
-]
+Head = Annotated[TargetAttention | DotProduct, Field(discriminator="kind")]
 
 
 class TransformerConfig(Section):

@@ -46,10 +46,6 @@ class TrainingConfig(Section):
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue; the other losses compare it with
     sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of the target probability that cross_entropy spreads evenly over all items."""
-    gradient_clip: float = Field(5.0, gt=0)
-    """Maximum norm of the gradient; larger gradients are scaled down to it."""
     batch_tokens: int = Field(12_800, ge=1, le=10**9)
     """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
@@ -83,14 +79,6 @@ class TrainingConfig(Section):
                 "schedule hold_decay"
             )
         return average_weights
-
-    @field_validator("label_smoothing")
-    @classmethod
-    def _has_all_items(cls, label_smoothing: float, info: ValidationInfo) -> float:
-        loss = info.data.get("loss")
-        if label_smoothing and loss is not None and loss.kind != "cross_entropy":
-            raise ValueError(f"must be 0 with loss {loss.kind}, which does not see all items")
-        return label_smoothing
 
     @field_serializer("loss")
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:

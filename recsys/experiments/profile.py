@@ -19,7 +19,6 @@ from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.device import gpus, training_device
 from recsys.training.loop import build_batches, new_module
-from recsys.training.optimiser import clip_gradients
 from recsys.training.precision import Precision, product_dtype
 from recsys.training.precision_choice import settle_precision
 from recsys.training.schedule import Schedule
@@ -109,7 +108,6 @@ def _measure(
             meter.lap("loss")
         loss.backward()
         meter.lap("backward")
-        clip_gradients(module.model.parameters(), config.gradient_clip)
         optimizer.step()
         optimizer.zero_grad()
         meter.lap("optimiser")

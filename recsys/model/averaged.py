@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.protocols import (
     CandidateRepresentation,
@@ -136,15 +135,6 @@ class AveragedHead:
             _count_parts(member.head, member.items.embedding_dim, member.items.weight.device)
             for member in members
         ]
-
-    @property
-    def first_stage(self) -> DotProductHead | None:
-        """The mean of the members' dot products, where the first stage of each is that.
-
-        A cosine or a mixture of logits makes other vectors of states and item embeddings.
-        """
-        stages = [head.first_stage for head in self._heads]
-        return DotProductHead() if all(type(one) is DotProductHead for one in stages) else None
 
     @property
     def kv_source(self) -> KVSource | None:

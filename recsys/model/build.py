@@ -8,12 +8,10 @@ from torch import nn
 
 from recsys.config import (
     AveragedConfig,
-    Cosine,
     DotProduct,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
-    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -35,7 +33,7 @@ from recsys.model.division import Division
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
+from recsys.model.heads import DotProductHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.masked_item import MaskedItemModel
@@ -172,10 +170,6 @@ def _head(config: NextItemConfig | HSTUConfig) -> Head:
     head, dim = config.head, config.embedding_dim
     if isinstance(head, DotProduct):
         return DotProductHead()
-    if isinstance(head, Cosine):
-        return CosineHead(head.temperature)
-    if isinstance(head, MixtureOfLogits):
-        return MixtureOfLogitsHead(dim, head.components, head.component_dim, head.temperature)
     return TargetAttentionHead(
         dim,
         head.head_dim,

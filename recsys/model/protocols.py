@@ -62,14 +62,6 @@ class Head(Protocol):
         """
         ...
 
-    @property
-    def first_stage(self) -> Head | None:
-        """The head of dot products that finds the items worth scoring; None if there is none.
-
-        A head of dot products is its own. That of another one joins the same representations.
-        """
-        ...
-
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """Represent histories by hidden states [B, L, D] and input embeddings [B, L, D].
 

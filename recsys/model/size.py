@@ -10,7 +10,6 @@ from recsys.config import (
     FeatureReaderConfig,
     HSTUConfig,
     MaskedItemConfig,
-    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -81,6 +80,4 @@ def _head(
     head = getattr(config, "head", None)
     if isinstance(head, TargetAttention):
         return 3 * config.embedding_dim * head.num_heads * head.head_dim
-    if isinstance(head, MixtureOfLogits):
-        return 2 * config.embedding_dim * head.components * head.component_dim
     return 0

@@ -20,7 +20,7 @@ from recsys.model.decayed_attention import (
 from recsys.model.decayed_sums import WIDE, Triangles
 from recsys.model.directions import directions
 from recsys.model.dropout import Dropout
-from recsys.model.heads import DotProductHead, dot_products, last_position
+from recsys.model.heads import dot_products, last_position
 from recsys.model.protocols import (
     CandidateRepresentation,
     HeadAttention,
@@ -98,11 +98,6 @@ class TargetAttentionHead(nn.Module):
         averages = self.pooling == "average"
         in_torch = add_averages if averages else add_sums
         self.attend = partial(in_torch, triangles=triangles)
-
-    @property
-    def first_stage(self) -> DotProductHead:
-        """The dot product, which is the first part of the scores."""
-        return DotProductHead()
 
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """The states; keys and values [B, H, L, d]."""

@@ -26,6 +26,7 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
+from recsys.model.heads import DotProductHead
 from recsys.model.model_inputs import TimesRead
 from recsys.model.protocols import Model
 from recsys.serving.bundle_files import (
@@ -233,21 +234,14 @@ class ModelBundle:
         """The score without the part of target attention: finds the items worth ranking by it.
 
         Raises:
-            InputError: the model has no target attention, or is a mean of it and of others than
-                dot products.
+            InputError: the model has no target attention.
         """
-        head = self.model.head
-        if head.kv_source is None:
+        if self.model.head.kv_source is None:
             raise InputError(
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
                 "none: a second stage would not change the ranking"
             )
-        if head.first_stage is None:
-            raise InputError(
-                f"{self.path}: two stages need a mean of target attention and dot products: its "
-                "members have other heads too"
-            )
-        return model_scorer(self.model, self.experiment, self.count_ensemble, head.first_stage)
+        return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
 
     @property
     def report(self) -> Path:

@@ -18,6 +18,7 @@ from recsys.errors import InputError, checked_path
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.state_cache import StateCache
+from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 
 _LISTS = "lists.safetensors"
@@ -123,14 +124,14 @@ class BundleIndex:
 def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> ModelScorer:
     """Return what turns histories into queries, and items into vectors, for an index.
 
-    With target attention that is the dot product of the first stage.
+    With target attention that is the dot product, its first part.
 
     Args:
         bundle: the model.
         states: keeps encoded histories; none are kept if None.
 
     Raises:
-        InputError: the scores of the model, or of its first stage, are no dot products.
+        InputError: the model is a baseline, or has a count ensemble.
     """
     reason = None
     if bundle.trained is None:
@@ -138,12 +139,8 @@ def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> Mode
     elif bundle.count_ensemble is not None:
         reason = "its count ensemble adds scores that are no dot products"
     else:
-        model = bundle.trained
-        head = model.head.first_stage
-        if head is not None:
-            longest = bundle.experiment.model.max_sequence_length
-            return ModelScorer(model, longest, head, trained=True, states=states)
-        reason = f"the scores of {bundle.experiment.family} are no dot products"
+        longest = bundle.experiment.model.max_sequence_length
+        return ModelScorer(bundle.trained, longest, DotProductHead(), trained=True, states=states)
     raise InputError(f"{bundle.path}: cannot be searched by an index: {reason}")
 
 

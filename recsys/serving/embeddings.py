@@ -40,9 +40,8 @@ def item_embeddings(bundle: ModelBundle) -> pl.DataFrame:
 def history_embeddings(bundle: ModelBundle, queries: UserHistories) -> pl.DataFrame:
     """Return user_id and embedding, an array of float32, of B histories.
 
-    The embedding of a history is what the head compares with a candidate: the last hidden state
-    (for the cosine head its direction over the temperature, for the mixture of logits its
-    projections). With the head ``dot_product`` the score of an item is the dot product of the two
+    The embedding of a history is what the head compares with a candidate: the last hidden state.
+    With the head ``dot_product`` the score of an item is the dot product of the two
     embeddings; with target attention that is the score without the part of attention.
 
     The embedding is null where no item of the history is in the catalogue.

@@ -20,6 +20,7 @@ from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scored, Scorer
 from recsys.inference.state_cache import StateCache
 from recsys.inference.two_stages import TwoStages
+from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder
 from recsys.serving.inputs import UserHistories
@@ -133,7 +134,7 @@ class Stages:
         if states is not None:
             ranker = model_scorer(model, settings, ensemble, states=states)
             if retriever is not None:
-                retriever = model_scorer(model, settings, ensemble, model.head.first_stage, states)
+                retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
         if index is None:
             return cls(ranker, retriever, retrieve, popularity)
         index.check(bundle)

@@ -24,7 +24,7 @@ from recsys.training.cost import StepMeter
 from recsys.training.divided_state import ITEM_ROWS
 from recsys.training.losses import count_targets
 from recsys.training.objective import SampledObjective, build_objective
-from recsys.training.optimiser import RowwiseAdamW, clip_gradients
+from recsys.training.optimiser import RowwiseAdamW
 from recsys.training.schedule import Schedule
 from recsys.training.sparse_gradients import mean_over_processes, use_sparse_gradients
 from recsys.training.state import TrainingState, restore_random
@@ -198,24 +198,6 @@ class TrainingModule(pl.LightningModule):
             state.setdefault(numbers[name], {})[moment] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip gradients by norm, including sparse ones.
-
-        Lightning's implementation refuses fused optimisers, because it would unscale float16
-        gradients twice; bf16 needs no scaling.
-        """
-        shared = list(self.model.parameters())
-        own: list[Tensor] = []
-        if self._division is not None:
-            own = [self.model.items.weight]
-            shared = [weight for weight in shared if weight is not own[0]]
-        clip_gradients(shared, self._config.gradient_clip, own)
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int

@@ -35,10 +35,6 @@ from recsys.training.negatives import InBatchNegatives, PopularNegatives, Unifor
 class CatalogueObjective(nn.Module):
     """Cross-entropy over the full catalogue."""
 
-    def __init__(self, label_smoothing: float) -> None:
-        super().__init__()
-        self._label_smoothing = label_smoothing
-
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
     ) -> Tensor:
@@ -63,16 +59,14 @@ class CatalogueObjective(nn.Module):
             targets,
             before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
-            label_smoothing=self._label_smoothing,
         )
 
 
 class DividedObjective(nn.Module):
     """Cross-entropy over a catalogue whose rows are divided over the processes."""
 
-    def __init__(self, label_smoothing: float, division: Division) -> None:
+    def __init__(self, division: Division) -> None:
         super().__init__()
-        self._label_smoothing = label_smoothing
         self._division = division
 
     def forward(
@@ -96,7 +90,6 @@ class DividedObjective(nn.Module):
             seen,
             self._division,
             chunk_rows=lambda length: head.chunk_rows(length, most, targets.device),
-            label_smoothing=self._label_smoothing,
         )
 
 
@@ -189,5 +182,5 @@ def build_objective(
     if not isinstance(config.loss, CrossEntropy):
         return SampledObjective(config.loss, interactions)
     if division is not None:
-        return DividedObjective(config.label_smoothing, division)
-    return CatalogueObjective(config.label_smoothing)
+        return DividedObjective(division)
+    return CatalogueObjective()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from recsys.training import processes
 
 
 class RowwiseAdamW(torch.optim.AdamW):
@@ -54,40 +52,3 @@ class RowwiseAdamW(torch.optim.AdamW):
         spread = square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         kept = table[rows] * (1 - rate * group["weight_decay"])
         table[rows] = kept.addcdiv_(mean, spread, value=-rate / (1 - beta1**step))
-
-
-def clip_gradients(
-    parameters: Iterable[Tensor], max_norm: float, divided: Iterable[Tensor] = ()
-) -> Tensor:
-    """Scale gradients, including sparse ones, so that their total norm is at most ``max_norm``.
-
-    Args:
-        parameters: what all processes hold alike.
-        max_norm: of the gradients of everything, in all processes.
-        divided: what this process alone holds; all processes have some, or none has.
-
-    Returns:
-        The norm before scaling.
-    """
-    gradients = _gradients(parameters)
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if own := _gradients(divided):
-        squares = processes.all_reduce_sum(torch.nn.utils.get_total_norm(own).square())
-        norm = (norm.square() + squares).sqrt()
-        gradients += own
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
-    return norm
-
-
-def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradients; of a sparse one, which is coalesced in place, the values."""
-    gradients = []
-    for parameter in parameters:
-        if parameter.grad is None:
-            continue
-        if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()
-            gradients.append(parameter.grad.values())
-        else:
-            gradients.append(parameter.grad)
-    return gradients

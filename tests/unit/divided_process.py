@@ -36,8 +36,6 @@ from recsys.training.state import TrainingState
 ITEMS = 38
 HEADS: dict[str, dict[str, Any]] = {
     "dot_product": {"kind": "dot_product"},
-    "cosine": {"kind": "cosine", "temperature": 0.2},
-    "mixture_of_logits": {"kind": "mixture_of_logits"},
     "target_attention": {"kind": "target_attention", "head_dim": 4},
     "target_attention of states": {
         "kind": "target_attention",
@@ -162,7 +160,6 @@ def distance(one: Model, other: Model) -> float:
 
 def training(head: str, folder: Path, *overrides: str) -> dict[str, Any]:
     """Train divided and undivided, and resume the divided one from a state in its midst."""
-    overrides = ("training.gradient_clip=0.1", *overrides)  # a fifth of the norms
     experiment = make_experiment(head, "training.checkpoint_minutes=0", *overrides)
     undivided = make_experiment(head, "training.divide_catalogue=false", *overrides)
     histories, holdout = walks(60)
@@ -239,7 +236,6 @@ def main(out: Path) -> None:
     processes.join()
     steps = {}
     for head in HEADS:
-        steps[f"{head}, smoothed"] = step_differences(head, "training.label_smoothing=0.1")
         for targets in (True, False):
             case = f"{head}, targets {targets}"
             steps[case] = step_differences(head, targets=targets)

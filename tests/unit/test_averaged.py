@@ -17,14 +17,12 @@ from recsys.config import (
     AveragedConfig,
     AveragedMember,
     Choices,
-    Cosine,
     DataConfig,
     DotProduct,
     Experiment,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
-    MixtureOfLogits,
     NextItemConfig,
     Search,
     TargetAttention,
@@ -64,9 +62,9 @@ ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
 ATTENTION = NextItemConfig(**SIZES, head=TargetAttention(num_heads=2, head_dim=4))
 DOT = NextItemConfig(**SIZES | {"embedding_dim": 6}, head=DotProduct())
-HSTU = HSTUConfig(kind="hstu", **SIZES, times="past", head=Cosine())
+HSTU = HSTUConfig(kind="hstu", **SIZES, times="past")
 OTHERS = (
-    NextItemConfig(**SIZES, head=MixtureOfLogits(component_dim=4)),
+    NextItemConfig(**SIZES, head=TargetAttention(num_heads=1, head_dim=4, pooling="sum")),
     MaskedItemConfig(kind="masked_item", **SIZES),
     FactorisationMachineConfig(kind="factorisation_machine", **SIZES),
 )
@@ -270,19 +268,6 @@ def test_what_a_mean_cannot_do_is_refused(
         )
     with pytest.raises(TypeError, match="one by one"):
         bundle.model.teacher_forced(None, torch.zeros(1))  # type: ignore[arg-type]
-
-
-def test_two_stages_need_dot_products(
-    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    """A cosine, or a mixture of logits, is no product of the states and the item embeddings."""
-    assert bundle.retriever.num_items == bundle.num_items
-    other = NextItemConfig(**SIZES, head=Cosine())
-    mixed = bundle_of(tmp_path / "mixed", tiny_dataset, ATTENTION, other)
-    with pytest.raises(InputError, match="two stages need a mean of target attention and dot"):
-        _ = mixed.retriever
-    with pytest.raises(InputError, match="are no dot products"):
-        query_encoder(mixed)
 
 
 # --- Settings ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recsys.model import decayed_attention
 from recsys.model.attention import last_states
 from recsys.model.decayed_sums import NARROW, WIDE, DecayedSums, Triangles
-from recsys.model.heads import CosineHead, DotProductHead, MixtureOfLogitsHead
+from recsys.model.heads import DotProductHead
 from recsys.model.protocols import Head
 from recsys.model.target_attention import TargetAttentionHead
 
@@ -332,67 +332,10 @@ def test_running_sums_of_sequences_side_by_side(
         assert torch.allclose(getattr(together, direction)(x.flatten(1)), expected, atol=1e-12)
 
 
-def plain_mixture(head: MixtureOfLogitsHead, state: Tensor, embedding: Tensor) -> Tensor:
-    """The score of one candidate at one position, pair by pair."""
-    numbers = range(head.components)
-    of_state = head.history_projection(state).view(head.components, -1)
-    of_item = head.candidate_projection(embedding).view(head.components, -1)
-    own, weight = head.candidate_gate(embedding).view(2, -1)
-    gate, cosines, gates = head.history_gate(state), [], []
-    for i in numbers:
-        for j in numbers:
-            cosine = torch.cosine_similarity(of_state[i], of_item[j], dim=0) / head.temperature
-            pair = i * head.components + j
-            cosines.append(cosine)
-            gates.append(gate[pair] * own[pair] + weight[pair] * cosine)
-    return torch.softmax(torch.stack(gates), dim=0) @ torch.stack(cosines)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**16))
-def test_a_mixture_of_logits_is_its_definition_everywhere(
-    components: int, batch: int, length: int, seed: int
-) -> None:
-    """At all positions, at the last one, for shared candidates and for those of each history."""
-    torch.manual_seed(seed)
-    head = MixtureOfLogitsHead(DIM, components, 4, temperature=0.3).double()
-    states = torch.randn(batch, length, DIM, dtype=torch.float64)
-    embeddings = torch.randn(5, DIM, dtype=torch.float64)
-    history, shared = head.represent_history(states, states), head.represent_candidates(embeddings)
-    every = head.logits(history, shared)
-    for row in range(batch):
-        for t in range(length):
-            plain = [plain_mixture(head, states[row, t], item) for item in embeddings]
-            assert torch.allclose(every[row, t], torch.stack(plain), atol=1e-12)
-
-    lengths = torch.randint(1, length + 1, (batch,))
-    own = head.represent_candidates(embeddings.expand(batch, -1, -1))
-    for candidates in (shared, own):
-        last = head.score_last(head.select_last(history, lengths), candidates)
-        assert torch.allclose(last, last_states(every, lengths), atol=1e-12)
-    chosen = torch.randint(0, 5, (batch, length))
-    paired = head.score_targets(history, head.represent_candidates(embeddings[chosen]))
-    assert torch.allclose(paired, every.gather(2, chosen[..., None])[..., 0], atol=1e-12)
-
-
-def test_cosine_scores_ignore_lengths_of_vectors() -> None:
-    head = CosineHead(temperature=0.05)
-    states, embeddings = torch.randn(2, 3, DIM), torch.randn(4, DIM)
-    history, candidates = (
-        head.represent_history(3 * states, states),
-        head.represent_candidates(embeddings / 7),
-    )
-    expected = torch.cosine_similarity(states[:, :, None], embeddings, dim=-1) / 0.05
-    assert torch.allclose(head.logits(history, candidates), expected, atol=1e-4)
-    last = head.score_last(head.select_last(history, torch.tensor([3, 1])), candidates)
-    assert torch.allclose(last, torch.stack([expected[0, 2], expected[1, 0]]), atol=1e-4)
-
-
 def test_chunks_are_larger_on_a_gpu() -> None:
     """2^22 and 2^27 logits over 100 · 1000; a GPU also counts what is kept beside each logit."""
     heads: list[tuple[Head, int, int]] = [
         (DotProductHead(), 41, 1342),
-        (MixtureOfLogitsHead(8, 2, 4, 0.1), 10, 335),  # 2² cosines
         (make_head(2, "items", "average", 0), 4, 167),  # four matrices for each of two heads
     ]
     for head, on_cpu, on_gpu in heads:

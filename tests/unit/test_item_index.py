@@ -24,10 +24,8 @@ from recsys.baselines.popularity import Popularity
 from recsys.baselines.saved import FittedBaseline
 from recsys.cli import main
 from recsys.config import (
-    Cosine,
     DotProduct,
     Experiment,
-    MixtureOfLogits,
     NextItemConfig,
     TargetAttention,
 )
@@ -53,11 +51,9 @@ from tests.unit.running_server import running
 from tests.unit.server_process import ASKED, wait_for, write_other
 
 ITEMS, USERS, ALL = 400, 60, 10**6
-HEADS: dict[str, DotProduct | Cosine | TargetAttention | MixtureOfLogits] = {
+HEADS: dict[str, DotProduct | TargetAttention] = {
     "dot_product": DotProduct(),
-    "cosine": Cosine(),
     "target_attention": TargetAttention(num_heads=2, head_dim=4),
-    "mixture_of_logits": MixtureOfLogits(),
 }
 
 
@@ -178,7 +174,7 @@ def test_torch_and_faiss_work_side_by_side_in_threads() -> None:
 # --- Recommending by it --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", ["dot_product", "cosine", "target_attention"])
+@pytest.mark.parametrize("head", ["dot_product", "target_attention"])
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 def test_all_lists_give_the_answers_of_exact_search(
     head: str,
@@ -277,7 +273,6 @@ def test_scores_that_are_no_dot_products_are_refused_by_name(
             make_index(bundle, dataset, tmp_path / "index")
         assert not (tmp_path / "index").exists()
 
-    refused(bundle_of("mixture_of_logits"), "the scores of mixture_of_logits are no dot products")
     counts = PCTM.fit(dataset.histories("test"), dataset.num_items, PCTMSettings())
     plain = bundle_of("dot_product")
     refused(replace(plain, count_ensemble=CountEnsemble(counts, 1.0)), "its count ensemble")
@@ -319,7 +314,7 @@ def test_a_foreign_or_damaged_index_is_refused_in_one_line(
     bundle, path = bundle_of("dot_product"), tmp_path / "index"
     index_of(bundle, path, 3)
     with pytest.raises(InputError, match="an index of another model than .*recsys index"):
-        BundleIndex.open(path, bundle_of("cosine"))
+        BundleIndex.open(path, bundle_of("target_attention"))
     with pytest.raises(InputError, match=r"not an index of items: it has no manifest.json"):
         BundleIndex.open(tmp_path, bundle)
     with pytest.raises(InputError, match="not the manifest of an index of items: format"):
@@ -443,7 +438,7 @@ def test_commands_make_measure_and_use_an_index(
     status, _, _ = run(capsys, *ask[:-1], "--index", index, "--out", tmp_path / "best.parquet")
     assert len(pl.read_parquet(tmp_path / "best.parquet")) == 3 * USERS
 
-    other = bundle_of("cosine").path
+    other = bundle_of("target_attention").path
     status, _, error = run(capsys, "recommend", other, *ask[2:], "--index", index)
     assert (status, error.count("\n")) == (2, 1)
     assert "an index of another model" in error

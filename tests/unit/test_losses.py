@@ -43,12 +43,11 @@ def test_the_target_is_never_excluded_and_padding_adds_nothing() -> None:
     st.integers(1, 6),
     st.integers(2, 9),
     st.integers(0, 2**16),
-    st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_cross_entropy_equals_torch_with_gradients(
-    batch: int, length: int, items: int, seed: int, smoothing: float
+    batch: int, length: int, items: int, seed: int
 ) -> None:
-    """With label smoothing and without; position by position, over the items that remain."""
+    """Position by position, over the items that remain."""
     torch.manual_seed(seed)
     logits = torch.randn(batch, length, items + 1, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, items + 1, (batch, length))
@@ -61,51 +60,14 @@ def test_cross_entropy_equals_torch_with_gradients(
                 seen = set(history[b, : t + 1].tolist()) - {target}
                 left = [item for item in range(1, items + 1) if item not in seen]
                 expected = expected + F.cross_entropy(
-                    logits[b, t, left],
-                    torch.tensor(left.index(target)),
-                    label_smoothing=smoothing,
+                    logits[b, t, left], torch.tensor(left.index(target))
                 )
-    found = cross_entropy(
-        logits * 1, targets, SeenItems.up_to(history, length).before(slice(None)), smoothing
-    )
+    seen_before = SeenItems.up_to(history, length).before(slice(None))
+    found = cross_entropy(logits * 1, targets, seen_before)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-5)
     (one,) = torch.autograd.grad(found, logits)
     (other,) = torch.autograd.grad(expected, logits)
-    assert torch.allclose(one, other, rtol=0, atol=1e-7 if smoothing else 1e-12)
-
-
-def test_label_smoothing_equals_torch_if_nothing_is_excluded() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(3, 5, 9, requires_grad=True)
-    targets = torch.randint(0, 9, (3, 5))
-    targets[0, 0] = 0
-    found = cross_entropy(logits * 1, targets, label_smoothing=0.2)
-    expected = F.cross_entropy(
-        logits[..., 1:].flatten(0, 1),
-        targets.flatten() - 1,
-        ignore_index=-1,
-        reduction="sum",
-        label_smoothing=0.2,
-    )
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-    (one,) = torch.autograd.grad(found, logits)
-    (other,) = torch.autograd.grad(expected, logits)
-    assert torch.allclose(one, other, rtol=0, atol=1e-6)
-
-
-def test_label_smoothing_by_hand() -> None:
-    """Odds 1 : 2 : 5, target 3, ε = 0.3: 0.8 of log 8/5, 0.1 each of log 8/2 and log 8/1; and
-    without item 2, 0.85 of log 6/5 and 0.15 of log 6/1."""
-    logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0)]]])
-    targets = torch.tensor([[3]])
-    full = cross_entropy(logits.clone(), targets, label_smoothing=0.3)
-    assert full.item() == pytest.approx(
-        0.8 * math.log(8 / 5) + 0.1 * math.log(4) + 0.1 * math.log(8)
-    )
-    without = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 0]]]), 0.3)
-    assert without.item() == pytest.approx(0.85 * math.log(6 / 5) + 0.15 * math.log(6))
-    alone = cross_entropy(logits.clone(), targets, torch.tensor([[[2, 1]]]), 0.3)
-    assert alone.item() == pytest.approx(0, abs=1e-6)
+    assert torch.allclose(one, other, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -124,11 +86,8 @@ def test_seen_items_are_those_up_to_each_of_the_last_positions(
 
 @pytest.mark.parametrize("kind", ["dot product", "target attention"])
 @pytest.mark.parametrize("rows_per_chunk", [1, 2, 100])
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("before", [0, 3])
-def test_chunks_change_nothing(
-    kind: str, rows_per_chunk: int, smoothing: float, before: int
-) -> None:
+def test_chunks_change_nothing(kind: str, rows_per_chunk: int, before: int) -> None:
     """The chunked loss and its gradients equal those of all rows at once, for both heads; also if
     more items were seen than there are positions with targets."""
     torch.manual_seed(0)
@@ -149,13 +108,12 @@ def test_chunks_change_nothing(
     count = int((targets > 0).sum())
     logits = head.logits(*sides)
     earlier = SeenItems.up_to(seen, length)
-    full = cross_entropy(logits, targets, earlier.before(slice(None)), smoothing) / count
+    full = cross_entropy(logits, targets, earlier.before(slice(None))) / count
     chunked = chunked_cross_entropy(
         head.logits,
         *sides,
         targets,
         earlier,
-        label_smoothing=smoothing,
         chunk_rows=rows_per_chunk,
     )
     assert chunked.item() == pytest.approx(full.item(), rel=1e-6)
@@ -180,12 +138,9 @@ def test_seen_items_can_stay_in_the_softmax() -> None:
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "label_smoothing"),  # its chunks know no label smoothing
-    [(None, 0.0), (None, 0.2), (torch.nn.LinearCrossEntropyOptions(), 0.0)],
-)
+@pytest.mark.parametrize("options", [None, torch.nn.LinearCrossEntropyOptions()])
 def test_chunks_equal_linear_cross_entropy_of_torch(
-    options: torch.nn.LinearCrossEntropyOptions | None, label_smoothing: float
+    options: torch.nn.LinearCrossEntropyOptions | None,
 ) -> None:
     """Where no items are excluded, values and gradients; torch has no row for PAD."""
     torch.manual_seed(0)
@@ -199,14 +154,12 @@ def test_chunks_equal_linear_cross_entropy_of_torch(
         targets,
         None,
         chunk_rows=2,
-        label_smoothing=label_smoothing,
     )
     theirs = F.linear_cross_entropy(
         states.flatten(0, 1),
         table[1:],
         targets.flatten() - 1,
         ignore_index=-1,
-        label_smoothing=label_smoothing,
         options=options,
     )
     torch.testing.assert_close(ours.double(), theirs)

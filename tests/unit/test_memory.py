@@ -140,10 +140,6 @@ def test_the_copy_of_a_state_is_not_changed_with_it() -> None:
         {"kind": "masked_item", "embedding_dim": 65_536, "num_blocks": 20},
         {"kind": "sequence_to_sequence", "embedding_dim": 65_536, "num_encoder_blocks": 20},
         {
-            "head": {"kind": "mixture_of_logits", "components": 1_024, "component_dim": 65_536},
-            "embedding_dim": 65_536,
-        },
-        {
             "positions": "sinusoidal",
             "max_sequence_length": 65_536,
             "embedding_dim": 65_536,
@@ -174,7 +170,6 @@ def test_models_are_counted_before_they_are_built(
         {"kind": "masked_item"},
         {"kind": "sequence_to_sequence"},
         {"kind": "factorisation_machine"},
-        {"head": {"kind": "mixture_of_logits"}},
         {"head": {"kind": "target_attention", "kv_source": "both"}},
     ],
 )

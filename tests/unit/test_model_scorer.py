@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import DotProduct, MixtureOfLogits, NextItemConfig, TargetAttention
+from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
@@ -21,12 +21,8 @@ from recsys.model.next_item import NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4
-AnyHead = DotProduct | TargetAttention | MixtureOfLogits
-HEADS: list[AnyHead] = [
-    DotProduct(),
-    TargetAttention(num_heads=2, head_dim=4),
-    MixtureOfLogits(components=2, component_dim=4, temperature=1.0),  # scores of order 1
-]
+AnyHead = DotProduct | TargetAttention
+HEADS: list[AnyHead] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 HISTORIES = st.lists(
     st.lists(st.integers(1, NUM_ITEMS), min_size=1, max_size=7), min_size=1, max_size=12
 )

@@ -19,13 +19,11 @@ from typer.testing import CliRunner
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.cli import app
 from recsys.config import (
-    Cosine,
     DotProduct,
     Experiment,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
-    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -69,8 +67,6 @@ def write_bundle(path: Path, dataset: PreparedDataset, config: ModelConfig) -> M
 
 KINDS: dict[str, ModelConfig] = {
     "dot product": small(head=DotProduct(), positions="learned"),
-    "cosine": small(head=Cosine()),
-    "mixture of logits": small(head=MixtureOfLogits()),
     "target attention to items": small(head=TargetAttention(head_dim=4, kv_source="items")),
     "target attention to states": small(head=TargetAttention(head_dim=4, kv_source="states")),
     "target attention to both": small(

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from recsys.training.optimiser import RowwiseAdamW, clip_gradients
+from recsys.training.optimiser import RowwiseAdamW
 
 
 def lookups(
@@ -60,22 +59,6 @@ def test_dense_parameters_are_updated_as_in_adamw() -> None:
     assert set(optimizer.state[table.weight]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
-@pytest.mark.parametrize("max_norm", [0.5, 1e6])
-def test_clipping_treats_sparse_gradients_as_dense_ones(max_norm: float) -> None:
-    norms, clipped = [], []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        weight = nn.Parameter(torch.randn(5, 3))
-        other = nn.Parameter(torch.randn(3))
-        read = F.embedding(torch.tensor([1, 1, 4]), weight, sparse=sparse)
-        (read @ other).square().sum().backward()
-        norms.append(clip_gradients([weight, other], max_norm))
-        assert weight.grad is not None
-        clipped.append(weight.grad.to_dense())
-    torch.testing.assert_close(norms[0], norms[1])
-    torch.testing.assert_close(clipped[0], clipped[1])
-
-
 SETTINGS: list[dict[str, Any]] = [
     {"betas": (0.5, 0.7)},
     {"eps": 0.5},  # large, so that it shows
@@ -119,18 +102,3 @@ def test_a_row_read_now_and_then_decays_when_it_is_read(settings: dict[str, Any]
         weight -= 0.1 * first / (1 - beta1**number) / spread
     ours = lookups(True, steps, RowwiseAdamW, **settings)
     assert ours.weight[2, 0].item() == pytest.approx(weight, rel=1e-5)
-
-
-@pytest.mark.parametrize("sparse", [True, False])
-def test_clipping_shortens_what_is_too_long_and_nothing_else(sparse: bool) -> None:
-    """Of gradients 3 and 4, of norm 5: to a norm of 1 in their direction, or as they are."""
-    for largest, expected in ((1.0, [0.6, 0.8]), (4.9, [2.94, 3.92]), (5.1, [3, 4]), (1e6, [3, 4])):
-        weight = nn.Parameter(torch.zeros(3, 1))
-        other = nn.Parameter(torch.zeros(1))
-        read = F.embedding(torch.tensor([1, 1]), weight, sparse=sparse)  # its two halves are one
-        (1.5 * read.sum() + 4 * other.sum()).backward()
-        assert clip_gradients([weight, other, nn.Parameter(torch.ones(2))], largest).item() == 5
-        assert weight.grad is not None
-        assert other.grad is not None
-        found = [weight.grad.to_dense()[1].item(), other.grad.item()]
-        assert found == pytest.approx(expected, rel=1e-5)

@@ -87,7 +87,7 @@ def test_whatever_decides_a_result_makes_a_run_of_its_own(
         "model.dropout=0.3",
         "model.num_blocks=3",
         "training.learning_rate=0.01",
-        "training.gradient_clip=1",
+        "training.weight_decay=1",
         "count_ensemble.weights=[1.0]",
         "count_ensemble=null",
         "evaluation.seen=allow",

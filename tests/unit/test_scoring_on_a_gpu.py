@@ -147,8 +147,6 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Answer]]] = {
         OF_TARGET_ATTENTION,
     ),
     "dot product": ({"head": {"kind": "dot_product"}}, OF_DOT_PRODUCTS),
-    "cosine": ({"head": {"kind": "cosine"}}, OF_DOT_PRODUCTS),
-    "mixture of logits": ({"head": {"kind": "mixture_of_logits"}}, {}),
     "hstu": ({"kind": "hstu", "times": "past", "head": {"kind": "dot_product"}}, {}),
     "masked items": ({"kind": "masked_item", "mask_probability": 0.3}, {}),
     "sequence to sequence": (

@@ -15,7 +15,6 @@ from recsys.config import (
     AveragedConfig,
     AveragedMember,
     HSTUConfig,
-    MixtureOfLogits,
     ModelConfig,
     NextItemConfig,
     TargetAttention,
@@ -41,7 +40,6 @@ MEMBERS = (
         embedding_dim=8,
         max_sequence_length=LENGTH,
         times="request",
-        head=MixtureOfLogits(component_dim=4),
     ),
 )
 CONFIGS: list[ModelConfig] = [

@@ -371,36 +371,6 @@ def test_the_schedule_rises_holds_and_decays() -> None:
     assert min(factors[60:]) == factors[-1] > 0
 
 
-LOSSES = ["cross_entropy", "{kind: sampled_softmax, num_negatives: 5}"]  # dense and row by row
-
-
-def gradients(module: TrainingModule) -> list[torch.Tensor]:
-    return [
-        weight.grad.to_dense().clone()
-        for weight in module.model.parameters()
-        if weight.grad is not None
-    ]
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_no_step_of_a_training_is_made_with_a_longer_gradient_than_allowed(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    norms: list[float] = []
-    step = TrainingModule.optimizer_step
-
-    def watched(self: TrainingModule, *args: Any, **kwargs: Any) -> None:
-        step(self, *args, **kwargs)  # Lightning clips within
-        norms.append(float(torch.cat([one.flatten() for one in gradients(self)]).norm()))
-
-    monkeypatch.setattr(TrainingModule, "optimizer_step", watched)
-    histories, _ = walks(50, seed=1, planted=True)
-    settings = f"training.loss={loss}", "training.gradient_clip=0.01", "training.batch_tokens=100"
-    experiment = make_experiment("dot_product", *settings)
-    train(experiment, Catalogue(ITEMS), histories, None, 1, lambda *_: None)
-    assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
-
-
 def test_a_training_steps_as_adamw_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the moments of 2017, the decay that is asked for, and the rate of the schedule."""
     made: list[tuple[list[torch.nn.Parameter], torch.optim.AdamW]] = []
@@ -435,6 +405,17 @@ def test_a_training_steps_as_adamw_does(monkeypatch: pytest.MonkeyPatch) -> None
         for step in range(total)
     ]
     assert rates == pytest.approx([5e-3 * factor for factor in factors])
+
+
+LOSSES = ["cross_entropy", "{kind: sampled_softmax, num_negatives: 5}"]  # dense and row by row
+
+
+def gradients(module: TrainingModule) -> list[torch.Tensor]:
+    return [
+        weight.grad.to_dense().clone()
+        for weight in module.model.parameters()
+        if weight.grad is not None
+    ]
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -45,7 +45,6 @@ RING = [f"i{number}" for number in range(8)]
 MODELS: dict[str, dict[str, Any]] = {
     "dot product": {"feed_forward_dim": 8, "head": {"kind": "dot_product"}},
     "target attention": {"feed_forward_dim": 8, "head": {"kind": "target_attention"}},
-    "cosine": {"feed_forward_dim": 8, "head": {"kind": "cosine"}},
     "hstu": {"kind": "hstu", "times": "past"},
     "masked item": {"kind": "masked_item", "feed_forward_dim": 8},
     "sequence to sequence": {

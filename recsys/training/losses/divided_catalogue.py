@@ -30,7 +30,6 @@ def divided_cross_entropy(
     division: Division,
     *,
     chunk_rows: Callable[[int], int],
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the mean `cross_entropy` over the targets of this process, each against all items.
 
@@ -52,7 +51,6 @@ def divided_cross_entropy(
             target t; None in all processes or in none.
         division: which rows each process holds.
         chunk_rows: the number of sequences of a length in a chunk, the same in all processes.
-        label_smoothing: see `cross_entropy`.
     """
     total: Tensor = _Divided.apply(  # type: ignore[no-untyped-call]
         logits,
@@ -60,7 +58,6 @@ def divided_cross_entropy(
         seen,
         division,
         chunk_rows,
-        label_smoothing,
         len(history),
         *history,
         *(aligned(side, spare=1) for side in candidates),
@@ -77,7 +74,6 @@ class _Divided(torch.autograd.Function):
         seen: Tensor | None,
         division: Division,
         chunk_rows: Callable[[int], int],
-        label_smoothing: float,
         num_history: int,
         *sides: Tensor,
     ) -> Tensor:
@@ -94,7 +90,7 @@ class _Divided(torch.autograd.Function):
             ) -> tuple[Tensor, Tensor]:
                 before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
                 excluded = None if before is None else before.before(rows)
-                return _softmax_gradient(scores, targets[rows], excluded, division, label_smoothing)
+                return _softmax_gradient(scores, targets[rows], excluded, division)
 
             value, parts = chunk_gradients(
                 logits, loss, theirs, candidates, chunk_rows(length), sums
@@ -110,7 +106,7 @@ class _Divided(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        return *(None,) * 7, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
+        return *(None,) * 6, *(gradient * upstream[0] for gradient in ctx.saved_tensors)
 
 
 def _batches(
@@ -143,7 +139,6 @@ def _softmax_gradient(
     targets: Tensor,
     excluded: Tensor | None,
     division: Division,
-    label_smoothing: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of the losses of a chunk, and its gradient, which overwrites the logits.
 
@@ -155,7 +150,6 @@ def _softmax_gradient(
         targets: item tokens [b, L], of any process.
         excluded: item tokens [b, L, N], of any process; see `cross_entropy`.
         division: which rows each process holds.
-        label_smoothing: see `cross_entropy`.
     """
     rows, width = scores.flatten(0, 1), division.num_rows  # a view, whichever is contiguous
     each = torch.arange(len(rows), device=rows.device)
@@ -171,18 +165,11 @@ def _softmax_gradient(
     peak = rows.amax(1).float()
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     weights = (rows - peak[:, None]).exp_()  # float32
-    parts = [weights.sum(1), target.float().masked_fill_(elsewhere, 0)]
-    if label_smoothing:
-        allowed = rows > -torch.inf
-        parts += [rows.where(allowed, 0).sum(1, dtype=torch.float32), allowed.sum(1).float()]
-    sums = torch.stack(parts)
+    sums = torch.stack([weights.sum(1), target.float().masked_fill_(elsewhere, 0)])
     dist.all_reduce(sums)
     losses = sums[0].log() + peak - sums[1]
     weights /= sums[0][:, None]
-    if label_smoothing:
-        losses += label_smoothing * (sums[1] - sums[2] / sums[3])
-        weights -= allowed * (label_smoothing / sums[3])[:, None]
-    weights[each, column] += label_smoothing - 1
+    weights[each, column] -= 1
     weights[:, width:] = 0
     empty = targets.flatten() == PAD
     losses[empty] = 0

@@ -21,24 +21,19 @@ def cross_entropy(
     logits: Tensor,
     targets: Tensor,
     excluded: Tensor | None = None,
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the sum over positions of -log softmax(logits)[target], without the excluded items.
-
-    With label smoothing ε the target distribution is 1 - ε on the target plus ε spread evenly over
-    all items that are not excluded (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567).
 
     Args:
         logits: [B, L, I + 1], column = item token. **Overwritten** in place.
         targets: item tokens [B, L]; PAD marks positions without a target, whose loss is 0.
         excluded: item tokens [B, L, N] to exclude from the softmax at each position, PAD for none.
             The target is never excluded, PAD always is.
-        label_smoothing: ε, 0 <= ε < 1.
 
     Returns:
         The sum, a float32 scalar; its gradient (softmax - one-hot) is computed in the same pass.
     """
-    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded, label_smoothing)  # type: ignore[no-untyped-call]
+    loss: Tensor = _CrossEntropy.apply(logits, targets, excluded)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -49,23 +44,21 @@ class _CrossEntropy(torch.autograd.Function):
         logits: Tensor,
         targets: Tensor,
         excluded: Tensor | None,
-        label_smoothing: float,
     ) -> Tensor:
-        loss, gradient = softmax_gradient(logits.detach(), targets, excluded, label_smoothing)
+        loss, gradient = softmax_gradient(logits.detach(), targets, excluded)
         ctx.save_for_backward(gradient)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * upstream[0].to(gradient.dtype), None, None, None
+        return gradient * upstream[0].to(gradient.dtype), None, None
 
 
 def softmax_gradient(
     logits: Tensor,
     targets: Tensor,
     excluded: Tensor | None,
-    label_smoothing: float,
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of `cross_entropy` and its gradient, which overwrites the logits.
@@ -79,24 +72,12 @@ def softmax_gradient(
     starts = torch.arange(len(rows), device=rows.device).mul_(row_stride).view(targets.shape)
     target_index = starts + targets * item_stride
     target_logits = flat[target_index]
+    logits[..., PAD] = -torch.inf
+    if width is not None:
+        logits[..., width:] = -torch.inf
     if excluded is not None:
-        excluded_index = (excluded * item_stride).add_(starts[..., None])
-
-    def exclude(value: float, target_value: Tensor) -> None:
-        """Set the logits of excluded items to a value, but those of the targets to another."""
-        logits[..., PAD] = value
-        if width is not None:
-            logits[..., width:] = value
-        if excluded is not None:
-            flat[excluded_index] = value
-        flat[target_index] = target_value
-
-    if label_smoothing:
-        exclude(0, target_logits)
-        total = logits.sum(-1, dtype=torch.float32)
-    exclude(-torch.inf, target_logits)
-    if label_smoothing:
-        allowed = (logits > -torch.inf).sum(-1)
+        flat[(excluded * item_stride).add_(starts[..., None])] = -torch.inf
+    flat[target_index] = target_logits
     if rows.is_cuda and item_stride != 1:
         # Of candidates that are not contiguous CUDA's softmax takes a hundred times as long.
         rows.copy_(torch.softmax(rows.contiguous(), 1))
@@ -104,12 +85,7 @@ def softmax_gradient(
         dense, dim = (rows, 1) if item_stride == 1 else (rows.T, 0)
         torch.softmax(dense, dim, out=dense)
     losses = -flat[target_index].float().clamp_(min=1e-30).log_()
-    if label_smoothing:
-        # log of the softmax's denominator = loss + target logit
-        losses += label_smoothing * (target_logits.float() - total / allowed)
-        logits -= (label_smoothing / allowed)[..., None].to(logits.dtype)
-        exclude(0, flat[target_index])
-    flat[target_index] += label_smoothing - 1
+    flat[target_index] -= 1
     empty = targets == PAD
     losses[empty] = 0
     # By row: few or none are empty, and a mask would read the entire matrix.
@@ -125,7 +101,6 @@ def chunked_cross_entropy(
     seen: SeenItems | None,
     *,
     chunk_rows: int = 64,
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the mean `cross_entropy` over targets without ever holding [B, L, I + 1] logits.
 
@@ -140,14 +115,13 @@ def chunked_cross_entropy(
         seen: the items seen before each target, which are excluded from its softmax. If None,
             nothing is excluded.
         chunk_rows: number of sequences in a chunk.
-        label_smoothing: see `cross_entropy`.
     """
     width = candidates[0].shape[-2]
     candidates = [aligned(side) for side in candidates]
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         excluded = None if seen is None else seen.before(rows)
-        return softmax_gradient(scores, targets[rows], excluded, label_smoothing, width)
+        return softmax_gradient(scores, targets[rows], excluded, width)
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / count_targets(targets)
