@@ -19,10 +19,8 @@ from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak
 from recsys.training.cost import StepMeter, matrix_speed
 from recsys.training.device import gpus, training_device
 from recsys.training.loop import build_batches, new_module
-from recsys.training.precision import Precision, product_dtype
-from recsys.training.precision_choice import settle_precision
+from recsys.training.precision import Precision, product_dtype, settle_precision
 from recsys.training.schedule import Schedule
-from recsys.training.triangle_choice import settle_triangles
 
 _WARM_UP = 2
 """Number of steps that compile kernels and fill caches; they are not measured."""
@@ -87,8 +85,7 @@ def _measure(
     batches = build_batches(experiment, histories)
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
     module = new_module(experiment, catalogue, histories, schedule)
-    precision = settle_precision(experiment, module.model)
-    settle_triangles(experiment, module.model, precision)
+    precision = settle_precision(experiment)
     dtype = product_dtype(precision)
     module = module.to(device)
     configured: Any = module.configure_optimizers()

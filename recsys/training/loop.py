@@ -39,12 +39,10 @@ from recsys.training.divergence import warn_of_harm
 from recsys.training.divided_state import collected, own_part
 from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
 from recsys.training.module import TrainingModule
-from recsys.training.precision import Precision, lightning_name
-from recsys.training.precision_choice import settle_precision
+from recsys.training.precision import Precision, lightning_name, settle_precision
 from recsys.training.progress import ProgressLine
 from recsys.training.schedule import Schedule
 from recsys.training.state import Curve, TrainingState
-from recsys.training.triangle_choice import settle_triangles
 from recsys.training.validation import histories_here, validation_of
 from recsys.training.warm_start import WarmStart
 
@@ -115,8 +113,7 @@ def train(
         torch.manual_seed(experiment.seed)
         module = new_module(experiment, catalogue, histories, schedule, start, warm, division)
         settled = None if start is None else start.curve.precision
-        precision = settled or settle_precision(experiment, module.model)
-        settle_triangles(experiment, module.model, precision)
+        precision = settled or settle_precision(experiment)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,25 +21,15 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
-from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.timing import median_share
-from recsys.training import precision_choice, product_timing, share_cache
+from recsys.training import precision
 from recsys.training.loop import train
-from recsys.training.precision import Precision
-from recsys.training.precision_choice import settle_precision
-from recsys.training.share_cache import cache_folder, known_share
+from recsys.training.precision import Precision, settle_precision
 from recsys.training.state import TrainingState
 
 ITEMS = 30
-MODELS = [
-    "{kind: masked_item, embedding_dim: 8}",
-    "{kind: sequence_to_sequence, embedding_dim: 8}",
-    "{kind: factorisation_machine, embedding_dim: 8}",
-    "{kind: hstu, embedding_dim: 8}",
-    "{embedding_dim: 8, head: {kind: target_attention, head_dim: 4, kv_source: both}}",
-]
-bf16_share = product_timing.bf16_share  # the real one, before the fixture of all tests replaces it
+bf16_share = precision.bf16_share  # the real one, before the fixture of all tests replaces it
 
 
 class Clock:
@@ -90,66 +78,6 @@ def test_one_disturbed_call_does_not_end_the_timing() -> None:
     assert clock.calls == [6, 6]
 
 
-# --- The cache -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(share_cache, "_known", {})
-    return tmp_path / "cache" / "recsys"
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do as another process, which knows only the files."""
-    monkeypatch.setattr(share_cache, "_known", {})
-
-
-def never() -> float:
-    raise AssertionError("measured again")
-
-
-def test_a_share_is_measured_once_per_machine_and_shapes(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert known_share({"width": 64}, lambda: 0.4) == 0.4
-    forget(monkeypatch)
-    assert known_share({"width": 64}, never) == 0.4
-    assert known_share({"width": 128}, lambda: 0.7) == 0.7
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
-    assert known_share({"width": 64}, lambda: 0.9) == 0.9
-    (file, *_) = sorted(cache.rglob("*.json"))
-    assert json.loads(file.read_text())["machine"]["torch"] == torch.__version__
-
-
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"share": null}', '{"share": -1}', "\0"])
-def test_a_damaged_file_is_measured_anew_and_replaced(
-    damage: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known_share({}, lambda: 0.4)
-    (file,) = cache.rglob("*.json")
-    file.write_text(damage)
-    forget(monkeypatch)
-    assert known_share({}, lambda: 0.5) == 0.5
-    forget(monkeypatch)
-    assert known_share({}, never) == 0.5
-
-
-def test_without_a_folder_a_process_measures_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert known_share({}, lambda: 0.4) == 0.4
-    assert known_share({}, never) == 0.4
-
-
-def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "recsys"
-
-
 # --- The choice ----------------------------------------------------------------------------------
 
 
@@ -168,9 +96,9 @@ def histories() -> Histories:
 
 
 def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto") -> str:
-    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: share)
+    monkeypatch.setattr(precision, "bf16_share", lambda *_: share)
     experiment = make_experiment(f"training.precision={wanted}")
-    return settle_precision(experiment, build_model(experiment.model, ITEMS))
+    return settle_precision(experiment)
 
 
 def test_bf16_is_taken_where_it_is_clearly_faster(
@@ -180,8 +108,8 @@ def test_bf16_is_taken_where_it_is_clearly_faster(
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert caplog.messages == [
-        "precision: bf16: products in bf16 took 0.42 times as long as in float32",
-        "precision: float32: products in bf16 took 0.95 times as long as in float32",
+        "precision: bf16: a product in bf16 took 0.42 times as long as in float32",
+        "precision: float32: a product in bf16 took 0.95 times as long as in float32",
     ]
 
 
@@ -208,53 +136,10 @@ def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.Monkey
     assert settled(monkeypatch, 9.0) == "bf16"
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_measuring_changes_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every head and kind of model can be timed; gradients and the random state stay."""
-    monkeypatch.setattr(product_timing, "_single_product_share", lambda: 1.0)
-    experiment = make_experiment(f"model={model}")
-    built = build_model(experiment.model, ITEMS)
+def test_measuring_leaves_the_random_state() -> None:
     before = torch.get_rng_state()
-    assert bf16_share(experiment, built) > 0
+    assert bf16_share(8) > 0
     assert torch.equal(before, torch.get_rng_state())
-    assert all(weight.grad is None for weight in built.parameters())
-
-
-def test_models_with_one_head_and_width_share_a_measurement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    head = "head: {kind: dot_product}"
-    monkeypatch.setattr(product_timing, "_single_product_share", lambda: 1.0)
-    monkeypatch.setattr(product_timing, "median_share", lambda *_: 0.4)
-    encoder = make_experiment(f"model={{embedding_dim: 8, num_heads: 2, {head}}}")
-    assert bf16_share(encoder, build_model(encoder.model, ITEMS)) == 0.4
-    monkeypatch.setattr(product_timing, "median_share", lambda *_: 9.0)
-    other = make_experiment(f"model={{kind: hstu, embedding_dim: 8, dropout: 0.4, {head}}}")
-    assert bf16_share(other, build_model(other.model, ITEMS)) == 0.4
-    wider = make_experiment(f"model={{embedding_dim: 16, {head}}}")
-    assert bf16_share(wider, build_model(wider.model, ITEMS)) == 9.0
-
-
-def test_a_single_product_tells_that_bf16_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No step is timed then, and the product only once for all models of the machine."""
-    timed: list[float] = []
-
-    def slow(*_: Any, seconds: float) -> float:
-        timed.append(seconds)
-        return 12.0
-
-    monkeypatch.setattr(product_timing, "median_share", slow)
-    for dim in (8, 16):
-        experiment = make_experiment(f"model.embedding_dim={dim}")
-        assert bf16_share(experiment, build_model(experiment.model, ITEMS)) == 12.0
-    assert timed == [0.0]
-
-
-def test_a_slow_single_product_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = iter([9.0, 0.4])
-    monkeypatch.setattr(product_timing, "median_share", lambda *_, **__: next(shares))
-    experiment = make_experiment()
-    assert bf16_share(experiment, build_model(experiment.model, ITEMS)) == 0.4
 
 
 # --- The run -------------------------------------------------------------------------------------
@@ -276,9 +161,9 @@ def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch)
         )
         return curve.precision
 
-    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 0.4)
+    monkeypatch.setattr(precision, "bf16_share", lambda *_: 0.4)
     assert run(None, stop=True) == "bf16"
-    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: 9.0)
+    monkeypatch.setattr(precision, "bf16_share", lambda *_: 9.0)
     assert run(saved[0], stop=False) == "bf16"
 
 
@@ -301,14 +186,14 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = chain([0.4], repeat(9.0))
-    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
+    monkeypatch.setattr(precision, "bf16_share", lambda *_: next(shares))
     used: list[str] = []
 
-    def note(precision: Precision, _: str) -> Precision:
-        used.append(precision)
-        return precision
+    def note(settled: Precision, _: str) -> Precision:
+        used.append(settled)
+        return settled
 
-    monkeypatch.setattr(precision_choice, "_logged", note)
+    monkeypatch.setattr(precision, "_logged", note)
     store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
     run = fit(make_experiment("training.refit=true", store), dataset, tmp_path / "out")
     assert used == ["bf16", "bf16"]
@@ -322,7 +207,7 @@ def test_a_contender_settles_its_precision_once(
 ) -> None:
     """In its race and its refit; the settings that repeat them name it."""
     shares = iter([0.4])
-    monkeypatch.setattr(product_timing, "bf16_share", lambda *_: next(shares))
+    monkeypatch.setattr(precision, "bf16_share", lambda *_: next(shares))
     plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
     facts = LogFacts.of(dataset)
     candidate = propose(facts, choose_shared(facts), dataset.config, plan)[0]
