@@ -1,24 +1,17 @@
-"""Target attention: the candidate is the query, the purchases are keys and values."""
+"""Target attention: each candidate attends to the purchases of a history."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from recsys.model.attention import padding_mask
-from recsys.model.decayed_attention import (
-    Attend,
-    add_averages,
-    add_sums,
-    sequences_together,
-)
-from recsys.model.decayed_sums import WIDE, Triangles
-from recsys.model.directions import directions
+from recsys.model.chunk_size import logits_per_chunk
 from recsys.model.dropout import Dropout
 from recsys.model.heads import dot_products, last_position
 from recsys.model.protocols import (
@@ -28,6 +21,12 @@ from recsys.model.protocols import (
     KVSource,
     LastRepresentation,
 )
+
+_POSITIONS = 768
+"""The positions whose logits training makes at once on a CPU. With fewer, adding up the gradients
+of all candidates takes most of the time; with more, the matrices leave the cache."""
+_KEPT = 4
+"""The matrices as large as the logits that autograd keeps for each attention head."""
 
 
 class TargetAttentionHead(nn.Module):
@@ -43,11 +42,11 @@ class TargetAttentionHead(nn.Module):
     candidate: many purchases that support it then count more than one (as in DIN, section 4.3). An
     average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
 
-    The query does not depend on t. So the two sums, at all positions together, are decayed running
-    sums over j of exp(κ cos) and of exp(κ cos) × (W_u e_c · W_v m_j): O(I·L·D), not O(I·L²·D).
+    Only the decay depends on t. So the sums at all positions are one product of exp(κ cos) and of
+    exp(κ cos) × (W_u e_c · W_v m_j) with a triangular matrix of decays: no [I, L, L] weights.
     The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
     at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978,
-    over the encoder's kv_source; the running-sum form is this project's.
+    over the encoder's kv_source; the form for all positions is this project's.
 
     Args:
         half_lives: numbers of purchases after which attention halves, one per head:
@@ -59,8 +58,6 @@ class TargetAttentionHead(nn.Module):
 
     decays: Tensor
     max_temperature = 10.0
-    attend: Attend
-    """Adds what each candidate attends to in training."""
 
     def __init__(
         self,
@@ -76,7 +73,6 @@ class TargetAttentionHead(nn.Module):
         self.num_heads = len(half_lives)
         self.kv_source: KVSource = kv_source
         self.pooling = pooling
-        self.sum_by(WIDE)
         width = self.num_heads * head_dim
         kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
         self.kv_norm = nn.LayerNorm(kv_dim)
@@ -90,38 +86,33 @@ class TargetAttentionHead(nn.Module):
         decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
         self.register_buffer("decays", decays)
 
-    def sum_by(self, triangles: Triangles) -> None:
-        """Set the size of the matrices that sum over positions in half precision.
-
-        Which one is faster depends on the processor, and training measures it.
-        """
-        averages = self.pooling == "average"
-        in_torch = add_averages if averages else add_sums
-        self.attend = partial(in_torch, triangles=triangles)
-
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """The states; keys and values [B, H, L, d]."""
         source = states if self.kv_source == "states" else embedded
         if self.kv_source == "both":
             source = torch.cat([embedded, states], dim=-1)
         source = self.dropout(self.kv_norm(source))
-        keys = directions(self._split(self.key(source)))
-        return states, keys, self._split(self.value(source))
+        return states, self._directions(self.key(source)), self._split(self.value(source))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """The embeddings; queries κ W_q e and value queries W_u e, [H, C, d] or [B, H, C, d]."""
         temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
-        queries = directions(self._split(self.query(embeddings))) * temperature[:, None, None]
+        queries = self._directions(self.query(embeddings)) * temperature[:, None, None]
         return embeddings, queries, self._split(self.value_query(embeddings))
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """See `Head.logits`."""
+        """See `Head.logits`.
+
+        Positions are the last dimension: products with the triangle are then twice as fast.
+        """
         states, keys, values = history
         embeddings, queries, value_queries = candidates
-        scores = embeddings @ states.flatten(0, 1).T
-        for head, decay in enumerate(self.decays):
-            sides = keys[:, head], values[:, head], queries[head], value_queries[head]
-            scores = self.attend(scores, *sides, decay)
+        scores = embeddings @ states.flatten(0, 1).T  # [C, B · L]
+        for head, decay in enumerate(self._triangles(states.shape[1]).to(scores.dtype)):
+            weights = (queries[head] @ keys[:, head].flatten(0, 1).T).exp_()
+            weighted = weights * (value_queries[head] @ values[:, head].flatten(0, 1).T)
+            attended = _past(weighted, decay)
+            scores += attended / _past(weights, decay) if self.pooling == "average" else attended
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
@@ -131,13 +122,9 @@ class TargetAttentionHead(nn.Module):
         """See `Head.score_targets`; plain causal attention, O(L²·D)."""
         states, keys, values = history
         embeddings, queries, value_queries = targets
-        steps = torch.arange(states.shape[1], device=states.device)
-        age = steps[:, None] - steps
-        decay = (-self.decays[:, None, None] * age).masked_fill_(age < 0, -torch.inf)
-        logits = queries @ keys.mT + decay
-        weights = logits.exp()
-        weighted = weights if self.pooling == "average" else decay.exp()
-        weights = weights / weighted.sum(dim=-1, keepdim=True)
+        weights = (queries @ keys.mT).exp() * self._triangles(states.shape[1])
+        if self.pooling == "average":
+            weights = weights / weights.sum(dim=-1, keepdim=True)
         attended = (weights * (value_queries @ values.mT)).sum(dim=(1, 3))
         return (states * embeddings).sum(dim=-1) + attended
 
@@ -147,7 +134,7 @@ class TargetAttentionHead(nn.Module):
         Older purchases than these change no score by more than its rounding, even taken together.
         """
         states, keys, values = history
-        skipped = min(self._skipped(lengths, states.dtype))
+        skipped = self._skipped(lengths, states.dtype)
         last = last_position(states, lengths)
         return last, keys[..., skipped:, :], values[..., skipped:, :], lengths - skipped
 
@@ -155,10 +142,7 @@ class TargetAttentionHead(nn.Module):
         """See `Head.score_last`."""
         _, keys, values, lengths = last
         scores = dot_products(last, candidates)
-        skipped = self._skipped(lengths, keys.dtype)
-        for decay, weights, value_scores in self._per_head(
-            keys, values, candidates, lengths, skipped
-        ):
+        for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths):
             # In place: there are as many as pairs of a purchase and a candidate.
             attended = decay @ value_scores.mul_(weights) / self._denominator(decay, weights)
             scores = scores + attended.squeeze(1)
@@ -170,13 +154,10 @@ class TargetAttentionHead(nn.Module):
         """See `Head.attention`; weights of heads that sum are shares of what they sum."""
         states, keys, values = history
         weights, contributions = [], []
-        everything = [0] * self.num_heads
-        for decay, unweighted, value_scores in self._per_head(
-            keys, values, candidates, lengths, everything
-        ):
-            denominator = self._denominator(decay, unweighted)
-            weights.append(decay.mT * unweighted / (decay @ unweighted))
-            contributions.append(decay.mT * unweighted * value_scores / denominator)
+        for decay, undecayed, value_scores in self._per_head(keys, values, candidates, lengths):
+            weights.append(decay.mT * undecayed / (decay @ undecayed))
+            denominator = self._denominator(decay, undecayed)
+            contributions.append(decay.mT * undecayed * value_scores / denominator)
         return HeadAttention(
             torch.stack(weights, dim=1),
             torch.stack(contributions).sum(dim=0),
@@ -186,66 +167,76 @@ class TargetAttentionHead(nn.Module):
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """See `Head.chunk_rows`; what all attention heads keep for backward is there at once."""
-        return sequences_together(length, candidates * self.num_heads, device)
+        if device.type == "cpu":
+            return max(1, _POSITIONS // length)
+        kept = _KEPT * self.num_heads * length * candidates
+        return max(1, logits_per_chunk(device) // kept)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """One per history and purchase."""
         keys = last[1]
         return keys.shape[0] * keys.shape[2]
 
+    def _triangles(self, length: int) -> Tensor:
+        """exp(-λ (t - j)) of purchase j as seen from position t, 0 where j > t: [H, L, L].
+
+        Where contributions are summed, each row is divided by its sum.
+        """
+        steps = torch.arange(length, device=self.decays.device)
+        age = steps[:, None] - steps
+        decay = torch.exp(-self.decays[:, None, None] * age.clamp(min=0)) * (age >= 0)
+        return decay if self.pooling == "average" else decay / decay.sum(dim=-1, keepdim=True)
+
     def _per_head(
-        self,
-        keys: Tensor,
-        values: Tensor,
-        candidates: CandidateRepresentation,
-        lengths: Tensor,
-        skipped: list[int],
+        self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield three tensors for each attention head, as seen from the last item.
 
         The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
-        nor normalised, and its value scores [B, L, C]. The first purchases of each history are
-        skipped, a number for each head [H], and L is what is left.
+        nor normalised, and its value scores [B, L, C].
         """
         _, queries, value_queries = candidates
-        width = keys.shape[2]
-        age = lengths[:, None] - 1 - torch.arange(width, device=lengths.device)
-        present = padding_mask(lengths, width)
-        for head, (rate, first) in enumerate(zip(self.decays, skipped, strict=True)):
-            decay = torch.exp(-rate * age[:, first:].clamp(min=0)) * present[:, first:]
-            query, value_query = queries[..., head, :, :], value_queries[..., head, :, :]
-            weights = (keys[:, head, first:] @ query.mT).exp_()
-            value_scores = values[:, head, first:] @ value_query.mT
+        age = lengths[:, None] - 1 - torch.arange(keys.shape[2], device=lengths.device)
+        present = padding_mask(lengths, keys.shape[2])
+        for head, rate in enumerate(self.decays):
+            decay = torch.exp(-rate * age.clamp(min=0)) * present
+            weights = (keys[:, head] @ queries[..., head, :, :].mT).exp_()
+            value_scores = values[:, head] @ value_queries[..., head, :, :].mT
             yield decay[:, None].to(weights.dtype), weights, value_scores
 
-    def _skipped(self, lengths: Tensor, dtype: torch.dtype) -> list[int]:
-        """The number of first purchases that change no score of any history, for each head [H].
+    def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:
+        """The divisor of the sum over a history, [B, 1, C] or [B, 1, 1]; see `_per_head`."""
+        return decay @ weights if self.pooling == "average" else decay.sum(dim=-1, keepdim=True)
+
+    def _skipped(self, lengths: Tensor, dtype: torch.dtype) -> int:
+        """The number of first purchases that change no score of any history.
 
         They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε, since the
         weight of a purchase that supports the candidate is up to exp(2 κ) times that of one that
         does not.
         """
         if torch.compiler.is_exporting():  # a graph has no lengths to decide by
-            return [0] * self.num_heads
+            return 0
         # These are read together, since each read waits for a GPU.
-        highest = self.log_temperature.detach().max().exp()
-        parts = lengths.min().view(1), highest.view(1), self.decays
-        shortest, temperature, *rates = torch.cat([part.double() for part in parts]).tolist()
-        temperature = min(self.max_temperature, temperature)
-        skipped = []
-        for rate in rates:
-            if rate == 0:
-                skipped.append(0)
-                continue
-            share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
-            skipped.append(max(0, int(shortest) - math.ceil((2 * temperature - share) / rate)))
-        return skipped
+        highest = self.log_temperature.detach().max().exp().clamp(max=self.max_temperature)
+        parts = lengths.min().view(1), highest.view(1), self.decays.min().view(1)
+        shortest, temperature, rate = torch.cat([part.double() for part in parts]).tolist()
+        if rate == 0:
+            return 0
+        share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
+        return max(0, int(shortest) - math.ceil((2 * temperature - share) / rate))
 
-    def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:
-        """The divisor of the sum over a history, [B, 1, C] or [B, 1, 1]; see `_per_head`."""
-        return decay @ weights if self.pooling == "average" else decay.sum(dim=-1, keepdim=True)
+    def _directions(self, x: Tensor) -> Tensor:
+        """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""
+        wide = self._split(x.to(torch.promote_types(x.dtype, torch.float32)))
+        return F.normalize(wide, dim=-1)
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d]."""
         narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
         return narrow.transpose(-2, -3)
+
+
+def _past(x: Tensor, decay: Tensor) -> Tensor:
+    """Σ_{j≤t} decay[t, j] x_j at each position t of sequences of L, x being [C, B · L]."""
+    return (x.view(-1, len(decay)) @ decay.T).view(x.shape)
