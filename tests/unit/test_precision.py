@@ -1,4 +1,4 @@
-"""The precision of a training: measured once, kept between runs, and by the run itself."""
+"""The precision of a training: measured, and kept by the run."""
 
 from __future__ import annotations
 
