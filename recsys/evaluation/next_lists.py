@@ -12,6 +12,7 @@ from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen, top_k
 from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
+from recsys.model.sequence_to_sequence import SequenceToSequence
 
 BASKET_LIST_LENGTH = 10
 """The length of the lists that are compared to baskets, which differ in size."""
@@ -91,9 +92,8 @@ def evaluate_model_lists(
         InputError: the model cannot generate lists of that length.
     """
     sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
-    generative = model.as_generative()
-    if generative is not None:
-        sources = {"lists": SequenceGenerator(generative, max_sequence_length), "lists_best": best}
+    if isinstance(model, SequenceToSequence):
+        sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
     tables = {
         name: evaluate_lists(source, dataset, part, seen, request_time)
         for name, source in sources.items()

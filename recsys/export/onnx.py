@@ -37,6 +37,7 @@ from recsys.inference.model_scorer import evaluating
 from recsys.model.averaged import AveragedModel
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import Model
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
 
@@ -124,7 +125,7 @@ def _exportable(bundle: ModelBundle) -> Model:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
     elif bundle.count_ensemble is not None:
         reason = "its count ensemble has no graph: train without count_ensemble"
-    elif bundle.model.as_generative() is not None:
+    elif isinstance(bundle.model, SequenceToSequence):
         reason = "a sequence_to_sequence model generates step by step, which is no graph"
     elif isinstance(bundle.model, AveragedModel):
         reason = "it is a mean of models: export one that is trained by itself"

@@ -15,7 +15,7 @@ from recsys.inference.model_scorer import evaluating
 from recsys.inference.ranking import Seen
 from recsys.inference.scorer import ELEMENTS_PER_BATCH, batches_of_similar_length
 from recsys.model.generation import Beam, Greedy, Strategy
-from recsys.model.protocols import GenerativeModel
+from recsys.model.sequence_to_sequence import SequenceToSequence
 
 _TOKENS = 1 << 13
 """The number of history tokens encoded at once, padding included."""
@@ -25,7 +25,7 @@ _TOKENS = 1 << 13
 class SequenceGenerator:
     """Generates the next purchases of many users, in bounded memory."""
 
-    model: GenerativeModel
+    model: SequenceToSequence
     max_sequence_length: int
     """The number of latest items of a history that the model reads."""
     strategy: Strategy = field(default_factory=Greedy)

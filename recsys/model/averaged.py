@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 """What a model reads of times, from least to most."""
 
 
-class AveragedModel(nn.Module):
+class AveragedModel(Model):
     """score(c) = 1/M Σ_m score_m(c), of M models that were trained one by one.
 
     The scores of a model that is trained with a softmax are logits: their mean ranks as the
@@ -40,15 +40,15 @@ class AveragedModel(nn.Module):
 
     def __init__(self, members: Sequence[Model]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(cast(Sequence[nn.Module], members))
+        self.members = nn.ModuleList(members)
         self._models = list(members)
         self.num_items = members[0].num_items
         self.items = AveragedItems([member.items for member in members])
         self.head = AveragedHead(members)
-        self.times: TimesRead = max((member.times for member in members), key=_TIMES.index)
+        self.times = max((member.times for member in members), key=_TIMES.index)
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """The representations of all members, one after the other; see `Model.__call__`."""
+        """The representations of all members, one after the other; see `Model.forward`."""
         return tuple(part for member in self._models for part in member(inputs))
 
     def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
@@ -75,9 +75,6 @@ class AveragedModel(nn.Module):
                 for layer in member.attention_layers(inputs, generated)
             ]
         return layers
-
-    def as_generative(self) -> None:
-        """None: the mean of several models generates nothing."""
 
 
 class AveragedItems:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
 
 from recsys.model.dropout import Dropout
 from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.protocols import HistoryRepresentation, LastRepresentation
-from recsys.model.recorded_attention import AttentionLayer
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import HistoryRepresentation, Model
 
 
-class FactorisationMachine(nn.Module):
+class FactorisationMachine(Model):
     """score_t(c) = w_c + v_c · (a_last + Σ_j b_j / √t), over the items j up to position t.
 
     A factorisation machine of degree two has one weight and one vector for each feature and adds
@@ -30,7 +28,7 @@ class FactorisationMachine(nn.Module):
         dropout: of the embeddings of the last item and of the bag.
     """
 
-    times: TimesRead = "none"
+    items: ItemEmbeddings
 
     def __init__(self, num_items: int, embedding_dim: int, dropout: float) -> None:
         super().__init__()
@@ -54,20 +52,3 @@ class FactorisationMachine(nn.Module):
         bag = bag / count.sqrt()[:, None]
         states = self.dropout(self.last(items)) + bag
         return (torch.cat([states, torch.ones_like(states[..., :1])], dim=-1),)
-
-    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
-        """The vector of the last position, [B, D + 1]."""
-        return self.head.select_last(self(inputs), inputs.lengths)
-
-    def teacher_forced(
-        self, inputs: ModelInputs, targets: Tensor
-    ) -> tuple[HistoryRepresentation, Tensor]:
-        """See `NextItemModel.teacher_forced`."""
-        return self(inputs), inputs.items
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """None: the model has no attention."""
-        return []
-
-    def as_generative(self) -> None:
-        """None: the model has no decoder."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.model.decoder import EncodedHistory
-from recsys.model.protocols import GenerativeModel
+from recsys.model.sequence_to_sequence import SequenceToSequence
 
 _PAD = 0
 
@@ -37,7 +37,7 @@ class Greedy:
 
     def __call__(
         self,
-        model: GenerativeModel,
+        model: SequenceToSequence,
         encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
@@ -83,7 +83,7 @@ class Sampling:
 
     def __call__(
         self,
-        model: GenerativeModel,
+        model: SequenceToSequence,
         encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
@@ -125,7 +125,7 @@ class Beam:
 
     def __call__(
         self,
-        model: GenerativeModel,
+        model: SequenceToSequence,
         encoded: EncodedHistory,
         allowed: Tensor,
         length: int,
@@ -174,7 +174,7 @@ def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _one_by_one(
-    model: GenerativeModel,
+    model: SequenceToSequence,
     encoded: EncodedHistory,
     allowed: Tensor,
     length: int,
@@ -196,7 +196,7 @@ def _one_by_one(
 
 
 def _next_log_probabilities(
-    model: GenerativeModel, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
+    model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
 ) -> Tensor:
     """Those of the next token, float32 [B, W, I + 1], from states [B, W, D], tokens [B, W, t]."""
     candidates = model.head.represent_candidates(model.items.table())

@@ -12,12 +12,12 @@ from recsys.model.attention import last_states
 from recsys.model.encoder import Encoder
 from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.protocols import HistoryRepresentation, LastRepresentation
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import HistoryRepresentation, LastRepresentation, Model
 from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
-class MaskedItemModel(nn.Module):
+class MaskedItemModel(Model):
     """BERT4Rec: maps item tokens, some of them masked, to the states at the masked ones.
 
     A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways, reads
@@ -33,7 +33,7 @@ class MaskedItemModel(nn.Module):
     of its output layer.
     """
 
-    times: TimesRead = "none"
+    items: ItemEmbeddings
 
     def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:
         super().__init__()
@@ -74,9 +74,6 @@ class MaskedItemModel(nn.Module):
         with record_attention(self) as recorded:
             self(inputs)
         return recorded_layers(recorded, causal_encoder=False)
-
-    def as_generative(self) -> None:
-        """None: the model has no decoder."""
 
     def _append_mask_token(self, inputs: ModelInputs) -> tuple[Tensor, Tensor]:
         """The inputs of the encoder [B, L + 1, D], a masked item at the end; and the lengths."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys.model.divided_items import DividedItemEmbeddings
 from recsys.model.encoder import Encoder
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.hstu import HSTUEncoder
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.protocols import Head, HistoryRepresentation, LastRepresentation
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import Head, HistoryRepresentation, LastRepresentation, Model
 from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
-class NextItemModel(nn.Module):
+class NextItemModel(Model):
     """Represents a history at every position, for the head to score the next item there.
 
     Row 0 of the item embeddings is PAD: it stays zero and is never recommended.
@@ -32,6 +32,8 @@ class NextItemModel(nn.Module):
         inputs: embeds the features of interactions and users.
     """
 
+    items: ItemEmbeddings | DividedItemEmbeddings
+
     def __init__(
         self,
         items: ItemEmbeddings | DividedItemEmbeddings,
@@ -44,16 +46,12 @@ class NextItemModel(nn.Module):
         self.inputs = inputs
         self.num_items = items.num_items
         self.encoder = encoder
+        self.times = encoder.times
         self.head = head
         items.draw(std=0.02)
 
-    @property
-    def times(self) -> TimesRead:
-        """Which times the encoder reads."""
-        return self.encoder.times
-
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """Represent histories at every item; see `Model.__call__`."""
+        """Represent histories at every item; see `Model.forward`."""
         embedded = self._embed(inputs)
         states = self.encoder(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(states, embedded)
@@ -68,27 +66,11 @@ class NextItemModel(nn.Module):
             history = self.head.represent_history(last[:, None], embedded)
         return self.head.select_last(history, inputs.lengths)
 
-    def teacher_forced(
-        self, inputs: ModelInputs, targets: Tensor
-    ) -> tuple[HistoryRepresentation, Tensor]:
-        """Represent histories at every item, where the targets [B, L] that follow are predicted.
-
-        Features, too, are those of the items: none of a target are read.
-
-        Returns:
-            The representation; and item tokens [B, L] of which the first 1 + t were seen before
-            target t.
-        """
-        return self(inputs), inputs.items
-
     def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
         """See `Model.attention_layers`; none of an HSTU encoder, whose weights do not sum to 1."""
         with record_attention(self) as recorded:
             self(inputs)
         return recorded_layers(recorded, causal_encoder=True)
-
-    def as_generative(self) -> None:
-        """None: the model has no decoder."""
 
     def _embed(self, inputs: ModelInputs) -> Tensor:
         """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""

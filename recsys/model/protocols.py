@@ -1,19 +1,17 @@
-"""The protocols of a head and of a model: what training, scoring and serving may call.
+"""What training, scoring and serving may call of a head and of a model.
 
-Concrete classes need not inherit from them. Letters of shapes: B histories, L positions, D the
+Letters of shapes: B histories, L positions, D the
 embedding, C candidates, I items of the catalogue, H attention heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from recsys.model.decoder import DecoderCache, EncodedHistory
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.model_inputs import ModelInputs, TimesRead
 from recsys.model.recorded_attention import AttentionLayer
@@ -135,39 +133,30 @@ class Items(Protocol):
         ...
 
 
-class Model(Protocol):
+class Model(nn.Module):
     """A model that can be trained, and scores the items of a catalogue."""
 
-    training: bool
-    """Whether it is in training mode (`nn.Module`)."""
+    num_items: int
+    """The size of the catalogue, I: item tokens are 1 to I."""
+    items: Items
+    """The embeddings of the items, as inputs and as candidates."""
+    head: Head
+    """The head that turns representations into scores."""
+    times: TimesRead = "none"
+    """Which times the model reads."""
 
-    @property
-    def num_items(self) -> int:
-        """The size of the catalogue, I: item tokens are 1 to I."""
-        ...
+    if TYPE_CHECKING:
 
-    @property
-    def items(self) -> Items:
-        """The embeddings of the items, as inputs and as candidates."""
-        ...
+        def __call__(self, inputs: ModelInputs) -> HistoryRepresentation:
+            """See `forward`."""
 
-    @property
-    def head(self) -> Head:
-        """The head that turns representations into scores."""
-        ...
-
-    @property
-    def times(self) -> TimesRead:
-        """Which times the model reads."""
-        ...
-
-    def __call__(self, inputs: ModelInputs) -> HistoryRepresentation:
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         """Represent histories: at every item, or [B, 1, ...] if only the end can be scored at.
 
         Raises:
             ValueError: the model reads features, or times, and there are none.
         """
-        ...
+        raise NotImplementedError
 
     def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
         """Encode what `Head.score_last` needs, with less work than calling the model.
@@ -175,89 +164,27 @@ class Model(Protocol):
         Raises:
             ValueError: the model reads features, or times, and there are none.
         """
-        ...
+        return self.head.select_last(self(inputs), inputs.lengths)
 
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
         """Represent histories at n positions, for the n targets [B, n] that are predicted there.
 
+        Features and times are those of the items: none of a target are read.
+
         Returns:
             The representation, its L being n; and item tokens [B, N] of which the first
-            N - n + 1 + t were seen before target t.
+            N - n + 1 + t were seen before target t. Here each item's successor is its target.
         """
-        ...
+        return self(inputs), inputs.items
 
     def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
         """The attention of every layer whose weights sum to 1, in the order of the layers.
 
         Args:
             inputs: the histories that are read.
-            generated: item tokens [B, t] that a `GenerativeModel` generated; others ignore them.
+            generated: item tokens [B, t] that a `SequenceToSequence` model generated; others ignore
+                them.
         """
-        ...
-
-    def as_generative(self) -> GenerativeModel | None:
-        """The model itself if it can generate purchases one after the other, else None."""
-        ...
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """See `nn.Module`."""
-        ...
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """See `nn.Module`."""
-        ...
-
-    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """See `nn.Module`."""
-        ...
-
-    def modules(self) -> Iterator[nn.Module]:
-        """See `nn.Module`."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `nn.Module`."""
-        ...
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """See `nn.Module`."""
-        ...
-
-    def train(self, mode: bool = True) -> Self:
-        """See `nn.Module`."""
-        ...
-
-    def eval(self) -> Self:
-        """See `nn.Module`."""
-        ...
-
-    def to(self, device: torch.device | str) -> Self:
-        """See `nn.Module`."""
-        ...
-
-
-class GenerativeModel(Model, Protocol):
-    """A model that generates purchases one after the other."""
-
-    @property
-    def max_generated(self) -> int:
-        """The most purchases that it can generate for a user."""
-        ...
-
-    def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
-        """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
-        ...
-
-    def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
-        """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
-        ...
-
-    def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
-        """The decoder's state before the first token, [B, 1, D], and its cache."""
-        ...
-
-    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
-        """The decoder's states [B, W, D] after one more token of each hypothesis [B, W]."""
-        ...
+        return []

@@ -11,12 +11,12 @@ from recsys.model.decoder import Decoder, DecoderCache, EncodedHistory
 from recsys.model.encoder import Encoder
 from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.protocols import GenerativeModel, HistoryRepresentation, LastRepresentation
+from recsys.model.model_inputs import ModelInputs
+from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
-class SequenceToSequence(nn.Module):
+class SequenceToSequence(Model):
     """Maps item tokens to item tokens.
 
     The stacks are initialised by Xavier's rule, as published. The item embeddings are tied: encoder
@@ -33,7 +33,7 @@ class SequenceToSequence(nn.Module):
         max_generated: the most purchases that it can generate for a user.
     """
 
-    times: TimesRead = "none"
+    items: ItemEmbeddings
 
     def __init__(
         self,
@@ -65,10 +65,6 @@ class SequenceToSequence(nn.Module):
         """The decoder's state before its first token, [B, 1, D]: it scores the next item."""
         return (self.decode(self.encode(inputs.items, inputs.lengths), inputs.items[:, :0]),)
 
-    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
-        """The decoder's state before its first token, [B, D]."""
-        return self.head.select_last(self(inputs), inputs.lengths)
-
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
@@ -87,10 +83,6 @@ class SequenceToSequence(nn.Module):
         with record_attention(self) as recorded:
             self.decode(self.encode(inputs.items, inputs.lengths), generated)
         return recorded_layers(recorded, causal_encoder=False)
-
-    def as_generative(self) -> GenerativeModel:
-        """The model itself."""
-        return self
 
     def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""

@@ -224,7 +224,8 @@ class TargetAttentionHead(nn.Module):
         if rate == 0:
             return 0
         share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
-        return max(0, int(shortest) - math.ceil((2 * temperature - share) / rate))
+        reach: int = math.ceil((2 * temperature - share) / rate)
+        return max(0, int(shortest) - reach)
 
     def _directions(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""

@@ -16,8 +16,8 @@ from recsys.errors import InputError
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_inputs import model_inputs, read_histories
 from recsys.inference.ranking import top_k
-from recsys.model.protocols import GenerativeModel
 from recsys.model.recorded_attention import AttentionLayer, LayerKind
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import id_series, known_tokens
 from recsys.serving.inputs import OneHistory
@@ -102,7 +102,7 @@ def inspect(
     """
     user = bundle.read_history(history, at)
     model, vocabulary = bundle.model, bundle.vocabulary
-    generative = model.as_generative()
+    generative = model if isinstance(model, SequenceToSequence) else None
     given = id_series(items, "items")
     if len(given) and model.head.kv_source is None:
         raise InputError(f"{bundle.path}: has no target attention that items could be given for")
@@ -181,7 +181,7 @@ def _head_maps(
 
 
 def _generate(
-    bundle: ModelBundle, model: GenerativeModel, histories: Histories, n: int
+    bundle: ModelBundle, model: SequenceToSequence, histories: Histories, n: int
 ) -> NDArray[np.int32]:
     """The item tokens of n greedily generated purchases."""
     generator = SequenceGenerator(model, bundle.experiment.model.max_sequence_length)

@@ -14,6 +14,7 @@ from recsys.errors import InputError
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Strategy
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import known_tokens, whole_number
 from recsys.serving.inputs import UserHistories
@@ -64,8 +65,8 @@ def generate(
         InputError: the model has no decoder, or cannot generate that many.
     """
     n = whole_number("n", n)
-    model = bundle.model.as_generative()
-    if model is None:
+    model = bundle.model
+    if not isinstance(model, SequenceToSequence):
         raise InputError(
             f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
             "train one with model.kind=sequence_to_sequence"
