@@ -90,20 +90,17 @@ def test_the_block_is_the_published_one(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_has_the_gradients_of_the_cpu_and_the_same_ones_each_time() -> None:
-    """Many gaps share a bucket: were they added one by one, their order would be another."""
+def test_a_gpu_has_the_gradients_of_the_cpu() -> None:
+    """Many gaps share a bucket, and are added in another order than on the CPU."""
     torch.manual_seed(0)
     block = HSTUBlock(16, 2, 100, 0.0, timed=True)
     x, buckets = torch.randn(32, 100, 16), torch.randint(0, 9, (32, 100, 100), dtype=torch.int32)
     assert block.time_bias is not None
     (expected,) = torch.autograd.grad(block(x, buckets).square().sum(), block.time_bias)
     block.cuda()
-    found = [
-        torch.autograd.grad(block(x.cuda(), buckets.cuda()).square().sum(), block.time_bias)[0]
-        for _ in range(3)
-    ]
-    torch.testing.assert_close(found[0].cpu(), expected, rtol=1e-3, atol=1e-3)
-    assert all(torch.equal(found[0], one) for one in found)
+    loss = block(x.cuda(), buckets.cuda()).square().sum()
+    (found,) = torch.autograd.grad(loss, block.time_bias)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_buckets_by_hand() -> None:
