@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 SPEC := pyproject.toml constraints.txt
 # One worker per core and one thread per worker: threads of several workers would wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+PYTEST := GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-spark test-all soak lint security lock sbom format benchmark docs mutants hooks clean

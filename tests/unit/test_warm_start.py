@@ -427,7 +427,7 @@ def test_a_refitted_model_starts_where_its_training_ended(
 
     On its own log a refitted model is refused: it knows the validation targets.
     """
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="recsys")
     rows = [(user, item, 2 * time + int(user[1:]) % 2) for user, item, time in OLD]
     first, second = (by_time(rows, until, tmp_path / f"{until}") for until in (9, 10))
     experiment = make_experiment(store, "dot product", "training.refit=true")
