@@ -153,7 +153,7 @@ def test_features_of_inputs_and_candidates_are_learned(
 
 def of_loss(loss: str) -> nn.Module:
     if loss == "cross_entropy":
-        return CatalogueObjective(0.0)
+        return CatalogueObjective()
     settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
     return build_objective(TrainingConfig(loss=settings), torch.tensor([0, 1, 1, 0, 1]))
 

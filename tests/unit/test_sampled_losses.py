@@ -123,7 +123,7 @@ def test_all_items_as_negatives_give_full_cross_entropy(
     model, (items, lengths, targets) = make_model(head), make_batch()
     loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
-    for objective in (CatalogueObjective(0.0), SampledObjective(loss, torch.ones(ITEMS + 1))):
+    for objective in (CatalogueObjective(), SampledObjective(loss, torch.ones(ITEMS + 1))):
         history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
         value = objective(model, history, targets, seen if exclude_seen else None)
         weights = [weight for weight in model.parameters() if weight is not model.items.weight]
@@ -146,7 +146,7 @@ def test_positions_without_a_target_that_fill_a_chunk_change_nothing(
     for more in (0, 7):
         monkeypatch.setattr(objectives, "_padded_count", lambda count, _, more=more: count + more)
         history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
-        value = CatalogueObjective(0.1)(model, history, targets, seen if exclude_seen else None)
+        value = CatalogueObjective()(model, history, targets, seen if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
     for mine, other in zip(*found, strict=True):
@@ -305,7 +305,7 @@ def test_a_step_without_targets_costs_nothing_and_teaches_nothing(
 ) -> None:
     """As of a process that has no row of a batch: no mean of nothing, which is not a number."""
     model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
-    objective: CatalogueObjective | SampledObjective = CatalogueObjective(0.1)
+    objective: CatalogueObjective | SampledObjective = CatalogueObjective()
     if config is not None:
         objective = SampledObjective(config, torch.ones(ITEMS + 1))
     nothing = torch.zeros_like(targets)

@@ -129,7 +129,7 @@ def test_changes_of_trained_items_have_gradients(
 ) -> None:
     """Those of gloves and of PAD have none, and with sampled losses all of them are sparse."""
     model, _ = drawn_model(experiment_of(tuned=True, item_ids=item_ids), dataset)
-    objective: nn.Module = CatalogueObjective(0.0)
+    objective: nn.Module = CatalogueObjective()
     if loss == "sampled_softmax":
         settings = SampledSoftmax(kind="sampled_softmax", num_negatives=64)
         objective = build_objective(TrainingConfig(loss=settings), torch.from_numpy(INTERACTIONS))
