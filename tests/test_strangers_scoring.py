@@ -226,6 +226,14 @@ def test_an_item_table_is_the_same_from_csv_and_parquet(
     assert datasets[0].item_table["code"].dtype == pl.String
 
 
+def test_a_condition_holds_for_later_numbers_that_would_be_no_exact_ids(tmp_path: Path) -> None:
+    rows = [(user, item, item, 7.0) for user in range(6) for item in range(5)]
+    log = pl.DataFrame(rows, ["user_id", "item_id", "timestamp", "price"], orient="row")
+    dataset = recsys.prepare(log, out=tmp_path / "data", where="price > 5")
+    later = log.with_columns(pl.col("timestamp") + 5, price=pl.lit(2.0**25, pl.Float32))
+    assert recsys.append(later, dataset.path).manifest.counts["interactions"] == 60
+
+
 def test_a_condition_on_text_holds_for_a_file_of_digits(
     here: Path, log: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -308,6 +316,21 @@ def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> No
     right = model.predict(alone, params={"k": 2, "at": at})
     assert answer["item_id"].tolist()[0] == right["item_id"].tolist()[0]
     assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])
+
+
+def test_usual_times_stay_usual_beside_histories_with_times(
+    here: Path, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Six times the usual day, in milliseconds, could be seconds of the year 1986."""
+    dataset = recsys.prepare(log.drop("code", "flag"), out="usual")
+    model = served(train("usual", dataset, kind="hstu", times="past"))
+    untimed: dict[str, Any] = {"items": [list(range(1001, 1013))], "times": [None]}
+    candidates = {"candidates": [[1015, 1016]]}
+    alone = model.predict(pd.DataFrame(untimed | candidates))
+    rows = {"items": [*untimed["items"], [1001]], "times": [None, [BEGIN]]}
+    beside = model.predict(pd.DataFrame(rows | {"candidates": [[1015, 1016]] * 2}))
+    assert beside["score"].tolist()[0] == pytest.approx(alone["score"].tolist()[0], rel=1e-6)
+    assert "converted" not in caplog.text
 
 
 @pytest.fixture(scope="module")
