@@ -18,7 +18,6 @@ from recsys.cli import (  # noqa: F401 - importing a module registers its comman
     extending,
     indexing,
     logs,
-    profiling,
     recommending,
     registry,
     retrieval,

@@ -9,7 +9,7 @@ from recsys.cli.options import with_verbose
 PANELS = {
     "Start here": ("run", "demo"),  # and configs, which is a group
     "Logs": ("prepare", "audit", "data"),
-    "Train": ("train", "extend", "tune", "suite", "backtest", "profile"),
+    "Train": ("train", "extend", "tune", "suite", "backtest"),
     "Evaluate and compare": ("evaluate", "compare", "retrieval", "calibrate", "faithfulness"),
     "Recommend and explain": (
         "recommend",

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recsys.comparison.effect import Effect, paired_effect
 from recsys.comparison.seeds import ModelRuns, pool_seeds
 from recsys.comparison.significance import Method, PairedResult, holm, refuse_different
 from recsys.comparison.table import ComparedRun, Comparison
@@ -82,15 +81,7 @@ def compare(
     intervals = [model.intervals(metrics) for model in models]
     per_user = [metric for metric in metrics if find_metric(metric).per_user]
     differences = _differences(models, per_user, method, across_protocols)
-    effects = [
-        {
-            name: paired_effect(model.values(name), models[0].values(name))
-            for name in found
-            if len(np.unique(model.first.ranks.users)) > 1  # an effect of one user has no size
-        }
-        for model, found in zip(models, differences, strict=True)
-    ]
-    tested = zip(models, intervals, differences, effects, strict=True)
+    tested = zip(models, intervals, differences, strict=True)
     rows = [_row(*row, metrics) for row in tested]
     ranks = evaluated[0].ranks
     datasets = dict.fromkeys(one.run.data.tags.get("dataset", "unknown") for one in evaluated)
@@ -144,7 +135,6 @@ def _row(
     model: ModelRuns,
     intervals: Mapping[str, Interval],
     differences: Mapping[str, PairedResult],
-    effects: Mapping[str, Effect],
     metrics: Sequence[str],
 ) -> ComparedRun:
     run = model.first.run
@@ -161,7 +151,6 @@ def _row(
         intervals=intervals,
         spreads={metric: spread for metric, spread in spreads.items() if spread is not None},
         differences=differences,
-        effects=effects,
         costs={
             name: float(np.mean([each[name] for each in costs]))
             for name in COSTS

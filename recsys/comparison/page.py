@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -27,25 +28,19 @@ from recsys.comparison.significance import ALPHA
 from recsys.comparison.table import Comparison
 from recsys.data.audit import Finding
 from recsys.data.csv_cells import write_csv
-from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import FolderManifest
+from recsys.data.files import new_folder
 from recsys.drawing.page import render
 from recsys.drawing.picture import Picture
+from recsys.errors import InputError
 from recsys.evaluation.metrics.registry import find_metric
 from recsys.evaluation.segments import SEGMENTS
 
 PAGE = "comparison.html"
-
-
-class ComparisonReportManifest(FolderManifest):
-    """The manifest of the folder of a comparison."""
-
-    noun: ClassVar[str] = "a comparison report"
-    remedy: ClassVar[str] = "compare the runs again"
-    current_version: ClassVar[int] = 2
-
-    format: Literal["recsys.comparison"] = "recsys.comparison"
-    format_version: int = current_version
+_FILES = re.compile(
+    r"comparison\.(html|csv|tex)|segments\.csv|(intervals|differences|learning_curves|ndcg_by_k"
+    r"|recall_by_k|segment_\w+|users|costs)\.svg"
+)
+"""The names of the files of a report; a folder with any other is left alone."""
 
 
 def write_comparison_report(
@@ -72,7 +67,7 @@ def write_comparison_report(
         InputError: the path holds something else, or cannot be written.
     """
     path = Path(path)
-    ComparisonReportManifest.previous(path)
+    _refuse_others(path)
     pictures = _Pictures.of(comparison, curves)
     with new_folder(path) as folder:
         for picture in (*pictures.first, *pictures.rest, *pictures.last):
@@ -82,9 +77,21 @@ def write_comparison_report(
             write_csv(segments, folder / "segments.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         (folder / PAGE).write_text(_page(comparison, pictures, findings), encoding="utf-8")
-        checksums = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
-        ComparisonReportManifest(files=checksums).write(folder)
     return path / PAGE
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuse a path that holds anything but a comparison report, which a new one would delete."""
+    if not path.exists():
+        return
+    foreign = [path.name]
+    if path.is_dir():
+        foreign = [file.name for file in path.iterdir() if not _FILES.fullmatch(file.name)]
+    if foreign:
+        raise InputError(
+            f"{path}: exists and is left alone: {min(foreign)} is not part of a comparison report: "
+            "choose another folder, or move it away"
+        )
 
 
 def _segments(comparison: Comparison) -> pl.DataFrame | None:

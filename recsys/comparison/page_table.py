@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from recsys.comparison.effect import Effect
 from recsys.comparison.formats import TESTS, decimals, heading, in_brackets
 from recsys.comparison.merit import RankedRun, by_merit
 from recsys.comparison.significance import ALPHA
@@ -65,20 +63,12 @@ def _cell(comparison: Comparison, row: ComparedRun, metric: str) -> Mapping[str,
         "mean": decimals(row.metrics[metric]),
         "best": is_best(comparison, row, metric),
         "interval": interval and in_brackets(interval.low, interval.high),
-        "effect": _effect(row.effects.get(metric)),
         "spread": row.spreads.get(metric) and decimals(row.spreads[metric]),
         "mark": mark(row, metric),
         "difference": found
         and f"{decimals(found.difference, '+')} {in_brackets(found.low, found.high, '+')}, "
         f"p = {decimals(found.p_value)}",
     }
-
-
-def _effect(effect: Effect | None) -> str:
-    """Describe the effect; empty if there is no difference to detect."""
-    if effect is None or not math.isfinite(effect.users_needed):
-        return ""
-    return f"d = {effect.d_z:+.3f}, needs {effect.users_needed:,.0f} users"
 
 
 def _amount(cost: float | None) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from recsys.comparison.effect import Effect
 from recsys.comparison.seeds import ModelRuns
 from recsys.comparison.significance import Method, PairedResult
 from recsys.comparison.terminal import comparison_html, comparison_text
@@ -21,7 +20,7 @@ _FITTED_ON = {"train": "the training part only", "train, valid": "all but the te
 
 _COLUMNS = (
     *("", "_low", "_high", "_difference", "_difference_low", "_difference_high", "_p_value"),
-    *("_d_z", "_users_needed", "_spread"),
+    "_spread",
 )
 """The endings of the columns of one metric."""
 
@@ -46,8 +45,6 @@ class ComparedRun:
     differences: Mapping[str, PairedResult]
     """The differences to the first run, of the metrics with a value per user; p-values are
     Holm-corrected. Empty for the first run."""
-    effects: Mapping[str, Effect]
-    """The effect sizes of these differences."""
     costs: Mapping[str, float]
     """The logged ones of fit_seconds, peak_memory_mib and parameters; means over the seeds."""
 
@@ -86,8 +83,7 @@ class Comparison:
         """Return one row per run with one column per number; null if there is none.
 
         The columns are name, run_id, model, trained_on, seeds; for each metric ``M``: ``M, M_low,
-        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_d_z,
-        M_users_needed, M_spread``; and
+        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``; and
         fit_seconds, peak_memory_mib, parameters.
         """
         rows: list[dict[str, object]] = []
@@ -100,7 +96,7 @@ class Comparison:
                 bounds = row.intervals[metric][1:] if metric in row.intervals else [None] * 2
                 numbers = [row.metrics[metric], *bounds]
                 numbers += row.differences.get(metric, [None] * 4)
-                numbers += [*row.effects.get(metric, [None] * 2), row.spreads.get(metric)]
+                numbers.append(row.spreads.get(metric))
                 cells |= {metric + end: value for end, value in zip(_COLUMNS, numbers, strict=True)}
             rows.append(cells | {cost: row.costs.get(cost) for cost in COSTS})
         frame = pl.DataFrame(rows, infer_schema_length=None)

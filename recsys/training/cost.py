@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -15,19 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 class StepMeter:
     """A stopwatch for the parts of a step.
 
-    A GPU runs asynchronously: unless ``wait`` synchronises, only the time of launching its work is
-    measured.
+    A GPU runs asynchronously: only the time of launching its work is measured.
 
     Args:
         counts: whether to count the operations of the first step. Counting changes how they are
             computed, and with it the last bits of the result: a resumed training must not count
             where the uninterrupted one did not.
-        wait: called at the end of each part; returns when the device has finished it.
     """
 
-    def __init__(self, *, counts: bool, wait: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, *, counts: bool) -> None:
         self._counts = counts
-        self._wait = wait
         self.seconds: dict[str, float] = {}
         """Seconds of each part since the last `take`."""
         self.operations_per_token: float | None = None
@@ -40,7 +37,6 @@ class StepMeter:
 
     def lap(self, part: str) -> None:
         """Add the time since the last call to this part of a step."""
-        self._wait()
         now = time.perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self._last = now

@@ -14,8 +14,8 @@ from problems import config_path
 
 from recsys.config import load_experiment
 from recsys.data.histories import Histories
-from recsys.experiments.profile import profile
 from recsys.inference.catalogue import Catalogue
+from tests.benchmarks.step_costs import measure_steps
 
 STEPS = 20
 
@@ -36,7 +36,7 @@ def like_ml_1m(items: int) -> Histories:
 def test_training_on_a_gpu(head: str, items: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The config of MovieLens-1M, in the shape of its log."""
     experiment = load_experiment(config_path("ml-1m", head))
-    found = profile(experiment, Catalogue(items), like_ml_1m(items), STEPS)
+    found = measure_steps(experiment, Catalogue(items), like_ml_1m(items), STEPS)
     with capsys.disabled():
         print(
             f"\n{torch.cuda.get_device_name()}, {head}, {items:,} items, {found.precision}: "

@@ -14,9 +14,9 @@ import torch
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
 from recsys.data.histories import Histories
-from recsys.experiments.profile import profile
 from recsys.inference.catalogue import Catalogue
 from recsys.training.loop import build_batches
+from tests.benchmarks.step_costs import measure_steps
 
 SIZES = [
     *((1_000_000, items) for items in (10_000, 100_000, 1_000_000)),
@@ -42,7 +42,7 @@ def grow(interactions: int, num_items: int) -> dict[str, float]:
     started = time.perf_counter()
     next(iter(build_batches(experiment, histories)))
     planned = time.perf_counter() - started
-    found = profile(experiment, Catalogue(num_items), histories, STEPS)
+    found = measure_steps(experiment, Catalogue(num_items), histories, STEPS)
     return {
         "plan": planned * 1e6 / interactions,
         "steps": 1e6 / found.tokens_per_second,
@@ -57,7 +57,8 @@ def test_growth(capsys: pytest.CaptureFixture[str]) -> None:
     for interactions, items in SIZES:
         if interactions > most:
             continue
-        command = [sys.executable, "-W", "ignore", __file__, str(interactions), str(items)]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.test_growth"]
+        command += [str(interactions), str(items)]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found = json.loads(out.splitlines()[-1])
         with capsys.disabled():

@@ -202,7 +202,7 @@ def test_every_picture_has_its_numbers_in_a_table(tracking: TrackingConfig, tmp_
 def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
-        *("comparison.html", "comparison.csv", "comparison.tex", "manifest.json"),
+        *("comparison.html", "comparison.csv", "comparison.tex"),
         *("intervals.svg", "differences.svg", "learning_curves.svg", "ndcg_by_k.svg"),
         *("recall_by_k.svg", "costs.svg", "users.svg"),
     }
@@ -259,12 +259,18 @@ def test_the_same_runs_give_the_same_bytes(tracking: TrackingConfig, tmp_path: P
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-def test_another_folder_is_not_replaced(tracking: TrackingConfig, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years")
-    with pytest.raises(InputError, match="mine: "):
-        write_comparison_report(tmp_path / "mine", compare([], tracking), {})
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+@pytest.mark.parametrize("name", ["thesis.txt", "logo.svg"])
+def test_another_folder_is_not_replaced(
+    tracking: TrackingConfig, tmp_path: Path, name: str
+) -> None:
+    """Nor is a report that holds a file of the user, or a file."""
+    comparison = compare([], tracking)
+    file = write_comparison_report(tmp_path / "mine", comparison, {}).parent / name
+    file.write_text("years")
+    for path in (file.parent, file):
+        with pytest.raises(InputError, match=rf"{path}: .*{name} is not part of a comparison"):
+            write_comparison_report(path, comparison, {})
+    assert file.read_text() == "years"
 
 
 @pytest.mark.slow
@@ -310,7 +316,8 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     )
     data = recsys.prepare(shop.interactions, out=tmp_path / "data", items=shop.products)
     runs = [fit_baseline(name, experiment, data) for name in ("popularity", "markov")]
-    recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
+    for _ in range(2):  # an earlier report with all of its pictures is replaced
+        recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
     page = Page((tmp_path / "out" / "comparison.html").read_text())
     found = {finding.name: finding for finding in audit(data)}
     row = page.cells.index("future_training")  # no warning: leave_last_out cannot but do so

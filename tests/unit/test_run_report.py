@@ -425,7 +425,7 @@ def test_a_model_without_parts_has_reasons_by_removal(
 
 def test_a_run_alone_has_no_rival(report: RunReport) -> None:
     comparison = report.comparison
-    row = replace(comparison.rows[0], differences={}, effects={})
+    row = replace(comparison.rows[0], differences={})
     alone = replace(comparison, rows=(row,), models=comparison.models[:1])
     answer = Answer.of(alone)
     assert (answer.rival, answer.difference, answer.verdict) == (None, None, "")

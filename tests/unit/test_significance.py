@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from recsys.comparison.significance import Method, paired_difference, paired_test
 from recsys.errors import InputError
@@ -148,3 +149,20 @@ def test_many_small_differences_count() -> None:
 @pytest.mark.parametrize("method", ["randomisation", "t"])
 def test_one_user_proves_nothing(method: Method) -> None:
     assert paired_difference(np.ones(1), np.zeros(1), method=method).p_value == 1
+
+
+def test_t_is_the_paired_t_test_of_scipy() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (table(generator.geometric(p, 400)) for p in (0.06, 0.05))
+    result = paired_test(a, b, "ndcg_at_10", method="t")
+    expected = stats.ttest_rel(a.values("ndcg_at_10"), b.values("ndcg_at_10")).pvalue
+    assert result.p_value == pytest.approx(expected, rel=1e-12)
+    randomised = paired_test(a, b, "ndcg_at_10")
+    assert result[:3] == randomised[:3]  # one interval
+    assert result.p_value == pytest.approx(randomised.p_value, abs=0.02)
+
+
+def test_t_of_equal_differences() -> None:
+    some = np.array([0.1, 0.4, 0.7])
+    assert paired_difference(some, some, method="t").p_value == 1
+    assert paired_difference(some + 0.1, some, method="t").p_value == 0

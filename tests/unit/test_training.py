@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.config import Experiment, parse_experiment
 from recsys.data.batches import TrainingBatches
@@ -22,7 +23,7 @@ from recsys.evaluation.tables.rank import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
-from recsys.training import processes
+from recsys.training import cost, processes
 from recsys.training.device import gpus, lightning_devices, training_device
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
@@ -494,3 +495,39 @@ def test_popular_negatives_follow_how_often_items_were_bought() -> None:
     expected = {1: np.log(4 * 3 / 5), 2: np.log(4 * 2 / 5)}
     for item, log_expected in zip(drawn.items.tolist(), drawn.log_expected.tolist(), strict=True):
         assert log_expected == pytest.approx(expected[item])
+
+
+class _Products(TorchDispatchMode):
+    """Notes the sizes of products, which take a given time for each operation."""
+
+    def __init__(self, seconds_per_operation: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seconds_per_operation = seconds_per_operation
+        self.now, self.sizes = 0.0, list[int]()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.sizes.append(size := len(args[0]))
+            self.now += 2 * size**3 * self.seconds_per_operation
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("speed", "sizes"),
+    [
+        (1e12, [256, 256, 512, 1024, *[2048] * 7]),
+        (1e9, [256, 256, 512, 512, 512]),  # emulated: .03 s, .27 s, and twice that
+        (1e7, [256, 256, 256]),
+    ],
+)
+def test_a_slow_product_is_not_made_large(
+    speed: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _Products(1 / speed) as products:
+        monkeypatch.setattr(cost, "time", products)
+        assert cost.matrix_speed.__wrapped__("cpu", torch.float32) == pytest.approx(speed)
+    assert products.sizes == sizes
