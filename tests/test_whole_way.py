@@ -234,7 +234,6 @@ def test_features_of_interactions_and_users_are_read(terminal: Terminal) -> None
     parts = terminal.json("explain", trained["bundle"], *query, "--item", best)
     whole = sum(row["contribution"] for row in parts) + parts[0]["rest"]
     assert whole == pytest.approx(expected[0]["score"], abs=1e-4)
-    terminal.json("inspect", trained["bundle"], *query, "--out", "maps")
     for wrong, message in (
         (("recommend", trained["bundle"], "purchases.csv"), "purchases.csv: no column 'age' among"),
         ((*words, "--set", "model.interaction_features=[action]"),

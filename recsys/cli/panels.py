@@ -10,13 +10,12 @@ PANELS = {
     "Start here": ("run", "demo"),  # and configs, which is a group
     "Logs": ("prepare", "audit", "data"),
     "Train": ("train", "extend", "tune", "suite", "backtest"),
-    "Evaluate and compare": ("evaluate", "compare", "retrieval", "calibrate", "faithfulness"),
+    "Evaluate and compare": ("evaluate", "compare", "retrieval", "calibrate"),
     "Recommend and explain": (
         "recommend",
         "score",
         "generate",
         "explain",
-        "inspect",
         "similar",
         "embeddings",
     ),

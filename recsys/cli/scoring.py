@@ -19,8 +19,7 @@ from recsys.cli.answers import (
     write_answer,
 )
 from recsys.cli.options import Bundle, Data, Json, Out, app
-from recsys.console import ids_like, show_frame, show_rows
-from recsys.data.manifest import library_version
+from recsys.console import ids_like, show_frame
 from recsys.errors import InputError
 from recsys.progress import stage
 
@@ -214,49 +213,3 @@ def explain_item(
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
     show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out, as_json)
-
-
-@app.command("inspect")
-def inspect_attention(
-    bundle: Bundle,
-    user: Annotated[str, typer.Option(help="A user of the dataset.")],
-    data: Annotated[Path, typer.Option(help="The prepared dataset.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    item: Annotated[
-        list[str] | None,
-        typer.Option(help="A candidate for target attention; repeatable. Default: the ten best."),
-    ] = None,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "-n", help="Purchases that a sequence_to_sequence model generates. Default: 5."
-        ),
-    ] = None,
-    latest: Annotated[
-        int, typer.Option(min=1, max=200, help="Latest purchases to show; earlier ones are summed.")
-    ] = 30,
-    at: At = None,
-    as_json: Json = False,
-) -> None:
-    """Draw the attention weights of each block and head, as PNG files and an HTML page."""
-    from recsys.report.attention import write_attention_report
-
-    recommender, users = open_recommender(bundle, data, [user])
-    vocabulary, experiment = recommender.bundle.vocabulary, recommender.bundle.experiment
-    queries = recommender.read_histories(users=users)
-    items = ids_like(item or [], vocabulary.ids)
-    maps = recommender.inspect(queries, items=items, n=n, at=request_time(at))
-    purchases = len(queries.histories.items)
-    read = min(purchases, experiment.model.max_sequence_length)
-    about = {
-        "bundle": str(bundle),
-        "model": " with ".join(dict.fromkeys([experiment.model.kind, experiment.model.family])),
-        "experiment": experiment.name,
-        "user": user,
-        "history": f"{purchases} purchases, the latest {read} read, {min(read, latest)} shown"
-        + (" (the first column sums the earlier ones)" if read > latest else ""),
-        "recsys": library_version(),
-    }
-    page = write_attention_report(out, [one.latest(latest) for one in maps], about)
-    pictures = sum(len(one.heads) for one in maps)
-    show_rows([{"page": str(page), "pictures": pictures}], as_json)

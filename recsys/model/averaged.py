@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from recsys.model.protocols import (
     LastRepresentation,
     Model,
 )
-from recsys.model.recorded_attention import AttentionLayer
 
 _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 """What a model reads of times, from least to most."""
@@ -64,17 +62,6 @@ class AveragedModel(Model):
             TypeError: always.
         """
         raise TypeError("the members of an averaged model are trained one by one")
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """The layers of all members; the blocks of a member are numbered on from the one before."""
-        layers: list[AttentionLayer] = []
-        for member in self._models:
-            before = max((layer.block for layer in layers), default=0)
-            layers += [
-                replace(layer, block=before + layer.block)
-                for layer in member.attention_layers(inputs, generated)
-            ]
-        return layers
 
 
 class AveragedItems:
@@ -182,7 +169,7 @@ class AveragedHead:
     def attention(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> HeadAttention | None:
-        """The attention heads of all members; the score of a member without is part of the rest."""
+        """Of all members together; the score of a member without attention is part of the rest."""
         found, rests = [], []
         sides = zip(self._histories(history), self._candidates(candidates), strict=True)
         for head, (read, scored) in zip(self._heads, sides, strict=True):
@@ -195,12 +182,7 @@ class AveragedHead:
         if not found:
             return None
         contributions = torch.stack([each.contributions for each in found]).sum(dim=0)
-        return HeadAttention(
-            torch.cat([each.weights for each in found], dim=1),
-            contributions / len(self._heads),
-            _mean(rests),
-            [half_life for each in found for half_life in each.half_lives],
-        )
+        return HeadAttention(contributions / len(self._heads), _mean(rests))
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """The fewest of any member."""

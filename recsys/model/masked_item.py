@@ -14,7 +14,6 @@ from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, LastRepresentation, Model
-from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class MaskedItemModel(Model):
@@ -68,12 +67,6 @@ class MaskedItemModel(Model):
         order = self._is_masked(items, lengths).int().argsort(dim=1, descending=True, stable=True)
         masked = order[:, :count, None].expand(-1, -1, states.shape[-1])
         return (states.gather(1, masked),), F.pad(items, (0, count - 1))
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """See `Model.attention_layers`; with one more position, that of the masked item."""
-        with record_attention(self) as recorded:
-            self(inputs)
-        return recorded_layers(recorded, causal_encoder=False)
 
     def _append_mask_token(self, inputs: ModelInputs) -> tuple[Tensor, Tensor]:
         """The inputs of the encoder [B, L + 1, D], a masked item at the end; and the lengths."""

@@ -13,7 +13,6 @@ from recsys.model.hstu import HSTUEncoder
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import Head, HistoryRepresentation, LastRepresentation, Model
-from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class NextItemModel(Model):
@@ -65,12 +64,6 @@ class NextItemModel(Model):
             last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
             history = self.head.represent_history(last[:, None], embedded)
         return self.head.select_last(history, inputs.lengths)
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """See `Model.attention_layers`; none of an HSTU encoder, whose weights do not sum to 1."""
-        with record_attention(self) as recorded:
-            self(inputs)
-        return recorded_layers(recorded, causal_encoder=True)
 
     def _embed(self, inputs: ModelInputs) -> Tensor:
         """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""

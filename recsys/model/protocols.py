@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from recsys.model.item_embeddings import ItemFeatureEmbeddings
 from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.recorded_attention import AttentionLayer
 
 HistoryRepresentation = tuple[Tensor, ...]
 """Tensors whose first dimension is B and whose second-last is L."""
@@ -30,16 +29,12 @@ KVSource = Literal["items", "states", "both"]
 
 @dataclass(frozen=True, slots=True)
 class HeadAttention:
-    """How the attention of a head spreads over the purchases, as seen from the last item."""
+    """What the attention of a head adds to the scores at the last item, purchase by purchase."""
 
-    weights: Tensor
-    """[B, H, L, C]; they sum to 1 over L and are 0 on padding."""
     contributions: Tensor
-    """[B, L, C]: what each purchase adds to each candidate's score."""
+    """[B, L, C]: what each purchase adds to each candidate's score; 0 on padding."""
     rest: Tensor
     """[B, C]: the rest of the score, such as the dot product of the last state and candidate."""
-    half_lives: list[float]
-    """[H]: the number of purchases after which the attention of a head halves."""
 
 
 class Head(Protocol):
@@ -178,13 +173,3 @@ class Model(nn.Module):
             N - n + 1 + t were seen before target t. Here each item's successor is its target.
         """
         return self(inputs), inputs.items
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """The attention of every layer whose weights sum to 1, in the order of the layers.
-
-        Args:
-            inputs: the histories that are read.
-            generated: item tokens [B, t] that a `SequenceToSequence` model generated; others ignore
-                them.
-        """
-        return []

@@ -13,7 +13,6 @@ from recsys.model.heads import DotProductHead
 from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
-from recsys.model.recorded_attention import AttentionLayer, record_attention, recorded_layers
 
 
 class SequenceToSequence(Model):
@@ -77,12 +76,6 @@ class SequenceToSequence(Model):
         previous = targets[:, :-1]
         states = self.decode(self.encode(inputs.items, inputs.lengths), previous)
         return (states,), torch.cat([inputs.items, previous], dim=1)
-
-    def attention_layers(self, inputs: ModelInputs, generated: Tensor) -> list[AttentionLayer]:
-        """See `Model.attention_layers`: of the encoder, then of the decoder."""
-        with record_attention(self) as recorded:
-            self.decode(self.encode(inputs.items, inputs.lengths), generated)
-        return recorded_layers(recorded, causal_encoder=False)
 
     def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""

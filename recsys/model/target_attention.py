@@ -151,18 +151,15 @@ class TargetAttentionHead(nn.Module):
     def attention(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> HeadAttention:
-        """See `Head.attention`; weights of heads that sum are shares of what they sum."""
+        """See `Head.attention`."""
         states, keys, values = history
-        weights, contributions = [], []
-        for decay, undecayed, value_scores in self._per_head(keys, values, candidates, lengths):
-            weights.append(decay.mT * undecayed / (decay @ undecayed))
-            denominator = self._denominator(decay, undecayed)
-            contributions.append(decay.mT * undecayed * value_scores / denominator)
+        contributions = [
+            decay.mT * weights * value_scores / self._denominator(decay, weights)
+            for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths)
+        ]
         return HeadAttention(
-            torch.stack(weights, dim=1),
             torch.stack(contributions).sum(dim=0),
             dot_products((last_position(states, lengths),), candidates),
-            [math.log(2) / decay for decay in self.decays.tolist()],
         )
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:

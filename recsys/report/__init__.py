@@ -1,1 +1,1 @@
-"""The page of a run, and attention maps as pictures and as a page."""
+"""The page of a run."""

@@ -17,7 +17,6 @@ from recsys.data.tables import Frame, TableSource, frame_like
 from recsys.errors import InputError
 from recsys.inference.ranking import Seen
 from recsys.model.generation import Greedy, Strategy
-from recsys.serving.attention_maps import AttentionMap, inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.calibration import with_probabilities
@@ -41,7 +40,7 @@ from recsys.serving.time_scale import RequestTime
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
-    """Recommends, scores, generates, explains and inspects with a trained model.
+    """Recommends, scores, generates and explains with a trained model.
 
     Users need not occur in the training log: the model reads nothing but their history. A user
     whose history has no item of the catalogue gets the most popular items, marked as such.
@@ -282,17 +281,6 @@ class Recommender:
         parts = explain(self.bundle, given, item, at=at)
         best = parts.sort("contribution", descending=True, maintain_order=True)
         return frame_like(best, history, self.like)
-
-    def inspect(
-        self,
-        history: OneHistory,
-        *,
-        items: Sequence[Any] = (),
-        n: int | None = None,
-        at: RequestTime | None = None,
-    ) -> list[AttentionMap]:
-        """Return the attention weights of each block and head for a history: see `inspect`."""
-        return inspect(self.bundle, history, items=items, n=n, at=at)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Copy the bundle: see `ModelBundle.copy_to`."""

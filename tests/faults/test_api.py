@@ -88,8 +88,6 @@ CALLS: dict[str, Callable[[Recommender, Any], object]] = {
     "n": lambda one, odd: one.generate(HISTORY, n=odd),
     "explained": lambda one, odd: one.explain(["hat"], odd),
     "explaining": lambda one, odd: one.explain(odd, "hat"),
-    "inspected": lambda one, odd: one.inspect(["hat"], items=odd),
-    "inspecting": lambda one, odd: one.inspect(odd),
     "new items": lambda one, odd: one.with_new_items(odd),
 }
 

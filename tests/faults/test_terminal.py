@@ -1,4 +1,4 @@
-"""Ids and names that steer a terminal, a spreadsheet, LaTeX or matplotlib."""
+"""Ids and names that steer a terminal, a spreadsheet or LaTeX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.report.heat_map import draw_heat_map
 from recsys.tracking.store import check_store
 from recsys.training import processes
 
@@ -98,12 +97,6 @@ def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
 )
 def test_names_in_latex(name: str, escaped: str) -> None:
     assert _escape(name) == escaped
-
-
-def test_names_in_a_picture(tmp_path: Path) -> None:
-    names = [r"$\frac{", STEERING, "$x_1$ 50%", "^_{}"]
-    draw_heat_map(np.full((4, 4), 0.25), names, names, title=names[0]).savefig(tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_id_of_a_torchrun_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,6 @@ from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.size import count_weights
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.serving.attention_maps import inspect
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import query_encoder
 from recsys.serving.embeddings import history_embeddings, item_embeddings
@@ -226,13 +225,6 @@ def test_a_mean_of_dot_products_is_one_dot_product(
     histories = bundle.read_histories([["boots", "hat"]]).histories
     first = query_encoder(bundle).score(histories)
     assert np.allclose(first, bundle.scorer.score(histories), atol=1e-6)
-
-
-def test_the_attention_of_all_members_is_shown(bundle: ModelBundle) -> None:
-    maps = inspect(bundle, ["boots", "hat"])
-    names = [each.name for each in maps]
-    assert len(set(names)) == len(names) == 5  # two blocks of each member, and the head
-    assert maps[-1].kind == "target"
 
 
 def test_vectors_multiply_to_the_mean_of_the_dot_products(bundle: ModelBundle) -> None:

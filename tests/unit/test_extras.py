@@ -61,7 +61,6 @@ histories = {"ann": ["hat", "boots"], "new": []}
 assert len(model.recommend(histories, k=2)) == 4
 assert len(model.score(histories, ["socks"])) == 2
 assert len(model.explain(["hat", "boots"], "socks")) == 2
-assert len(model.inspect(["hat", "boots"])) == 2
 command("recommend", bundle, log, "-k", "2")
 command("score", bundle, log, pairs)
 """

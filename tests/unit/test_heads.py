@@ -234,6 +234,19 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
 
 
+def test_contributions_are_weights_times_values() -> None:
+    head = make_head(2, "items", "average", 0)
+    states, lengths = torch.randn(3, 5, DIM, dtype=torch.float64), torch.tensor([5, 1, 3])
+    history = head.represent_history(states, states)
+    candidates = head.represent_candidates(torch.randn(6, DIM, dtype=torch.float64))
+    (_, keys, values), (_, queries, value_queries) = history, candidates
+    age = (lengths[:, None] - 1 - torch.arange(5))[:, None, :, None]
+    logits = keys @ queries.mT - head.decays[:, None, None] * age  # [B, H, L, C]
+    weights = logits.masked_fill(age < 0, -math.inf).softmax(dim=2)
+    expected = (weights * (values @ value_queries.mT)).sum(dim=1)
+    assert torch.allclose(head.attention(history, candidates, lengths).contributions, expected)
+
+
 def test_chunks_are_larger_on_a_gpu() -> None:
     """2^22 and 2^27 logits over 100 · 1000; a GPU also counts what is kept beside each logit."""
     heads: list[tuple[Head, int, int]] = [

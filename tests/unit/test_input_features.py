@@ -367,17 +367,6 @@ def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDat
     assert_frame_equal(parts, recommender.explain(stored, "coat"))
 
 
-def test_attention_maps_use_the_features(bundle: ModelBundle, dataset: PreparedDataset) -> None:
-    recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
-    stored = recommender.read_histories(users=["ann"])
-    blind = ann.with_columns(action=None, rating=None)
-    of_frame, of_dataset, of_blind = (recommender.inspect(one) for one in (ann, stored, blind))
-    for one, other, without in zip(of_frame, of_dataset, of_blind, strict=True):
-        assert np.allclose(one.weights, other.weights, atol=1e-6)
-        assert not np.allclose(one.weights, without.weights, atol=1e-3)
-        assert one.columns == other.columns == ["3 coat", "4 boots", "5 hat"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -490,7 +479,6 @@ def test_histories_without_the_features_are_refused(
     for ask in (
         lambda: recommender.recommend([["hat"]], k=1),
         lambda: recommender.explain(["hat"], "boots"),
-        lambda: recommender.inspect(["hat"]),
     ):
         with pytest.raises(InputError, match=reads):
             ask()

@@ -33,7 +33,6 @@ from recsys.server.served_model import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
-from recsys.serving.faithfulness import measure_faithfulness
 from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
 from tests.unit.own_process import passed_in_own_process
@@ -121,9 +120,6 @@ ANSWERS: dict[str, Answer] = {
 OF_TARGET_ATTENTION: dict[str, Answer] = {
     "recommend in two stages": lambda one: one.recommend(HISTORIES, k=2, retrieve=3),
     "explain": lambda one: one.explain(["gloves", "hat"], "boots"),
-    "faithfulness": lambda one: [
-        row["mean"] for row in measure_faithfulness(one, sample=3, seed=0).rows()
-    ],
 }
 OF_DOT_PRODUCTS: dict[str, Answer] = {
     "similar items": lambda one: one.similar_items("hat", 2),
@@ -370,7 +366,6 @@ def test_commands_that_answer_many_use_the_gpu(
         ["recommend", folder, *data, "-k", "2"],
         ["score", folder, *data, "--item", "hat"],
         ["evaluate", folder, *data],
-        ["faithfulness", folder, *data],
         ["embeddings", folder, "--out", str(tmp_path / "vectors.parquet")],
     ):
         answer = CliRunner().invoke(app, words)

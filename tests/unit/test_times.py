@@ -323,7 +323,6 @@ def test_lists_without_times_get_the_usual_ones(
     assert found["score"].equals(recommender.score(log, [3, 5])["score"])
     assert f"it takes {gap}, the median of the log" in caplog.text
     recommender.explain([3], 5)
-    recommender.inspect([3])
 
 
 @pytest.mark.parametrize("times", ["past", "request"])
@@ -332,18 +331,13 @@ def test_explanations_sum_to_the_score_at_the_request_time(
 ) -> None:
     head = TargetAttention(num_heads=1, head_dim=4, kv_source="states")
     recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, times, head), dataset)
-    maps = []
     for at in (901, 86_400):
         parts = recommender.explain(HISTORIES, 5, at=at)
         total = parts["contribution"].sum() + parts["rest"][0]
         score = recommender.score(HISTORIES, [5], at=at)["score"].item()
         assert total == pytest.approx(score, abs=1e-5)
-        (target,) = recommender.inspect(HISTORIES, items=[3, 5], at=at)
-        assert target.weights.shape == (1, 2, 3)
-        maps.append(target.weights)
     earlier, later = (recommender.explain(HISTORIES, 5, at=at) for at in (901, 86_400))
     assert earlier.equals(later) == (times == "past")
-    assert np.array_equal(maps[0], maps[1]) == (times == "past")
     if times == "request":
         with pytest.raises(InputError, match="say when"):
             recommender.explain(HISTORIES, 5)
@@ -359,24 +353,17 @@ def test_the_commands_take_a_request_time(dataset: PreparedDataset, tmp_path: Pa
     expected = recommender.explain(recommender.read_histories(users=["a"]), 5, at=86_400)
     shown = [row["contribution"] for row in json.loads(result.stdout)]
     assert shown == pytest.approx(expected["contribution"].to_list())
-    maps = ["inspect", *arguments[:-2], "--out", str(tmp_path / "maps")]
-    refused = CliRunner().invoke(app, maps)
+    refused = CliRunner().invoke(app, ["explain", *arguments[:-2], "--item", "5"])
     assert refused.exit_code != 0
-    assert not (tmp_path / "maps").exists()
-    assert CliRunner().invoke(app, [*maps, "--at", "86400"]).exit_code == 0
 
 
-def test_attention_maps_of_hstu_are_those_of_its_head(
+def test_hstu_with_target_attention_explains_and_recommends(
     dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     head = TargetAttention(num_heads=1, head_dim=4)
     recommender = Recommender(write_bundle(tmp_path / "target", dataset, "none", head))
-    assert [one.kind for one in recommender.inspect([3, 5], items=[3])] == ["target"]
     assert len(recommender.explain([3, 5], 3)) == 2
     assert len(recommender.recommend([[3], []], k=2, seen="allow")) == 4
-    plain = Recommender(write_bundle(tmp_path / "plain", dataset, "none"))
-    with pytest.raises(InputError, match="no attention to look at, of weights that sum to 1"):
-        plain.inspect([3, 5])
 
 
 def test_a_run_with_the_request_time(tmp_path: Path) -> None:
