@@ -23,8 +23,7 @@ from recsys.config import DataConfig
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.tables.rank import evaluate
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import Scorer
+from recsys.inference.scorer import Scorer, Seen
 
 S = TypeVar("S")
 

@@ -154,7 +154,7 @@ class NextItemConfig(FeatureReaderConfig, TransformerConfig):
     """Number of encoder blocks."""
     filter: bool = False
     """Whether a causal low-pass filter stands beside the attention of every block (`CausalFilter`).
-    It and norm post are worth most on short histories."""
+    It was worth its 3% of time on Beauty and Sports, with norm post."""
     head: Head = TargetAttention()
     """The head that scores candidates."""
 

@@ -17,8 +17,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import user_batches
+from recsys.inference.scorer import Seen, user_batches
 
 logger = logging.getLogger(__name__)
 

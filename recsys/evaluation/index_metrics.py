@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.ranking import Seen, top_k
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 
 _ROUNDS, _SECONDS = 25, 2.0
 """Calls that are timed, or seconds after which no more are."""

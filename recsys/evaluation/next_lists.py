@@ -9,8 +9,8 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.tables.next_list import NextListTable
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer, Seen
 from recsys.model.protocols import Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 

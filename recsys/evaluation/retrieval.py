@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
 from recsys.evaluation.tables.rank import evaluate
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import Scorer
+from recsys.inference.scorer import Scorer, Seen
 from recsys.inference.two_stages import TwoStages
 
 

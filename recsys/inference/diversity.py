@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, user_batches
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, Seen, user_batches
 
 _SMALLEST_POOL, _POOL_PER_ITEM, _GROWTH = 100, 10, 4
 UNGROUPED = -1

@@ -12,8 +12,7 @@ from torch import Tensor
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import evaluating
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import ELEMENTS_PER_BATCH, batches_of_similar_length
+from recsys.inference.scorer import ELEMENTS_PER_BATCH, Seen, batches_of_similar_length
 from recsys.model.generation import Beam, Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from recsys.data.histories import PAD, Histories
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import NotANumberError, Seen, top_k
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import NotANumberError, top_k
+from recsys.inference.scorer import Scorer, Seen
 
 _USERS = 256
 """The users that are searched for together."""

@@ -27,15 +27,13 @@ from recsys.inference.scorer import (
     RankingScorer,
     Scorer,
     SearchingScorer,
+    Seen,
     user_batches,
     users_per_batch,
 )
 
 NEVER = np.iinfo(np.int32).max
 """The rank of a target that can never be recommended: no metric credits it, whatever its k."""
-
-Seen = Literal["filter", "allow"]
-"""Whether the items of a user's history are excluded from the ranking (filter) or not (allow)."""
 
 Ties = Literal["against_target", "item_id"]
 """The order of equal scores: the target after all others, or ascending item tokens (which ascend

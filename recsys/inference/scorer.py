@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 
-if TYPE_CHECKING:
-    from recsys.inference.ranking import Seen
+Seen = Literal["filter", "allow"]
+"""Whether the items of a user's history are excluded from the ranking (filter) or not (allow)."""
 
 ELEMENTS_PER_BATCH = 1 << 22
 """The number of scores held at once, users times catalogue: 16 MiB of float32."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer, Seen
 
 
 @dataclass(frozen=True, slots=True, eq=False)

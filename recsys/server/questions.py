@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen, top_k
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 from recsys.server.answers import (
     Contribution,
     Explanation,

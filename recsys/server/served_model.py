@@ -18,8 +18,8 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer, Seen
 from recsys.inference.state_cache import StateCache
 from recsys.server.ids import ItemIds, UserRows, shown
 from recsys.server.requests import Cell, Id, Time, User

@@ -16,8 +16,8 @@ from recsys.inference.allowed_items import AllowedItems
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scored, Scorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scored, Scorer, Seen
 from recsys.inference.state_cache import StateCache
 from recsys.inference.two_stages import TwoStages
 from recsys.model.heads import DotProductHead

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD
 from recsys.errors import InputError
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Seen
 from recsys.model.generation import Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle

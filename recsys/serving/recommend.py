@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD
 from recsys.errors import InputError
 from recsys.inference.diversity import Diversity, diverse_top_k
-from recsys.inference.ranking import Seen, top_k
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.fallback import answer_table, scorer_of, seen_policy

@@ -15,7 +15,7 @@ from recsys.config import Columns
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import Frame, TableSource, frame_like
 from recsys.errors import InputError
-from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Seen
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex

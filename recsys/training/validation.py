@@ -11,8 +11,7 @@ from recsys.data.holdout import Holdout
 from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
 from recsys.inference.divided_scorer import DividedScorer
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import Seen
-from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.inference.scorer import ReportingScorer, Scorer, Seen
 from recsys.model.division import Division
 from recsys.model.protocols import Model
 from recsys.training import processes

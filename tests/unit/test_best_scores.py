@@ -20,8 +20,8 @@ from recsys.data.prepared import prepare
 from recsys.inference import model_scorer, product_search, ranking
 from recsys.inference.best_scores import best_of_blocks
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import NotANumberError, Seen, top_k
-from recsys.inference.scorer import FEWEST_USERS, CatalogueBlock, Search
+from recsys.inference.ranking import NotANumberError, top_k
+from recsys.inference.scorer import FEWEST_USERS, CatalogueBlock, Search, Seen
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender

@@ -19,8 +19,8 @@ from recsys.errors import InputError
 from recsys.evaluation.catalogue_metrics import catalogue_metrics, item_features
 from recsys.evaluation.metrics.beyond_accuracy import coverage, diversity, gini, mean_of_lists
 from recsys.evaluation.tables.top_k import TopKTable, top_k_length, top_k_table
-from recsys.inference.ranking import Seen, top_k
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Scorer, Seen
 
 LISTS = np.array([[1, 2, 3], [1, 4, 0]], dtype=np.int32)
 lists_of_six = st.lists(

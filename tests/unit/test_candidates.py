@@ -26,7 +26,8 @@ from recsys.evaluation.candidates import (
 from recsys.evaluation.tables.rank import RankTable, evaluate
 from recsys.experiments.baseline import fit_baseline
 from recsys.inference import scorer as scorer_module
-from recsys.inference.ranking import NEVER, Seen, rank_targets
+from recsys.inference.ranking import NEVER, rank_targets
+from recsys.inference.scorer import Seen
 
 
 @pytest.fixture(scope="module")

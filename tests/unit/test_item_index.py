@@ -36,7 +36,8 @@ from recsys.errors import InputError
 from recsys.evaluation.index_metrics import choose_probes, recall, recall_of
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
-from recsys.inference.ranking import Seen, top_k
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
 from recsys.server.questions import recommend as answers_of
 from recsys.server.requests import User

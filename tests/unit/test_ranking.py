@@ -17,8 +17,8 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import metric_values
 from recsys.inference import scorer as scorer_module
 from recsys.inference.best_scores import best_of_rows
-from recsys.inference.ranking import NEVER, Seen, Ties, rank_targets, top_k
-from recsys.inference.scorer import Scored
+from recsys.inference.ranking import NEVER, Ties, rank_targets, top_k
+from recsys.inference.scorer import Scored, Seen
 
 
 @dataclass

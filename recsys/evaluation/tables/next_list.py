@@ -16,7 +16,7 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.evaluation.metrics.lists import next_list_metrics
 from recsys.evaluation.tables.parquet import load_table, save_table
-from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Seen
 
 _NOUN = "next-list table"
 _SCHEMA = {"user": pl.Int64(), "generated": pl.List(pl.Int32), "targets": pl.List(pl.Int32)}

@@ -16,8 +16,8 @@ from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.ranks import list_numbers, summarise, user_values
 from recsys.evaluation.tables.parquet import load_table, save_table
-from recsys.inference.ranking import Seen, Ties, rank_targets
-from recsys.inference.scorer import Scorer
+from recsys.inference.ranking import Ties, rank_targets
+from recsys.inference.scorer import Scorer, Seen
 
 _NOUN = "rank table"
 _SCHEMA = {"user": pl.Int64, "target": pl.Int32, "rank": pl.Int64, "history_length": pl.Int32}

@@ -16,7 +16,7 @@ from recsys.evaluation.metrics.beyond_accuracy import TOP_K_METRICS
 from recsys.evaluation.metrics.names import split_name, usage
 from recsys.evaluation.tables.next_list import NextListProtocol
 from recsys.evaluation.tables.parquet import load_table, save_table
-from recsys.inference.ranking import Seen
+from recsys.inference.scorer import Seen
 
 _NOUN = "top-k table"
 _SCHEMA = {
