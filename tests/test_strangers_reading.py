@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import recsys
+from recsys.config import DataConfig
 from recsys.cli import app
 
 ROWS = [
@@ -292,6 +293,17 @@ def test_the_advice_of_the_audit_can_be_pasted(tmp_path: Path) -> None:
     assert "--set data.duplicates=drop_exact removes" in audited()
     assert "--set data.duplicates=drop_exact removes" in audited("--set", "data.duplicates=keep")
     assert '"count": 2' in audited()
+
+
+@pytest.mark.parametrize("last", [13.0, 12.5, 1e20])
+def test_a_pattern_reads_each_number_by_itself(tmp_path: Path, last: float) -> None:
+    """Logs are read in parts: whether 12.0 is 12 must not depend on the other rows."""
+    rows = [(user, item, item) for user in range(6) for item in range(5)]
+    log = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    log = log.with_columns(kind=pl.Series([12.0, 5.0] * 14 + [5.0, last]))
+    rules = [{"reason": "samples", "column": "kind", "matches": "^12$"}]
+    config = DataConfig.model_validate({"drop": rules})
+    assert recsys.prepare(log, config, tmp_path / "data").manifest.dropped["samples"] == 14
 
 
 @pytest.fixture(scope="module")

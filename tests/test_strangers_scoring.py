@@ -226,6 +226,14 @@ def test_an_item_table_is_the_same_from_csv_and_parquet(
     assert datasets[0].item_table["code"].dtype == pl.String
 
 
+def test_a_condition_holds_for_later_numbers_that_would_be_no_exact_ids(tmp_path: Path) -> None:
+    rows = [(user, item, item, 7.0) for user in range(6) for item in range(5)]
+    log = pl.DataFrame(rows, ["user_id", "item_id", "timestamp", "price"], orient="row")
+    dataset = recsys.prepare(log, out=tmp_path / "data", where="price > 5")
+    later = log.with_columns(pl.col("timestamp") + 5, price=pl.lit(2.0**25, pl.Float32))
+    assert recsys.append(later, dataset.path).manifest.counts["interactions"] == 60
+
+
 def test_a_condition_on_text_holds_for_a_file_of_digits(
     here: Path, log: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.config import DropRows
-from recsys.data.log_columns import has_text, plain_ids
+from recsys.data.log_columns import has_text, plain_text
 from recsys.data.missing import without_missing_words
 from recsys.errors import InputError
 
@@ -58,9 +58,11 @@ def _matched(values: pl.Series, rule: DropRows, origin: str) -> pl.Series:
                 f"{origin}: column {rule.column!r}: must be text or numbers, not {values.dtype}"
             )
         try:
-            return (
-                plain_ids(values).cast(pl.String).str.contains(rule.matches).fill_null(value=False)
-            )
+            text = pl.lit(values.cast(pl.String))
+            if values.dtype.is_numeric():  # text is read as it is
+                text = plain_text(pl.lit(values), values.dtype)
+            matched = text.str.contains(rule.matches).fill_null(value=False)
+            return pl.select(matched).to_series()
         except pl.exceptions.ComputeError as error:
             raise InputError(
                 f"data.drop: {rule.matches!r} of {rule.reason!r} is not a regular expression"

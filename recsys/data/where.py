@@ -9,7 +9,7 @@ from itertools import product
 import polars as pl
 import polars.selectors as cs
 
-from recsys.data.log_columns import plain_ids
+from recsys.data.log_columns import plain_text
 from recsys.data.missing import without_missing_words
 from recsys.data.text_values import TextFacts, dates_in, numbers_in, text_facts
 from recsys.errors import InputError, did_you_mean, first_line
@@ -224,8 +224,10 @@ def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None, later: bool)
     With ``later``, numbers are text after that: see `keep_where`.
     """
     if values.dtype != pl.String:
-        texts = [plain_ids(values).cast(pl.String)] if later and values.dtype.is_numeric() else []
-        return [values, *texts]
+        if not later or not values.dtype.is_numeric():
+            return [values]
+        text = plain_text(pl.lit(values), values.dtype).alias(values.name)
+        return [values, pl.select(text).to_series()]
     text = without_missing_words(values)
     facts = facts or text_facts(text)
     if facts.unread_numbers == facts.missing:
