@@ -318,6 +318,21 @@ def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> No
     assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])
 
 
+def test_usual_times_stay_usual_beside_histories_with_times(
+    here: Path, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Six times the usual day, in milliseconds, could be seconds of the year 1986."""
+    dataset = recsys.prepare(log.drop("code", "flag"), out="usual")
+    model = served(train("usual", dataset, kind="hstu", times="past"))
+    untimed: dict[str, Any] = {"items": [list(range(1001, 1013))], "times": [None]}
+    candidates = {"candidates": [[1015, 1016]]}
+    alone = model.predict(pd.DataFrame(untimed | candidates))
+    rows = {"items": [*untimed["items"], [1001]], "times": [None, [BEGIN]]}
+    beside = model.predict(pd.DataFrame(rows | {"candidates": [[1015, 1016]] * 2}))
+    assert beside["score"].tolist()[0] == pytest.approx(alone["score"].tolist()[0], rel=1e-6)
+    assert "converted" not in caplog.text
+
+
 @pytest.fixture(scope="module")
 def plain(here: Path, log: pl.DataFrame) -> recsys.Recommender:
     dataset = recsys.prepare(log.drop("code", "flag"), out="plain")

@@ -98,8 +98,10 @@ class HistoryModel:
                 "of the log, between two interactions",
                 *(len(untimed), len(rows), gap),
             )
-        usual = [[] if gap is None else [gap * n for n in range(len(lists[row]))] for row in rows]
-        timed = [times[row] or untold for row, untold in zip(rows, usual, strict=True)]
+        newest = bundle.manifest.trained_until or 0  # those of another unit would be converted
+        for row in untimed if gap is not None else ():
+            times[row] = [newest - gap * age for age in reversed(range(len(lists[row])))]
+        timed = [times[row] or [] for row in rows]
         return UserHistories.from_lists(
             *(rows, [*lists.values()], bundle.vocabulary, bundle.encoders, timed),
             bundle.time_scale,
