@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import recsys
-from recsys.config import DataConfig
 from recsys.cli import app
+from recsys.config import DataConfig
 
 ROWS = [
     (user, item, 978_300_900 + number)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from recsys.automatic.averaging import Averaging
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.baselines.tuned import BASELINES
-from recsys.comparison.significance import paired_test
+from recsys.comparison.significance import ALPHA, paired_test
 from recsys.config import Experiment
 from recsys.data.files import file_sha256
 from recsys.data.holdout import Holdout
@@ -120,7 +120,7 @@ class Naming:
         seen = final.valid.protocol.seen
         ranks = evaluate(scorer, self.valid, "valid", seen)
         test = paired_test(final.valid, ranks, "ndcg_at_10")
-        if test.difference <= 0 or test.p_value >= _ALPHA:
+        if test.difference <= 0 or test.p_value >= ALPHA:
             if test.difference > 0:
                 self.figures += f", no more than chance may add (p = {test.p_value:.2f})"
             return None
@@ -129,9 +129,6 @@ class Naming:
         of_counts = "transitions_and_repeats" if seen == "allow" else "pctm"
         name = f"{words_for(of_counts)} with {self.model}"
         return name if self.had_time else f"{name} that had no time to learn"
-
-
-_ALPHA = 0.05
 
 
 def words_for(baseline: str) -> str:

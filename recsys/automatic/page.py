@@ -50,10 +50,8 @@ def write_page(
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
     findings = audit(dataset, seen)
-    log, examples = (
-        LogSummary.of(dataset, findings),
-        examples_of(recommender, dataset, seconds=budget.seconds_of_page / 2),
-    )
+    log = LogSummary.of(dataset, findings)
+    examples = examples_of(recommender, dataset, seconds=budget.seconds_of_page / 2)
     report = RunReport(
         name=out.name,
         log=log,

@@ -21,8 +21,9 @@ from recsys.comparison.figures import (
 from recsys.comparison.formats import TESTS, decimals, heading, with_interval
 from recsys.comparison.latex import comparison_latex
 from recsys.comparison.merit import by_merit, headline
-from recsys.comparison.page_table import ALPHA, page_table
+from recsys.comparison.page_table import page_table
 from recsys.comparison.segment_figures import MOST_RUNS, draw_segments
+from recsys.comparison.significance import ALPHA
 from recsys.comparison.table import Comparison
 from recsys.data.audit import Finding
 from recsys.data.csv_cells import write_csv

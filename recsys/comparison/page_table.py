@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from recsys.comparison.effect import Effect
 from recsys.comparison.formats import TESTS, decimals, heading, in_brackets
 from recsys.comparison.merit import RankedRun, by_merit
+from recsys.comparison.significance import ALPHA
 from recsys.comparison.table import ComparedRun, Comparison
 from recsys.drawing.marks import key
 from recsys.drawing.svg import markup
 from recsys.tracking.artifacts import FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
-ALPHA = 0.05
 _COSTS = {FIT_SECONDS: "seconds to fit", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 
 

@@ -21,6 +21,8 @@ Method = Literal["randomisation", "t"]
 """randomisation: assumes only that the models are exchangeable; t: Student's paired test, which
 assumes normal differences, and agrees with the former for many users."""
 
+ALPHA = 0.05
+"""Differences with a smaller p-value are called significant."""
 RESAMPLES = 10_000
 """The number of resamples of the test and of the interval: p-values are multiples of 1/10,001."""
 

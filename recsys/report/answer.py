@@ -10,13 +10,11 @@ import polars as pl
 from recsys.baselines.tuned import BASELINES
 from recsys.comparison.formats import decimals, heading, with_interval
 from recsys.comparison.merit import RankedRun, by_merit, headline
-from recsys.comparison.significance import PairedResult, holm
+from recsys.comparison.significance import ALPHA, PairedResult, holm
 from recsys.comparison.table import Comparison
 from recsys.errors import InputError
 from recsys.evaluation.tables.rank import RankTable
 from recsys.tracking.artifacts import ANSWER
-
-_ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Answer:
         if self.difference is None:
             return f"on other targets than {than}, so that the two cannot be compared"
         change, p = _change(self.difference.difference, self.rival.interval.mean), self.p_value
-        if self.difference.p_value >= _ALPHA:
+        if self.difference.p_value >= ALPHA:
             return f"{change} against {than}, which may be chance ({p})"
         if self.difference.difference > 0:
             return f"{change} over {than} ({p})"
@@ -129,7 +127,7 @@ class Answer:
             return f"{self.name} was chosen, but a {kind} scored higher on the test users"
         if self.is_baseline:
             return f"{self.name}, a baseline, is the answer, not a trained model"
-        if self.difference is None or self.difference.p_value >= _ALPHA:
+        if self.difference is None or self.difference.p_value >= ALPHA:
             return f"{self.name} was chosen; no test shows that it is better than the baselines"
         return f"{self.name} is the model to use"
 

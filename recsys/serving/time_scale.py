@@ -100,8 +100,7 @@ class TimeScale:
 
     def of_dataset(self, times: NDArray[np.int64], path: Path) -> NDArray[np.int64]:
         """Return times of a dataset, which may be of another log: see `numbers`."""
-        one_unit = self.newest is not None and len(units_in(times)) == 1 if len(times) else False
-        return self.numbers(times, str(path)) if one_unit else times
+        return self.numbers(times, str(path)) if len(units_in(times)) == 1 else times
 
 
 NO_SCALE = TimeScale()
