@@ -52,7 +52,7 @@ def race(
         InputError: no contender can be trained.
     """
     field = [one for one in contenders if one.dropped_in is None]
-    dropped = _ranked([one for one in contenders if one not in field and one.points])
+    dropped = _ranked([one for one in contenders if one not in field and one.best is not None])
     try:
         field, dropped = _run_rounds(field, dropped, seconds, announce, averages)
     except KeyboardInterrupt:
