@@ -88,7 +88,7 @@ class HistoryModel:
         bundle, gap = self.recommender.bundle, self.recommender.bundle.usual_gap
         items, times = _lists(frame, ITEMS), _lists(frame, TIMES)
         lists = {row: items[row] or [] for row in rows}
-        untimed = [row for row in rows if times[row] is None and lists[row]]
+        untimed = [row for row in rows if lists[row] and not times[row]]
         known = len(untimed) < len(rows)
         if bundle.times == "none" or TIMES not in frame.columns or (gap is not None and not known):
             return bundle.read_histories(lists)
@@ -98,9 +98,9 @@ class HistoryModel:
                 "of the log, between two interactions",
                 *(len(untimed), len(rows), gap),
             )
-        newest = bundle.manifest.trained_until or 0  # those of another unit would be converted
-        for row in untimed if gap is not None else ():
-            times[row] = [newest - gap * age for age in reversed(range(len(lists[row])))]
+            newest = bundle.manifest.trained_until or 0  # small numbers may look like another unit
+            for row in untimed:
+                times[row] = [newest - gap * age for age in reversed(range(len(lists[row])))]
         timed = [times[row] or [] for row in rows]
         return UserHistories.from_lists(
             *(rows, [*lists.values()], bundle.vocabulary, bundle.encoders, timed),
