@@ -174,6 +174,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
         as_csv(NO_TIME),
         ["which column is the time", "--time row-order takes their order"],
     ),
+    "users by the order of rows": (as_csv(log(), user="row-order"), ["user_id: row-order is an"]),
     "a column that numbers the rows": (
         as_csv(NO_TIME.with_row_index("n", 1)),
         ["n numbers the rows", "--time n takes it"],

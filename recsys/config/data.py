@@ -39,6 +39,13 @@ class Columns(Section):
     position: str | None = None
     """Column that orders a user's rows at the same time; their order in the log if None."""
 
+    @field_validator("user_id", "item_id", "position")
+    @classmethod
+    def _is_a_column(cls, name: str | None) -> str | None:
+        if name == ROW_ORDER:
+            raise ValueError(f"{ROW_ORDER} is an order of time: it is for timestamp alone")
+        return name
+
     @property
     def roles(self) -> dict[str, str]:
         """The column of each role that the log has."""

@@ -118,8 +118,8 @@ def _refuse_unknown(
     Raises:
         InputError: a column is missing.
     """
-    for name in filter(None, given.values()):
-        if name not in rows.columns and name != ROW_ORDER:
+    for role, name in given.items():
+        if name and name not in rows.columns and (role, name) != ("timestamp", ROW_ORDER):
             near = hint or did_you_mean(name, rows.columns)
             raise InputError(f"{origin}: no column {name!r} among {', '.join(rows.columns)}{near}")
 
