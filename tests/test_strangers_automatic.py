@@ -66,7 +66,8 @@ def page_of(name: str) -> str:
 
 def answer_in_mlflow(name: str) -> str:
     """Return the name of the answer that MLflow has of a run."""
-    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    # MLflow keeps the store of a relative path, whatever the folder is by then.
+    client = mlflow.MlflowClient(f"sqlite:///{Path('mlflow.db').absolute()}")
     (run,) = client.search_runs(["1"], f"attributes.run_name = '{name}'")
     answer: str = run.data.tags["answer"]
     return answer

@@ -226,8 +226,8 @@ def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None, later: bool)
     if values.dtype != pl.String:
         if not later or not values.dtype.is_numeric():
             return [values]
-        text = plain_text(pl.lit(values), values.dtype).alias(values.name)
-        return [values, pl.select(text).to_series()]
+        spelled = plain_text(pl.lit(values), values.dtype).alias(values.name)
+        return [values, pl.select(spelled).to_series()]
     text = without_missing_words(values)
     facts = facts or text_facts(text)
     if facts.unread_numbers == facts.missing:

@@ -278,7 +278,7 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
 
     monkeypatch.setattr("recsys.automatic.contender.train", note)
     one.refit(lambda _: True)
-    ((experiment, *_, state),) = given
+    ((experiment, *_, state, _),) = given
     assert torch.equal(state.weights["items.weight"], best.weights["items.weight"])
     assert torch.equal(state.average["items.weight"], curve.best_weights["items.weight"])
     assert experiment.training.average_weights
@@ -737,7 +737,7 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     )
     dataset = prepare(log, out=tmp_path / "random")
     run = run_automatically(dataset, Plan("random", "fast", 0, tracking), Budget(3))
-    assert "baseline," in run.answer
+    assert ", a baseline: " in run.answer
     assert run.winner is None
     model = Recommender.load(here / "runs" / "random" / "bundle", dataset)
     recommended = model.recommend(users=[0], k=3)
