@@ -284,9 +284,9 @@ class Trials:
         run = fit_baseline_bundle(
             chosen, self.dataset, out, tuned=best.tuned, test=self.held_out.test, answer=name
         )
+        if model is not None:  # else both have the name of the answer
+            nest_run(model.run_id, f"{out.name}-model", run.run_id, run.tracking)
         beaten = [] if model is None else [model.run_id]
-        for run_id in beaten:  # else both have the name of the answer
-            nest_run(run_id, f"{out.name}-model", run.run_id, run.tracking)
         sentence = (
             f"The answer is {name}, a baseline: validation NDCG@10 {best.ndcg_at_10:.4f}, and "
             f"{ours}."

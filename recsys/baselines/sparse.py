@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 S = TypeVar("S")
 _LARGEST_SETTING = 1e6
-_LARGEST_VALUE = 1e15
+LARGEST_VALUE = 1e15
 """Sums and products of such values are finite as float32, which scores are."""
 _TYPES = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
 
@@ -77,8 +77,8 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
     Raises:
         ValueError: they may not be.
     """
-    if not (np.abs(array) <= _LARGEST_VALUE).all():
-        raise ValueError(f"{name} must be finite, and at most {_LARGEST_VALUE:g}")
+    if not (np.abs(array) <= LARGEST_VALUE).all():
+        raise ValueError(f"{name} must be finite, and at most {LARGEST_VALUE:g}")
 
 
 def read_settings(kind: type[S], values: Mapping[str, Any]) -> S:

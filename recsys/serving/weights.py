@@ -8,11 +8,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from recsys.baselines.sparse import LARGEST_VALUE
 from recsys.errors import InputError
 from recsys.model.protocols import Model
-
-_LARGEST = 1e15
-"""The largest weight: sums and products of such weights are finite as float32."""
 
 
 def save_weights(model: Model, path: Path) -> None:
@@ -55,9 +53,9 @@ def load_weights(model: Model, path: Path) -> None:
                 f"{path}: {name!r} is {weight.tolist()}, but the config makes it {own.tolist()}"
             )
         lowest, highest = weight.aminmax() if weight.numel() else (0, 0)
-        if not (lowest > -_LARGEST and highest < _LARGEST):  # NaN too
+        if not (lowest > -LARGEST_VALUE and highest < LARGEST_VALUE):  # NaN too
             raise InputError(
-                f"{path}: weight {name!r} must be finite and below {_LARGEST:g}, not from "
+                f"{path}: weight {name!r} must be finite and below {LARGEST_VALUE:g}, not from "
                 f"{lowest:g} to {highest:g}"
             )
     model.load_state_dict(weights)
