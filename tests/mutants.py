@@ -52,7 +52,7 @@ CORE = {
     "inference/ranking.py": "ranking",
     "evaluation/candidates.py": "candidates",
     "evaluation/metrics/ranks.py": "metrics*",
-    "evaluation/tables/rank.py": "rank_table",
+    "evaluation/tables.py": "rank_table",
     "comparison/significance.py": "significance",
 }
 """Where a fault would make figures wrong and nothing else; and their tests, which are quick."""

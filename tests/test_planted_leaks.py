@@ -38,8 +38,7 @@ from recsys.config import (
 from recsys.data.folds import fold_configs
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
-from recsys.evaluation.tables.rank import RankTable
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import RankTable, TopKTable
 from recsys.experiments.backtest import MODEL, backtest
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app, main
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.shop.simulation import make_shop
 
 USERS, SAMPLED = 120, 80

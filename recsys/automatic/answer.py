@@ -17,7 +17,7 @@ from recsys.data.files import file_sha256
 from recsys.data.holdout import Holdout
 from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.final_scorer import FinalScorer
 from recsys.experiments.results import Run
 from recsys.tracking.runs import are_finished

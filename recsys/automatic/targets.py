@@ -11,7 +11,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.config import EvaluationConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 
 logger = logging.getLogger(__name__)
 

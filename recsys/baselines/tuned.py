@@ -22,7 +22,7 @@ from recsys.baselines.transitions_and_repeats import RepeatSettings, Transitions
 from recsys.config import DataConfig
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer, Seen
 
 S = TypeVar("S")

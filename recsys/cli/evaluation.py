@@ -40,7 +40,7 @@ def evaluate_bundle(
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.metrics.ranks import metric_names
     from recsys.evaluation.segments import with_segments
-    from recsys.evaluation.tables.rank import evaluate
+    from recsys.evaluation.tables import evaluate
     from recsys.inference.scorer import ReportingScorer
 
     if out is not None and out.suffix != ".parquet":

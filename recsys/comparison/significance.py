@@ -12,8 +12,7 @@ from scipy import stats
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics.intervals import bootstrap_means, chunks
-from recsys.evaluation.tables.next_list import NextListTable
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import NextListTable, RankTable
 
 Table = TypeVar("Table", RankTable, NextListTable)
 

@@ -16,7 +16,7 @@ from recsys.evaluation.metrics.beyond_accuracy import (
     mean_of_lists,
 )
 from recsys.evaluation.metrics.ranks import user_means
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import TopKTable
 
 
 def item_features(items: pl.DataFrame) -> NDArray[np.int64]:

@@ -16,8 +16,7 @@ from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_metrics import catalogue_metrics
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.rank import RankTable, rank_table
-from recsys.evaluation.tables.top_k import TopKTable, top_k_length, top_k_table
+from recsys.evaluation.tables import RankTable, TopKTable, rank_table, top_k_length, top_k_table
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, user_batches
 

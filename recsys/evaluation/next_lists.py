@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from recsys.config import GlobalTime, LeaveLastBasketOut, LeaveLastOut, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.tables.next_list import NextListTable
+from recsys.evaluation.tables import NextListTable
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scorer, Seen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer, Seen
 from recsys.inference.two_stages import TwoStages
 

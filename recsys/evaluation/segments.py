@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 
 _HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
 """The name of each bucket of history lengths, by the length it starts at."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import RankTable, pool_folds
+from recsys.evaluation.tables import RankTable, pool_folds
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.progress import shown, stage

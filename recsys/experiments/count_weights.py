@@ -17,7 +17,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
 from recsys.serving.trained_scorer import model_scorer

@@ -10,7 +10,7 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.inference.scorer import Scorer
 from recsys.progress import stage

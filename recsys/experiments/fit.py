@@ -23,7 +23,7 @@ from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
 from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
 from recsys.evaluation.segments import with_segments
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.experiments.baseline import fit_baseline_bundle
 from recsys.experiments.curve import draw_learning_curve
 from recsys.experiments.final_scorer import FinalScorer, final_scorer

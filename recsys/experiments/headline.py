@@ -10,7 +10,7 @@ from recsys.config import Experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.results import headline_metrics
 from recsys.progress import stage
 

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from recsys.config import AveragedConfig, AveragedMember, Experiment, flatten
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.start import Start
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer

@@ -18,9 +18,7 @@ from recsys.evaluation.held_out import HeldOut
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.ranks import metric_names
 from recsys.evaluation.next_lists import list_summary
-from recsys.evaluation.tables.next_list import NextListTable
-from recsys.evaluation.tables.rank import RankTable
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.experiments.registration import model_facts
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts

@@ -20,7 +20,7 @@ from recsys.data.files import file_sha256, new_folder
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.export.graphs import (
     BATCH,
     CANDIDATES,

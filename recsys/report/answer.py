@@ -13,7 +13,7 @@ from recsys.comparison.merit import RankedRun, by_merit, headline
 from recsys.comparison.significance import ALPHA, PairedResult, holm
 from recsys.comparison.table import Comparison
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.tracking.artifacts import ANSWER
 
 

@@ -10,9 +10,7 @@ from mlflow.entities import Run
 from recsys.config import WITH_COUNTS
 from recsys.errors import InputError
 from recsys.evaluation.metrics.registry import find_metric
-from recsys.evaluation.tables.next_list import NextListTable
-from recsys.evaluation.tables.rank import RankTable
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics.registry import Source
-from recsys.evaluation.tables.next_list import NextListTable
-from recsys.evaluation.tables.rank import RankTable
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.tracking.artifacts import (
     COMPARISON,
     VALIDATION_CURVE,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.sharded_batches import ShardedBatches
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
 from recsys.training import processes
 from recsys.training.cost import matrix_speed

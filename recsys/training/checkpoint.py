@@ -16,7 +16,7 @@ from torch import Tensor
 from recsys.data.files import new_file
 from recsys.data.seal import BLANK, DamagedError, check_seal, seal
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.training.state import Curve, EarlyDecay, PartialEpoch, TrainingState
 
 _HEADER, _SEAL = "recsys.checkpoint", "recsys.seal"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.training.precision import Precision
 
 MONITOR = "epoch/valid_ndcg_at_10"

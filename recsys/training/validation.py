@@ -8,7 +8,7 @@ import torch
 
 from recsys.config import Experiment
 from recsys.data.holdout import Holdout
-from recsys.evaluation.tables.rank import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.divided_scorer import DividedScorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer, Scorer, Seen

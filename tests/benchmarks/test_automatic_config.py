@@ -17,7 +17,7 @@ from recsys.comparison.significance import paired_test
 from recsys.config import Experiment, load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import RankTable
 from recsys.experiments.fit import fit
 from recsys.experiments.phases import Phases
 from recsys.inference.catalogue import Catalogue

@@ -20,7 +20,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import load_source
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.training.loop import train

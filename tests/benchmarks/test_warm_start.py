@@ -19,7 +19,7 @@ from recsys.config import DataConfig, Experiment, GlobalTime, load_experiment
 from recsys.config.split import ChosenTargets
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.results import Run
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation

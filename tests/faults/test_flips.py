@@ -14,7 +14,7 @@ import torch
 
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.state import Curve, PartialEpoch, TrainingState
 

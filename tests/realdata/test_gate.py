@@ -16,7 +16,7 @@ from recsys.baselines.sequential_rules import PUBLISHED, SequentialRules
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.metrics.ranks import ndcg_at, recall_at
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]

@@ -21,7 +21,7 @@ from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sequence_batch import SequenceBatch
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.division import Division

@@ -47,7 +47,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.baseline import baselines_of
 from recsys.experiments.count_weights import choose_count_ensemble, fit_count_ensemble
 from recsys.experiments.fit import fit

@@ -34,7 +34,7 @@ from recsys.config import (
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.fit import fit
 from recsys.experiments.members import member_experiment
 from recsys.experiments.tune import tune

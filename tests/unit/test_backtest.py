@@ -15,7 +15,7 @@ from recsys.config import Backtest, DataConfig, GlobalTime
 from recsys.data.folds import fold_configs, folds
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankProtocol, RankTable, pool_folds
+from recsys.evaluation.tables import RankProtocol, RankTable, pool_folds
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 

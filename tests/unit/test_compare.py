@@ -21,9 +21,13 @@ from recsys.config import TrackingConfig
 from recsys.data.histories import Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable
-from recsys.evaluation.tables.rank import RankProtocol, RankTable
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import (
+    NextListProtocol,
+    NextListTable,
+    RankProtocol,
+    RankTable,
+    TopKTable,
+)
 
 TAGS = {
     "dataset": "shop",

@@ -28,7 +28,7 @@ from recsys.drawing.marks import BEST, GREY, key
 from recsys.drawing.svg import markup
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
-from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves

@@ -23,7 +23,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.model.build import build_model

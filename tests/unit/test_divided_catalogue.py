@@ -18,7 +18,7 @@ from recsys.config import DataConfig, parse_experiment
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.divided_items import DividedItemEmbeddings
 from recsys.model.division import Division

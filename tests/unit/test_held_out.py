@@ -16,7 +16,7 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scored, Scorer

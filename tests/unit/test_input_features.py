@@ -18,7 +18,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_inputs import read_histories
 from recsys.inference.model_scorer import ModelScorer

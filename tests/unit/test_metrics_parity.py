@@ -20,7 +20,7 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 from recsys.inference.ranking import Ties
 
 USERS, ITEMS = 60, 30

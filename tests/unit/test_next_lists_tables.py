@@ -20,8 +20,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics.lists import next_list_metrics
-from recsys.evaluation.tables.next_list import NextListProtocol, NextListTable
-from recsys.evaluation.tables.rank import RankTable
+from recsys.evaluation.tables import NextListProtocol, NextListTable, RankTable
 
 NUM_ITEMS = 9
 SETS = ("next_recall", "next_ndcg", "next_f1")

@@ -13,8 +13,9 @@ import pytest
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
+from recsys.data.seal import BLANK, seal
 from recsys.errors import InputError
-from recsys.evaluation.tables.rank import RankProtocol, RankTable, evaluate
+from recsys.evaluation.tables import RankProtocol, RankTable, evaluate
 
 
 @pytest.fixture
@@ -103,8 +104,18 @@ def test_load_needs_every_field_of_the_protocol(
     path = tmp_path / "ranks.parquet"
     fields = asdict(table.protocol)
     del fields[name]
-    table.frame.write_parquet(path, metadata={"recsys.rank_table": json.dumps(fields)})
+    metadata = {"recsys.rank_table": json.dumps(fields), "recsys.seal": BLANK}
+    table.frame.write_parquet(path, metadata=metadata)
+    seal(path)
     with pytest.raises(InputError, match=f"not a rank table: {name} missing"):
+        RankTable.load(path)
+
+
+def test_load_refuses_a_table_without_a_checksum(table: RankTable, tmp_path: Path) -> None:
+    path = tmp_path / "ranks.parquet"
+    metadata = {"recsys.rank_table": json.dumps(asdict(table.protocol))}
+    table.frame.write_parquet(path, metadata=metadata)
+    with pytest.raises(InputError, match="damaged: its SHA-256 cannot be found"):
         RankTable.load(path)
 
 

@@ -16,7 +16,7 @@ from recsys.cli import app
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
 from recsys.serving.recommender import Recommender

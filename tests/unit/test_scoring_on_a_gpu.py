@@ -22,7 +22,7 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference import ranking
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS

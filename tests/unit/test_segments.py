@@ -12,7 +12,7 @@ from recsys.baselines.popularity import Popularity
 from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.segments import SEGMENTS, with_segments
-from recsys.evaluation.tables.rank import RankTable, evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 
 
 def ranked(dataset: PreparedDataset) -> RankTable:

@@ -14,7 +14,7 @@ from scipy import stats
 from recsys.comparison.significance import Method, paired_difference, paired_test
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
-from recsys.evaluation.tables.rank import RankProtocol, RankTable
+from recsys.evaluation.tables import RankProtocol, RankTable
 
 PROTOCOL = RankProtocol("test", 100, "filter", "against_target", 0)
 

@@ -19,7 +19,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import recall_at
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets

@@ -14,7 +14,7 @@ from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.evaluation.tables.top_k import TopKTable
+from recsys.evaluation.tables import TopKTable
 from recsys.experiments import baseline as baseline_module
 from recsys.experiments.baseline import baselines_of, fit_baseline
 

@@ -7,7 +7,7 @@ import torch
 
 from recsys.config import DotProduct, Experiment, TrainingConfig
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.tables.rank import evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.training.loop import train

@@ -1,0 +1,417 @@
+"""The tables that a run saves, from which metrics are computed and runs compared without a model.
+
+`RankTable` has the rank of every target, `TopKTable` the best items after every history, and
+`NextListTable` the list made for every user beside the purchases that the user made next. Each is
+one Parquet file with its protocol, sealed by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.files import new_file
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout, NextPurchases
+from recsys.data.prepared import Part
+from recsys.data.seal import BLANK, DamagedError, check_seal, seal
+from recsys.errors import InputError
+from recsys.evaluation.candidates import CATALOGUE, Candidates
+from recsys.evaluation.metrics.beyond_accuracy import TOP_K_METRICS
+from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
+from recsys.evaluation.metrics.lists import next_list_metrics
+from recsys.evaluation.metrics.names import split_name, usage
+from recsys.evaluation.metrics.ranks import list_numbers, summarise, user_values
+from recsys.inference.ranking import Ties, rank_targets
+from recsys.inference.scorer import Scorer, Seen
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_READ_ERRORS = (OSError, pl.exceptions.PolarsError, json.JSONDecodeError, UnicodeDecodeError)
+_MOST = 100
+"""The length of the longest top-k lists."""
+
+P = TypeVar("P", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTable(Generic[P]):
+    """A table and the protocol that two tables must share to be compared; one Parquet file."""
+
+    frame: pl.DataFrame
+    protocol: P
+
+    noun: ClassVar[str]
+    """The kind of table, e.g. ``rank table``; it names the protocol in the file's metadata."""
+    schema: ClassVar[dict[str, Any]]
+    """The columns that the table must have, with their types."""
+    protocol_type: ClassVar[type[Any]]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        metadata = {self._key(): json.dumps(asdict(self.protocol)), "recsys.seal": BLANK}
+        with new_file(Path(path)) as file:
+            self.frame.write_parquet(file, metadata=metadata)
+            seal(file)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file cannot be read, is damaged, or is another kind of table.
+        """
+        try:
+            sealed = check_seal(Path(path))
+            metadata = pl.read_parquet_metadata(Path(path))
+            if cls._key() in metadata and not sealed:
+                raise DamagedError(f"{path}: damaged: its SHA-256 cannot be found")
+            frame = pl.read_parquet(Path(path))
+            tree = json.loads(metadata.get(cls._key(), "{}"))
+        # A damaged Parquet page can make polars panic instead of raising.
+        except (*_READ_ERRORS, pl.exceptions.PanicException) as error:
+            problem = " ".join(str(error).split())
+            raise InputError(f"{path}: cannot read the {cls.noun}: {problem}") from error
+        names = {field.name for field in fields(cls.protocol_type)}
+        if missing := (names - set(tree)) | (set(cls.schema) - set(frame.columns)):
+            raise InputError(f"{path}: not a {cls.noun}: {', '.join(sorted(missing))} missing")
+        return cls(frame, cls.protocol_type(**{name: tree[name] for name in names}))
+
+    @classmethod
+    def _key(cls) -> str:
+        return f"recsys.{cls.noun.replace(' ', '_')}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankProtocol:
+    """The facts that two rank tables must share to be compared, besides users and targets."""
+
+    part: Part
+    """The part of the split."""
+    num_items: int
+    """The size of the catalogue that was ranked, I."""
+    seen: Seen
+    """Whether items of the user's history were excluded from the ranking."""
+    ties: Ties
+    """The order of equal scores."""
+    dropped: int
+    """The number of targets outside the catalogue, which are not in the table."""
+    candidates: str = CATALOGUE
+    """The items that targets were ranked among; see `recsys.evaluation.candidates`."""
+    without_history: int = 0
+    """The number of targets without a history, which are not in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTable(SavedTable[RankProtocol]):
+    """One row per evaluated target, in the order of the holdout, and the protocol of the ranks."""
+
+    frame: pl.DataFrame
+    """The columns user (row of the user in the dataset), target (item token), rank (1 = best;
+    `NEVER` if it cannot be recommended), history_length (items before the target), any segment
+    columns and, for pooled folds, fold."""
+    protocol: RankProtocol
+
+    noun = "rank table"
+    schema: ClassVar = {
+        "user": pl.Int64,
+        "target": pl.Int32,
+        "rank": pl.Int64,
+        "history_length": pl.Int32,
+    }
+    protocol_type = RankProtocol
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """The ranks [Q], as `recsys.evaluation.metrics.ranks` takes them."""
+        ranks: NDArray[np.int64] = self.frame["rank"].to_numpy()
+        return ranks
+
+    @property
+    def users(self) -> NDArray[np.int64]:
+        """The user of each target [Q]; the targets of a user need not be adjacent."""
+        users: NDArray[np.int64] = self.frame["user"].to_numpy()
+        return users
+
+    @property
+    def segments(self) -> list[str]:
+        """The names of the columns that targets can be grouped by."""
+        return [name for name in self.frame.columns if name not in ("user", "target", "rank")]
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """Return one metric of every user [U], users ascending: the mean over the user's lists.
+
+        Raises:
+            InputError: there is no such metric.
+        """
+        ranks, users, lists = self._listed()
+        return user_values(ranks, users, metric, lists)
+
+    def summary(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """Average metrics over the users, with intervals over them; see `summarise`."""
+        ranks, users, lists = self._listed()
+        return summarise(ranks, users, metrics, lists)
+
+    def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return rank, user and list of every target; a target repeated in a list counts once."""
+        frame = self.frame
+        # Each pooled fold has its own numbers of items and its own histories.
+        fold = ["fold"] if "fold" in frame.columns else []
+        if frame["user"].is_duplicated().any():
+            columns = ["user", "history_length", "target", *fold]
+            frame = frame.unique(columns, keep="first", maintain_order=True)
+        users = frame["user"].to_numpy()
+        lists = list_numbers(users, frame["history_length"].to_numpy())
+        if fold:
+            lists = list_numbers(lists, frame["fold"].to_numpy())
+        return frame["rank"].to_numpy(), users, lists
+
+
+def evaluate(
+    scorer: Scorer,
+    holdout: Holdout,
+    part: Part,
+    seen: Seen,
+    ties: Ties = "against_target",
+    candidates: Candidates | None = None,
+) -> RankTable:
+    """Rank every target of a holdout, over the full catalogue or among its candidates.
+
+    See `rank_targets`, and `recsys.evaluation.candidates` for choosing candidates.
+    """
+    sets = None if candidates is None else candidates.sets
+    histories, rows = holdout.histories, holdout.history_rows
+    ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
+    return rank_table(ranks, holdout, part, scorer.num_items, seen, ties, candidates)
+
+
+def rank_table(
+    ranks: NDArray[np.int64],
+    holdout: Holdout,
+    part: Part,
+    num_items: int,
+    seen: Seen,
+    ties: Ties = "against_target",
+    candidates: Candidates | None = None,
+) -> RankTable:
+    """Make the table of the ranks [Q] of the targets of a holdout; the rest is the protocol."""
+    frame = pl.DataFrame(
+        {
+            "user": holdout.users,
+            "target": holdout.targets,
+            "rank": ranks,
+            "history_length": holdout.histories.lengths[holdout.history_rows],
+        },
+        schema=RankTable.schema,
+    )
+    name = CATALOGUE if candidates is None else candidates.name
+    dropped, without = holdout.dropped, holdout.without_history
+    return RankTable(frame, RankProtocol(part, num_items, seen, ties, dropped, name, without))
+
+
+def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> RankTable:
+    """Put the targets of several folds of one log into one table, so that a user counts once.
+
+    Args:
+        tables: the tables of one model under one protocol, one per fold.
+        user_ids: the ids of the users of each fold's dataset, in the order of its rows.
+
+    Returns:
+        A table whose users are renumbered in the order of their ids. Target tokens remain those of
+        their own datasets. Its protocol has the largest catalogue and all dropped targets.
+    """
+    ids = pl.concat(
+        [ids.gather(table.frame["user"]) for table, ids in zip(tables, user_ids, strict=True)]
+    )
+    frame = pl.concat(
+        [table.frame.with_columns(fold=pl.lit(fold)) for fold, table in enumerate(tables, 1)]
+    )
+    renumbered = frame.with_columns(user=ids.rank("dense").cast(pl.Int64) - 1)
+    protocols = [table.protocol for table in tables]
+    protocol = replace(
+        protocols[0],
+        num_items=max(protocol.num_items for protocol in protocols),
+        dropped=sum(protocol.dropped for protocol in protocols),
+        without_history=sum(protocol.without_history for protocol in protocols),
+    )
+    return RankTable(renumbered, protocol)
+
+
+@dataclass(frozen=True, slots=True)
+class NextListProtocol:
+    """The facts that two tables of lists must share to be compared, besides users and targets."""
+
+    part: Part
+    """The part of the split."""
+    num_items: int
+    """The size of the catalogue that the lists were made from, I."""
+    seen: Seen
+    """Whether items of the user's history were excluded from the lists."""
+    length: int
+    """The number of positions in each list, n."""
+    dropped: int
+    """The number of targets outside the catalogue, which are not in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextListTable(SavedTable[NextListProtocol]):
+    """One row per user: the list made for the user, and the purchases that the user made."""
+
+    frame: pl.DataFrame
+    """The columns user (row of the user in the dataset), generated (n item tokens, PAD for an empty
+    position) and targets (item tokens, oldest first, at least one)."""
+    protocol: NextListProtocol
+
+    noun = "next-list table"
+    schema: ClassVar = {
+        "user": pl.Int64(),
+        "generated": pl.List(pl.Int32),
+        "targets": pl.List(pl.Int32),
+    }
+    protocol_type = NextListProtocol
+
+    @classmethod
+    def of(
+        cls,
+        lists: NDArray[np.int32],
+        next_purchases: NextPurchases,
+        part: Part,
+        num_items: int,
+        seen: Seen,
+    ) -> NextListTable:
+        """Make the table from one list per user.
+
+        Args:
+            lists: item tokens [Q, n]; PAD marks an empty position.
+            next_purchases: the purchases of the Q users.
+            part: the part of the split that they were made in.
+            num_items: the size of the catalogue that the lists were made from.
+            seen: whether items of the user's history were excluded from the lists.
+        """
+        targets = next_purchases.targets
+        rows = pl.DataFrame({"row": targets.users, "item": targets.items})
+        frame = pl.DataFrame(
+            {
+                "user": next_purchases.users,
+                "generated": pl.Series(lists),
+                "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
+            },
+            schema=cls.schema,
+        )
+        protocol = NextListProtocol(part, num_items, seen, lists.shape[1], next_purchases.dropped)
+        return cls(frame, protocol)
+
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """Return every metric of every user [Q], by name; see `next_list_metrics`."""
+        targets = self.frame["targets"]
+        return next_list_metrics(
+            self.frame["generated"].list.to_array(self.protocol.length).to_numpy(),
+            Histories(
+                targets.explode().to_numpy(),
+                np.concatenate([[0], targets.list.len().to_numpy().cumsum(dtype=np.int64)]),
+            ),
+        )
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """Return one metric of every user [Q].
+
+        Raises:
+            InputError: there is no such metric.
+        """
+        metrics = self.metrics()
+        if metric not in metrics:
+            raise InputError(f"metric {metric!r}: must be one of {', '.join(metrics)}")
+        return metrics[metric]
+
+    def summary(self) -> dict[str, Interval]:
+        """Average every metric over the users, with percentile-bootstrap intervals over them.
+
+        The seed is fixed: the same table always gives the same intervals.
+
+        Raises:
+            ValueError: the table is empty.
+        """
+        metrics = self.metrics()
+        values, counts = np.unique(np.stack([*metrics.values()]), axis=1, return_counts=True)
+        intervals = bootstrap_means(values, counts, np.random.default_rng(0))
+        return dict(zip(metrics, intervals, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class TopKTable(SavedTable[NextListProtocol]):
+    """One row per list: the best items of the catalogue after one history of one user."""
+
+    frame: pl.DataFrame
+    """The columns user (row of the user in the dataset), history_length, items (k item tokens, best
+    first; PAD for an empty position) and their scores."""
+    protocol: NextListProtocol
+
+    noun = "top-k table"
+    schema: ClassVar = {
+        "user": pl.Int64(),
+        "history_length": pl.Int32(),
+        "items": pl.List(pl.Int32),
+        "scores": pl.List(pl.Float32),
+    }
+    protocol_type = NextListProtocol
+
+    @property
+    def items(self) -> NDArray[np.int32]:
+        """Item tokens [N, k], best first."""
+        items: NDArray[np.int32]
+        items = self.frame["items"].list.to_array(self.protocol.length).to_numpy()
+        return items
+
+    def value(self, metric: str) -> float:
+        """Return one metric of all lists together, e.g. ``coverage_at_10``.
+
+        Raises:
+            InputError: there is no such metric, or the lists are shorter than its cut-off.
+        """
+        kind, k = split_name(metric)
+        if kind not in TOP_K_METRICS or k is None:
+            raise InputError(f"metric {metric!r}: must be {usage(TOP_K_METRICS)}")
+        if k > self.protocol.length:
+            raise InputError(f"metric {metric!r}: the lists have {self.protocol.length} items")
+        return TOP_K_METRICS[kind](self.items[:, :k], self.protocol.num_items)
+
+
+def top_k_length(wanted: int, num_items: int) -> int:
+    """Return the length of a list: at most 100, and at most the size of the catalogue."""
+    return min(wanted, _MOST, num_items)
+
+
+def top_k_table(
+    items: NDArray[np.int32],
+    scores: NDArray[np.float32],
+    holdout: Holdout,
+    part: Part,
+    num_items: int,
+    seen: Seen,
+) -> TopKTable:
+    """Make the table of the best items [H, k] after each history, with their scores [H, k]."""
+    _, first = np.unique(holdout.history_rows, return_index=True)
+    frame = pl.DataFrame(
+        {
+            "user": holdout.users[first],
+            "history_length": holdout.histories.lengths,
+            "items": pl.Series(items),
+            "scores": pl.Series(scores),
+        },
+        schema=TopKTable.schema,
+    )
+    protocol = NextListProtocol(part, num_items, seen, items.shape[1], holdout.dropped)
+    return TopKTable(frame, protocol)

@@ -1,1 +1,0 @@
-"""The tables that a run saves, from which metrics are computed."""
