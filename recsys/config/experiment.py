@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, mode
 from recsys.config.averaged import AveragedConfig, ModelConfig, reads_request_times
 from recsys.config.data import DataConfig
 from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import HSTUConfig, NextItemConfig, SequenceToSequenceConfig
+from recsys.config.model import NextItemConfig, SequenceToSequenceConfig
 from recsys.config.section import MAX_SEED, Section
 from recsys.config.start import StartConfig
 from recsys.config.training import TrainingConfig
@@ -105,19 +105,6 @@ class Experiment(Section):
     def _can_add_counts(self) -> Experiment:
         if self.count_ensemble is not None and isinstance(self.model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
-        return self
-
-    @model_validator(mode="after")
-    def _can_divide_the_catalogue(self) -> Experiment:
-        if not self.training.divide_catalogue:
-            return self
-        setting, model = "training.divide_catalogue", self.model
-        if not isinstance(model, NextItemConfig | HSTUConfig):
-            raise ValueError(f"{setting}: not supported by the model {model.kind}")
-        if model.item_features:
-            raise ValueError(f"{setting}: not supported with model.item_features")
-        if self.start is not None:
-            raise ValueError(f"{setting}: not supported by a training that starts from a model")
         return self
 
     @model_validator(mode="after")

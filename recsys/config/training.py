@@ -60,10 +60,6 @@ class TrainingConfig(Section):
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Precision of matrix products. auto: on a GPU bf16 if it has it; on a CPU whichever is faster,
     measured when a training begins and kept for its refit and where it resumes."""
-    divide_catalogue: bool = False
-    """Whether the item embeddings, their gradients and AdamW's moments are divided over the
-    processes that torchrun starts, for catalogues larger than a device. The result is the same. For
-    models next_item and hstu without item features."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best; the learning rate decays at the end of those, if it does."""

@@ -19,7 +19,6 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
-from recsys.model.division import Division
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.item_embeddings import ItemFeatureEmbeddings, VectorEmbeddings
 from recsys.model.protocols import Model
@@ -77,21 +76,18 @@ class Catalogue:
         self,
         config: ModelConfig,
         copies: int,
-        division: Division | None = None,
         gpu_memory: int | None = None,
     ) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
 
-        With a division they are those of this process; with the free bytes of a GPU they must fit
-        there.
+        With the free bytes of a GPU they must fit there.
 
         Raises:
             InputError: they do not.
         """
         encoder = self.encoders.items
         dims = {} if encoder is None else encoder.vector_dims
-        num_items = self.num_items if division is None else division.num_rows - 1
-        parameters = count_weights(config, num_items, dims)
+        parameters = count_weights(config, self.num_items, dims)
         check_memory(
             copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
@@ -103,7 +99,6 @@ class Catalogue:
         self,
         config: ModelConfig,
         interactions: NDArray[np.int64],
-        division: Division | None = None,
     ) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
@@ -114,13 +109,11 @@ class Catalogue:
         Args:
             config: the configuration of the model.
             interactions: the interactions of each item in training, by item token, PAD included.
-            division: which rows of the item embeddings this process holds, where items have no
-                features. If None, it holds all of them.
 
         Raises:
             InputError: the model does not fit into the memory.
         """
-        self.check_memory(config, 1, division)
+        self.check_memory(config, 1)
         encoders, dim = self.encoders, config.embedding_dim
         inputs = features = None
         if encoders.reads_inputs:
@@ -140,7 +133,7 @@ class Catalogue:
                 self._vector_embeddings(config, trained),
             )
         if _has_item_ids(config):
-            return build_model(config, self.num_items, features, inputs, division)
+            return build_model(config, self.num_items, features, inputs)
         model = build_model(config, 0, features, inputs)
         if features is not None:
             features.draw_weights()

@@ -28,8 +28,6 @@ from recsys.model.blocks import (
     SwiGLU,
 )
 from recsys.model.decoder import Decoder
-from recsys.model.divided_items import DividedItemEmbeddings
-from recsys.model.division import Division
 from recsys.model.encoder import Encoder
 from recsys.model.factorisation import FactorisationMachine
 from recsys.model.feature_embeddings import FeatureEmbeddings
@@ -55,7 +53,6 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
-    division: Division | None = None,
 ) -> NextItemModel: ...
 @overload
 def build_model(config: MaskedItemConfig, num_items: int) -> MaskedItemModel: ...
@@ -71,7 +68,6 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
-    division: Division | None = None,
 ) -> Model: ...
 
 
@@ -80,7 +76,6 @@ def build_model(
     num_items: int,
     features: ItemFeatureEmbeddings | None = None,
     inputs: FeatureEmbeddings | None = None,
-    division: Division | None = None,
 ) -> Model:
     """Build a model with new weights; seed torch before calling.
 
@@ -89,8 +84,6 @@ def build_model(
         num_items: the number of items that have embeddings of their own.
         features: embeds the item features of the config, if it has any.
         inputs: embeds its features of interactions and users, if it has any.
-        division: which rows of the item embeddings this process holds, of a `NextItemModel` without
-            item features. If None, it holds all of them.
     """
     if isinstance(config, AveragedConfig):
         return AveragedModel([build_model(each.model, num_items) for each in config.members])
@@ -113,12 +106,7 @@ def build_model(
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
     head = _head(config)
-    items: ItemEmbeddings | DividedItemEmbeddings
-    if division is None:
-        items = ItemEmbeddings(num_items, dim, features)
-    else:
-        items = DividedItemEmbeddings(division, dim)
-    return NextItemModel(items, stack, head, inputs)
+    return NextItemModel(ItemEmbeddings(num_items, dim, features), stack, head, inputs)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:

@@ -8,8 +8,7 @@ _CPU = 1 << 22
 """8 MiB of bf16: what fits into a processor's cache is not written to memory."""
 _GPU = 1 << 27
 """256 MiB of bf16, 512 MiB of float32. A GPU needs large products, and a launch costs the same
-whatever its size. It is a constant, not a share of the memory, because all processes of a divided
-catalogue must make the same chunks, on GPUs that may differ. The figure is not measured yet."""
+whatever its size. The figure is not measured yet."""
 
 
 def logits_per_chunk(device: torch.device) -> int:

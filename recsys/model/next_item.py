@@ -6,7 +6,6 @@ import math
 
 from torch import Tensor
 
-from recsys.model.divided_items import DividedItemEmbeddings
 from recsys.model.encoder import Encoder
 from recsys.model.feature_embeddings import FeatureEmbeddings
 from recsys.model.hstu import HSTUEncoder
@@ -31,11 +30,11 @@ class NextItemModel(Model):
         inputs: embeds the features of interactions and users.
     """
 
-    items: ItemEmbeddings | DividedItemEmbeddings
+    items: ItemEmbeddings
 
     def __init__(
         self,
-        items: ItemEmbeddings | DividedItemEmbeddings,
+        items: ItemEmbeddings,
         encoder: Encoder | HSTUEncoder,
         head: Head,
         inputs: FeatureEmbeddings | None = None,

@@ -264,11 +264,8 @@ def decisive_facts(
     """Return everything that decides the result of a run except the code, by dotted names."""
     # The fingerprint of the dataset replaces the settings of its preparation.
     # The digest of the model that a training starts from replaces its folder.
-    # How a training is checkpointed and divided does not change its result.
-    ignored = (
-        *("name", "data.", "tracking.", "start.bundle"),
-        *("training.checkpoint_minutes", "training.divide_catalogue"),
-    )
+    # How often a training is checkpointed does not change its result.
+    ignored = ("name", "data.", "tracking.", "start.bundle", "training.checkpoint_minutes")
     facts = {key: value for key, value in settings.items() if not key.startswith(ignored)}
     file = Path(settings.get("evaluation.candidates.file") or "")
     content = file_sha256(file) if file.is_file() else None  # the name does not identify it

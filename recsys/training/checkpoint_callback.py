@@ -9,11 +9,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from recsys.config import TrainingConfig
-from recsys.model.division import Division
 from recsys.training import processes
 from recsys.training.callbacks import EpochRecorder
 from recsys.training.divergence import check_finite
-from recsys.training.divided_state import whole
 from recsys.training.module import TrainingModule
 from recsys.training.state import PartialEpoch, TrainingState, random_state
 
@@ -27,7 +25,6 @@ class CheckpointCallback(pl.Callback):
         save: called in the first process, with tensors that the next step changes.
         config: the training section.
         start: the state to resume from. If None, training starts from the beginning.
-        division: which rows of the item embeddings this process trains. If None, all of them.
     """
 
     def __init__(
@@ -37,13 +34,11 @@ class CheckpointCallback(pl.Callback):
         save: Callable[[TrainingState], None],
         config: TrainingConfig,
         start: TrainingState | None,
-        division: Division | None = None,
     ) -> None:
         self._module = module
         self._recorder = recorder
         self._save_state = save
         self._config = config
-        self._division = division
         self._interval = config.checkpoint_minutes * 60
         self._step = 0 if start is None else start.step
         self._batches = 0 if start is None else start.epoch.batches
@@ -93,8 +88,6 @@ class CheckpointCallback(pl.Callback):
             self._recorder.curve,
             self._recorder.average,
         )
-        if self._division is not None:
-            state = whole(state, self._division)
         if processes.is_first():
             self._save_state(state)
         self._last = time.monotonic()

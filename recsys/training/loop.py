@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 
@@ -28,7 +27,6 @@ from recsys.data.replay import PlainBatches
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
 from recsys.inference.catalogue import Catalogue
-from recsys.model.division import Division
 from recsys.model.protocols import Model
 from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
@@ -36,7 +34,6 @@ from recsys.training.callbacks import EpochRecorder, Report
 from recsys.training.checkpoint_callback import CheckpointCallback
 from recsys.training.device import NO_CUBLAS_CONTEXT, gpus, lightning_devices, training_device
 from recsys.training.divergence import warn_of_harm
-from recsys.training.divided_state import collected, own_part
 from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
 from recsys.training.module import TrainingModule
 from recsys.training.precision import Precision, lightning_name, settle_precision
@@ -55,9 +52,6 @@ _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
 _AVERAGE_COPIES = 2
 """Where they are averaged: their average, and themselves while it is validated."""
-_COLLECTED = 4
-"""Copies of all weights that the first of several processes with rows of their own collects for a
-checkpoint: themselves, two moments, and the best so far; and their average, if there is one."""
 
 
 def train(
@@ -90,9 +84,8 @@ def train(
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
-        average. Of a divided catalogue the first process returns the whole model, on the CPU,
-        another its rows. With validation, Ctrl-C ends the training early: the best epoch so far is
-        returned, and the curve is marked as interrupted. The caller's random state is restored.
+        average. With validation, Ctrl-C ends the training early: the best epoch so far is returned,
+        and the curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
         InputError: no history has two items; the model does not fit into the memory; or the
@@ -106,21 +99,19 @@ def train(
     warm = start if isinstance(start, WarmStart) else None
     start = start.state if isinstance(start, WarmStart) else start
     batches = build_batches(experiment, histories, warm)
-    config, division = experiment.training, division_of(experiment, catalogue)
-    start = start if start is None or division is None else own_part(start, division)
+    config = experiment.training
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(gpus()), gpu_memory_suffices(config):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, catalogue, histories, schedule, start, warm, division)
+        module = new_module(experiment, catalogue, histories, schedule, start, warm)
         settled = None if start is None else start.curve.precision
         precision = settled or settle_precision(experiment)
         line = None
         if processes.is_first():
             steps = 0 if start is None else start.step
-            ranked = histories_here(validation, division)
-            line = ProgressLine(experiment.name, steps, ranked, progress)
+            line = ProgressLine(experiment.name, steps, histories_here(validation), progress)
         shown = (lambda _: None) if line is None else line.rank
-        validate = validation_of(experiment, module.model, validation, division, shown)
+        validate = validation_of(experiment, module.model, validation, shown)
         tokens = batches.num_tokens
         shared = _share(batches, start)
         recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
@@ -130,7 +121,7 @@ def train(
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
         callbacks: list[pl.Callback] = [recorder]
         if save is not None:
-            callbacks.append(CheckpointCallback(module, recorder, save, config, start, division))
+            callbacks.append(CheckpointCallback(module, recorder, save, config, start))
         if line is not None:
             line.follow(recorder)
             callbacks.append(line)
@@ -141,21 +132,8 @@ def train(
             module.zero_grad()  # the gradients of the last step
             if processes.is_first():
                 warn_of_harm(recorder.curve, config, catalogue.num_items)
-    if division is None:
-        module.model.load_state_dict(recorder.curve.best_weights)
-        return module.model.to(training_device()).eval(), recorder.curve
-    curve = replace(recorder.curve, best_weights=collected(recorder.curve.best_weights, division))
-    if not processes.is_first():
-        return module.model, curve
-    # It stays on the CPU: the table may be larger than the device.
-    return catalogue.restored_model(experiment.model, histories, curve.best_weights), curve
-
-
-def division_of(experiment: Experiment, catalogue: Catalogue) -> Division | None:
-    """Return which rows of the item embeddings this process trains; None if all of them."""
-    if not experiment.training.divide_catalogue or processes.count() == 1:
-        return None
-    return Division(catalogue.num_items, processes.index(), processes.count())
+    module.model.load_state_dict(recorder.curve.best_weights)
+    return module.model.to(training_device()).eval(), recorder.curve
 
 
 def new_module(
@@ -165,11 +143,10 @@ def new_module(
     schedule: Schedule,
     start: TrainingState | None = None,
     warm: WarmStart | None = None,
-    division: Division | None = None,
 ) -> TrainingModule:
     """Return the module that trains a new model, or the model of a start, on the histories.
 
-    Seed torch before the call. With a division it trains the rows of this process.
+    Seed torch before the call.
     """
     config = experiment.training
     exclude_seen = config.exclude_seen
@@ -178,14 +155,9 @@ def new_module(
     copies = _COPIES + _AVERAGE_COPIES * config.average_weights
     if config.loss.kind != "cross_entropy":
         copies -= 1  # the gradients are those of the rows that a step has read
-    catalogue.check_memory(experiment.model, copies, division, gpu_memory())
-    if division is not None and processes.is_first():
-        # On CPUs the processes of a machine hold all rows together, and the first collects others.
-        on_host = copies if training_device() == "cpu" else 0
-        collected = _COLLECTED + config.average_weights
-        catalogue.check_memory(experiment.model, collected + on_host)
+    catalogue.check_memory(experiment.model, copies, gpu_memory())
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
-    model = catalogue.new_model(experiment.model, interactions, division)
+    model = catalogue.new_model(experiment.model, interactions)
     if warm is not None and start is None:
         warm.initialise(model, histories)
     return TrainingModule(
@@ -194,7 +166,6 @@ def new_module(
         schedule,
         torch.from_numpy(interactions),
         exclude_seen=exclude_seen,
-        division=division,
         start=start,
     )
 

@@ -16,12 +16,10 @@ from recsys.data.histories import PAD
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.model.averaged import AveragedModel
-from recsys.model.division import Division
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training import processes
 from recsys.training.cost import StepMeter
-from recsys.training.divided_state import ITEM_ROWS
 from recsys.training.losses import count_targets
 from recsys.training.objective import SampledObjective, build_objective
 from recsys.training.optimiser import RowwiseAdamW
@@ -39,7 +37,6 @@ class TrainingModule(pl.LightningModule):
         schedule: the learning-rate schedule.
         interactions: number of interactions of each item in training [I + 1], by item token.
         exclude_seen: whether items seen before a target are excluded from its negatives.
-        division: which rows of the item embeddings this process trains. If None, all of them.
         start: the state to resume from. If None, training starts from the beginning.
 
     Raises:
@@ -54,26 +51,23 @@ class TrainingModule(pl.LightningModule):
         interactions: Tensor,
         *,
         exclude_seen: bool,
-        division: Division | None = None,
         start: TrainingState | None = None,
     ) -> None:
         super().__init__()
         if isinstance(model, AveragedModel):
             raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
-        self.objective = build_objective(config, interactions, division)
-        sparse = use_sparse_gradients(model) if isinstance(self.objective, SampledObjective) else {}
+        self.objective = build_objective(config, interactions)
         self._config = config
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
         self._exclude_seen = exclude_seen
-        self._division = division
-        self._sparse = sparse if division is None else {}
-        """The weights that all processes hold, and whose gradients are sparse."""
-        if apart := [*self._sparse] if division is None else [ITEM_ROWS]:
-            # These gradients are averaged below, or not at all. torch has no public way to say so.
+        sampled = isinstance(self.objective, SampledObjective)
+        self._sparse = use_sparse_gradients(model) if sampled else {}
+        if self._sparse:
+            # These gradients are averaged below. torch has no public way to say so.
             ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
-            ignore(self, [f"model.{name}" for name in apart])  # type: ignore[no-untyped-call]
+            ignore(self, [f"model.{name}" for name in self._sparse])  # type: ignore[no-untyped-call]
         self._start = start
         self.sums = torch.zeros(2, dtype=float64)
         """The sum of the losses and the number of targets of the epoch so far, in this process."""
@@ -116,17 +110,11 @@ class TrainingModule(pl.LightningModule):
         self.meter.lap("forward")
 
     def on_after_backward(self) -> None:
-        """Average the gradients that DistributedDataParallel does not; record the time.
-
-        The losses were multiplied by the number of processes, because the gradients of what they
-        share are averaged; the rows that one process holds have gradients that are complete.
-        """
+        """Average the gradients that DistributedDataParallel does not; record the time."""
         if processes.count() > 1:
             for weight in self._sparse.values():
                 if weight.grad is not None:
                     weight.grad = mean_over_processes(weight.grad)
-        if self._division is not None and self.model.items.weight.grad is not None:
-            self.model.items.weight.grad /= self._division.count
         self.meter.lap("backward")
 
     def on_train_batch_end(self, outputs: Any, batch: SequenceBatch, batch_idx: int) -> None:

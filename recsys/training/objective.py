@@ -17,7 +17,6 @@ from recsys.config import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
-from recsys.model.division import Division
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training.losses import (
     SampledLoss,
@@ -26,7 +25,6 @@ from recsys.training.losses import (
     calibrated_weight,
     chunked_cross_entropy,
     chunked_sampled_loss,
-    divided_cross_entropy,
     sampled_softmax,
 )
 from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
@@ -59,37 +57,6 @@ class CatalogueObjective(nn.Module):
             targets,
             before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
-        )
-
-
-class DividedObjective(nn.Module):
-    """Cross-entropy over a catalogue whose rows are divided over the processes."""
-
-    def __init__(self, division: Division) -> None:
-        super().__init__()
-        self._division = division
-
-    def forward(
-        self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
-    ) -> Tensor:
-        """Return the mean loss of the targets of this process; see `divided_cross_entropy`.
-
-        The arguments are those of `CatalogueObjective`. All processes call it together.
-        """
-        head, most = model.head, max(self._division.sizes)
-        if head.kv_source is None:
-            rows = head.chunk_rows(1, most, targets.device)
-            before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
-            history, targets, before = drop_padding(history, targets, before, rows)
-            seen = None if before is None else before.before(slice(None)).squeeze(1)
-        return divided_cross_entropy(
-            head.logits,
-            history,
-            head.represent_candidates(model.items.weight),
-            targets,
-            seen,
-            self._division,
-            chunk_rows=lambda length: head.chunk_rows(length, most, targets.device),
         )
 
 
@@ -172,15 +139,9 @@ def _padded_count(count: int, chunk_rows: int) -> int:
 
 
 def build_objective(
-    config: TrainingConfig, interactions: Tensor, division: Division | None = None
-) -> CatalogueObjective | DividedObjective | SampledObjective:
-    """Build the objective of a config; for ``interactions`` see `SampledObjective`.
-
-    Cross-entropy needs the division of the items, if there is one: it computes the logits of all
-    items, each where its row is. Negatives are looked up from where their rows are.
-    """
-    if not isinstance(config.loss, CrossEntropy):
-        return SampledObjective(config.loss, interactions)
-    if division is not None:
-        return DividedObjective(division)
-    return CatalogueObjective()
+    config: TrainingConfig, interactions: Tensor
+) -> CatalogueObjective | SampledObjective:
+    """Build the objective of a config; for ``interactions`` see `SampledObjective`."""
+    if isinstance(config.loss, CrossEntropy):
+        return CatalogueObjective()
+    return SampledObjective(config.loss, interactions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from recsys.model.divided_items import DividedItemEmbeddings
 from recsys.model.protocols import Model
 from recsys.training import processes
 
@@ -18,9 +17,7 @@ def use_sparse_gradients(model: Model) -> dict[str, Tensor]:
     """
     weights: dict[str, Tensor] = {}
     for name, table in model.named_modules():
-        if isinstance(table, DividedItemEmbeddings) or (
-            isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1
-        ):
+        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
             table.sparse = True
             weights[f"{name}.weight"] = table.weight
     return weights

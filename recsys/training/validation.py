@@ -9,25 +9,22 @@ import torch
 from recsys.config import Experiment
 from recsys.data.holdout import Holdout
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
-from recsys.inference.divided_scorer import DividedScorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer, Scorer, Seen
-from recsys.model.division import Division
 from recsys.model.protocols import Model
 from recsys.training import processes
 
 
-def histories_here(validation: Holdout | None, division: Division | None) -> int:
+def histories_here(validation: Holdout | None) -> int:
     """Return the number of histories that this process scores, at least 1."""
     ranked = 0 if validation is None else len(validation.histories)
-    return max(1, ranked if division is not None else ranked // processes.count())
+    return max(1, ranked // processes.count())
 
 
 def validation_of(
     experiment: Experiment,
     model: Model,
     validation: Holdout | None,
-    division: Division | None,
     report: Callable[[int], object],
 ) -> Callable[[], RankTable] | None:
     """Return what ranks the validation targets under the current weights; None without targets.
@@ -36,15 +33,11 @@ def validation_of(
         experiment: the settings of the model and of the evaluation.
         model: the model, with the weights in training.
         validation: the targets.
-        division: which rows of the item embeddings this process holds. If None, all of them.
         report: called with the number of histories that this process has scored.
     """
     if validation is None:
         return None
     length, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
-    if division is not None:  # all processes score all histories, each against its own items
-        whole = ReportingScorer(DividedScorer(model, length, division), report)
-        return lambda: evaluate(whole, validation, "valid", seen)
     scorer = ReportingScorer(ModelScorer(model, length), report)
     return lambda: _rank_together(scorer, validation, seen)
 

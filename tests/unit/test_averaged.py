@@ -281,7 +281,6 @@ PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
         (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "features cannot be averaged"),
         (tree(PLAIN, {"model": {"num_blocks": -1}}), r"model\.members\.1\.model\.num_blocks"),
         (tree(PLAIN, PLAIN, start={"bundle": "runs/a"}), "train each one by itself"),
-        (tree(PLAIN, PLAIN, training={"divide_catalogue": True}), "not supported by the model"),
         (
             tree(PLAIN, {"model": {"kind": "hstu", "times": "request"}}),
             "request_time must be known",

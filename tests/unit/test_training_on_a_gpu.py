@@ -133,13 +133,9 @@ def test_a_killed_training_resumes_on_a_gpu(
 
 @pytest.mark.gpu
 @needs_gpus
-@pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
-def test_two_gpus_train_together(
-    loss: str, divided: bool, dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    changes = {"divide_catalogue": divided, "loss": {"kind": loss}}
-    experiment = experiment_of({"head": ATTENTION}, tmp_path, **changes)
+def test_two_gpus_train_together(loss: str, dataset: PreparedDataset, tmp_path: Path) -> None:
+    experiment = experiment_of({"head": ATTENTION}, tmp_path, loss={"kind": loss})
     (tmp_path / "chains.yaml").write_text(experiment.model_dump_json())
     words = ["train", "chains.yaml", "--data", str(dataset.path)]
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "recsys"]

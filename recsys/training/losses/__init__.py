@@ -1,7 +1,6 @@
 """Losses: pure functions of logits and targets; they never see a model."""
 
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
-from recsys.training.losses.divided_catalogue import divided_cross_entropy
 from recsys.training.losses.full_catalogue import chunked_cross_entropy, cross_entropy
 from recsys.training.losses.sampled import (
     SampledLoss,
@@ -24,7 +23,6 @@ __all__ = [
     "chunked_sum",
     "count_targets",
     "cross_entropy",
-    "divided_cross_entropy",
     "mask_negatives",
     "sampled_softmax",
 ]
