@@ -10,7 +10,6 @@ DISTRIBUTION = "recsys-target-attention"
 EXTRA_OF = {
     "faiss": "ann",
     "fastapi": "serve",
-    "filelock": "train",
     "httptools": "serve",
     "jinja2": "train",
     "matplotlib": "train",

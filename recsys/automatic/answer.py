@@ -13,13 +13,13 @@ from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.comparison.significance import ALPHA, paired_test
 from recsys.config import Experiment
-from recsys.data.files import file_sha256
 from recsys.data.holdout import Holdout
-from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.final_scorer import FinalScorer
 from recsys.experiments.results import Run
+from recsys.folders.digests import file_sha256
+from recsys.folders.manifest import MANIFEST
 from recsys.tracking.runs import are_finished
 
 

@@ -22,7 +22,6 @@ from recsys.automatic.result import AutomaticRun
 from recsys.automatic.run import run_automatically
 from recsys.automatic.split_choice import choose_split, explained
 from recsys.config import DataConfig, parse_experiment
-from recsys.data.locks import sole_use
 from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import PreparedDataset
 from recsys.data.settings import LogWords, completed
@@ -32,6 +31,7 @@ from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import check_out
+from recsys.folders.locks import sole_use
 from recsys.progress import shown, stage
 from recsys.report.run_page import Choice
 from recsys.tracking.links import without_password

@@ -18,9 +18,9 @@ from recsys.automatic.finish import Finished
 from recsys.automatic.kept_training import KeptTraining, checkpoint_of
 from recsys.automatic.speed import Speed
 from recsys.automatic.tuned_baselines import MeasuredBaseline
-from recsys.data.files import new_file
-from recsys.data.manifest import manifest_digest
 from recsys.errors import InputError, first_line
+from recsys.folders.atomic import new_file
+from recsys.folders.digests import tree_sha256
 from recsys.report.race import RacePoint
 from recsys.training.checkpoint import Checkpoint, CheckpointError, CheckpointFile
 from recsys.training.state import TrainingState
@@ -249,7 +249,7 @@ class Journal:
     def _write_tree(self, spent: float) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tree = self._tree | {"seconds": spent}
-        tree["digest"] = manifest_digest(tree)
+        tree["digest"] = tree_sha256(tree)
         with new_file(self.folder / _FILE) as file:
             file.write_text(json.dumps(tree), encoding="utf-8")
         self._written_at = time.monotonic()
@@ -264,7 +264,7 @@ class Journal:
         file = self.folder / _FILE
         try:
             tree: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            if tree["digest"] != manifest_digest(tree):
+            if tree["digest"] != tree_sha256(tree):
                 raise ValueError
         except FileNotFoundError:
             return None

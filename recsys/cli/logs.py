@@ -33,11 +33,12 @@ from recsys.cli.options import (
 from recsys.config import DataConfig
 from recsys.console import show_rows
 from recsys.data.audit import audit
-from recsys.data.manifest import MANIFEST, Manifest
+from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
+from recsys.folders.manifest import MANIFEST
 
 
 @app.command("data")

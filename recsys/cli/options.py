@@ -17,11 +17,11 @@ from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, pa
 from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.engines import Engine
-from recsys.data.manifest import library_version
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import LogWords, with_words
 from recsys.data.source_files import source_name
 from recsys.errors import InputError
+from recsys.folders.manifest import library_version
 
 if TYPE_CHECKING:
     from recsys.serving.bundle import ModelBundle

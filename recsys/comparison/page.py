@@ -28,12 +28,12 @@ from recsys.comparison.significance import ALPHA
 from recsys.comparison.table import Comparison
 from recsys.data.audit import Finding
 from recsys.data.csv_cells import write_csv
-from recsys.data.files import new_folder
 from recsys.drawing.page import render
 from recsys.drawing.picture import Picture
 from recsys.errors import InputError
 from recsys.evaluation.metrics.registry import find_metric
 from recsys.evaluation.segments import SEGMENTS
+from recsys.folders.atomic import new_folder
 
 PAGE = "comparison.html"
 _FILES = re.compile(

@@ -18,7 +18,6 @@ from recsys.data.drift import measure_drift
 from recsys.data.feature_tables import named_plainly, with_ids_of_log
 from recsys.data.grown_tables import as_stored, grow_features
 from recsys.data.histories import PAD
-from recsys.data.locks import sole_use
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.manifest import Manifest
 from recsys.data.preparation import PATIENCE, describe, put_in_place, read_features
@@ -33,6 +32,7 @@ from recsys.data.tables import TableSource, open_table
 from recsys.data.time_format import is_compact
 from recsys.data.where import NoRowsLeftError, reads_rows_alone
 from recsys.errors import InputError, checked_path
+from recsys.folders.locks import sole_use
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, Split
 from recsys.data.feature_tables import feature_tables
-from recsys.data.files import file_sha256
 from recsys.data.histories import PAD
 from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
 from recsys.data.splits import SplitChoice, chosen_cuts
 from recsys.data.user_blocks import user_blocks
 from recsys.data.vocabulary import Vocabulary
+from recsys.folders.digests import folder_sha256
 
 INTERACTIONS = "interactions"
 """The name of the table of kept columns."""
@@ -189,7 +189,7 @@ def write_contents(folder: Path, contents: Contents, arrays: Path | None = None)
         pl.DataFrame({"item_id": contents.outside}).write_parquet(folder / f"{OUTSIDE}.parquet")
     if contents.kept is not None:
         _write_in_groups(folder / f"{INTERACTIONS}.parquet", contents.kept())
-    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
+    return folder_sha256(folder)
 
 
 def _write_in_groups(path: Path, parts: Iterable[pl.DataFrame]) -> None:

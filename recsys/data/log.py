@@ -11,11 +11,11 @@ import narwhals as nw
 import polars as pl
 
 from recsys.config import Columns, DataConfig, GlobalTime, Split
-from recsys.data.fingerprints import fingerprint
 from recsys.data.log_columns import RULES, LogColumn, convert_kept, roles_of
 from recsys.data.tables import TableSource, read_table
 from recsys.data.time_units import not_before
 from recsys.errors import InputError
+from recsys.folders.digests import table_sha256
 
 Frame = nw.LazyFrame[Any]
 
@@ -120,7 +120,7 @@ def check_log(
     return InteractionLog(
         frame=nw.from_native(ordered.lazy()),
         ordered_by=order_in_words(columns),
-        fingerprint=fingerprint(ordered.drop("order")),
+        fingerprint=table_sha256(ordered.drop("order")),
         rows=len(ordered),
         origin=origin,
         columns=columns,

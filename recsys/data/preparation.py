@@ -23,9 +23,7 @@ from recsys.data.arrays import (
     write_contents,
 )
 from recsys.data.engines import Engine, choose_engine
-from recsys.data.files import new_folder, work_folder
 from recsys.data.frames import readable_again
-from recsys.data.locks import sole_use
 from recsys.data.log import InteractionLog, order_in_words
 from recsys.data.manifest import Manifest
 from recsys.data.memory import memory_setting
@@ -37,6 +35,8 @@ from recsys.data.splits import SplitChoice
 from recsys.data.tables import TableSource, read_table
 from recsys.data.time_units import far_times, unit_name, units_in, units_per_second
 from recsys.errors import InputError
+from recsys.folders.atomic import new_folder, work_folder
+from recsys.folders.locks import sole_use
 
 logger = logging.getLogger(__name__)
 

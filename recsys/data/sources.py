@@ -17,12 +17,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from recsys.config import Columns, DataConfig
 from recsys.data import readers
-from recsys.data.files import file_sha256
 from recsys.data.log import InteractionLog
 from recsys.data.reading import read_source
 from recsys.data.source_files import is_pattern
 from recsys.data.tables import TableSource
 from recsys.errors import InputError, checked_path, did_you_mean
+from recsys.folders.digests import file_sha256
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.manifest import MANIFEST, Manifest
+from recsys.data.manifest import Manifest
 from recsys.errors import InputError
+from recsys.folders.manifest import MANIFEST
 
 _DTYPES = {"items": np.int32, "timestamps": np.int64, "offsets": np.int64, "cuts": np.int32}
 _BLOCK = 1 << 22

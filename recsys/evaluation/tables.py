@@ -18,11 +18,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.files import new_file
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout, NextPurchases
 from recsys.data.prepared import Part
-from recsys.data.seal import BLANK, DamagedError, check_seal, seal
 from recsys.errors import InputError
 from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics.beyond_accuracy import TOP_K_METRICS
@@ -30,6 +28,8 @@ from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
 from recsys.evaluation.metrics.lists import next_list_metrics
 from recsys.evaluation.metrics.names import split_name, usage
 from recsys.evaluation.metrics.ranks import list_numbers, summarise, user_values
+from recsys.folders.atomic import new_file
+from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
 from recsys.inference.ranking import Ties, rank_targets
 from recsys.inference.scorer import Scorer, Seen
 

@@ -15,13 +15,13 @@ from recsys.baselines.ease import MAX_ITEMS
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
-from recsys.data.files import new_folder
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.next_lists import evaluate_lists
 from recsys.experiments.results import Results, Run
+from recsys.folders.atomic import new_folder
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts

@@ -15,8 +15,6 @@ from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, SequenceToSequenceConfig, flatten
-from recsys.data.files import new_folder
-from recsys.data.locks import sole_use
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
@@ -31,6 +29,8 @@ from recsys.experiments.members import checkpoint_files, train_all
 from recsys.experiments.phases import Phases
 from recsys.experiments.results import Results, Run, check_out, keep_results
 from recsys.experiments.start import plan_start
+from recsys.folders.atomic import new_folder
+from recsys.folders.locks import sole_use
 from recsys.inference.scorer import ReportingScorer
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage

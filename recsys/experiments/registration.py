@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from recsys.config import TrackingConfig
-from recsys.data.manifest import MANIFEST
+from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking.mlflow_model import ModelFacts
 from recsys.tracking.registry import Registered, register_bundle, register_run

@@ -13,11 +13,11 @@ from rich.progress import Progress
 
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
-from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baseline import baseline_settings, baselines_of, fit_baseline
 from recsys.experiments.fit import fit
+from recsys.folders.locks import BusyError, sole_use
 from recsys.progress import new_progress
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoint import CheckpointError

@@ -24,10 +24,10 @@ from recsys.config import (
     flatten,
     parse_experiment,
 )
-from recsys.data.files import new_file
-from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
+from recsys.folders.atomic import new_file
+from recsys.folders.locks import sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint

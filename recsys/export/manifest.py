@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from recsys.data.manifest import FolderManifest
+from recsys.folders.manifest import FolderManifest
 from recsys.model.model_inputs import TimesRead
 
 

@@ -16,7 +16,6 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from recsys.data.files import file_sha256, new_folder
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
@@ -33,6 +32,8 @@ from recsys.export.graphs import (
 )
 from recsys.export.manifest import ExportManifest
 from recsys.export.runtime import ENCODER, HEAD, OnnxScorer, session
+from recsys.folders.atomic import new_folder
+from recsys.folders.digests import folder_sha256
 from recsys.inference.model_scorer import evaluating
 from recsys.model.averaged import AveragedModel
 from recsys.model.model_inputs import ModelInputs
@@ -108,7 +109,7 @@ def export_onnx(
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
-            files={file.name: file_sha256(file) for file in sorted(folder.iterdir())},
+            files=folder_sha256(folder),
         )
         manifest.write(folder)
     return manifest

@@ -13,11 +13,11 @@ from recsys.comparison.formats import TESTS, decimals
 from recsys.comparison.page_table import page_table
 from recsys.comparison.segment_figures import draw_segments
 from recsys.comparison.table import Comparison
-from recsys.data.files import new_file
 from recsys.drawing.marks import Style, key
 from recsys.drawing.page import render
 from recsys.drawing.picture import Picture
 from recsys.drawing.svg import markup
+from recsys.folders.atomic import new_file
 from recsys.report.answer import Answer, sentence
 from recsys.report.examples import UserExample
 from recsys.report.log_pictures import log_pictures

@@ -15,8 +15,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from recsys.data.manifest import library_version
 from recsys.errors import InputError, one_line
+from recsys.folders.manifest import library_version
 from recsys.server.answers import (
     Explanation,
     Health,

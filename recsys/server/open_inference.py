@@ -15,8 +15,8 @@ import numpy as np
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import ValidationError
 
-from recsys.data.manifest import library_version
 from recsys.errors import InputError
+from recsys.folders.manifest import library_version
 from recsys.server.answers import Recommendations, Scores
 from recsys.server.requests import Id, RecommendRequest, ScoreRequest, Time, rule_broken
 from recsys.server.service import Service

@@ -15,9 +15,9 @@ from torch import Tensor
 from recsys.config import Columns
 from recsys.data.features.table import Features
 from recsys.data.histories import PAD, Histories
-from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.folders.manifest import MANIFEST
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scorer, Seen
 from recsys.inference.state_cache import StateCache

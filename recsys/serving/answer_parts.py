@@ -15,10 +15,10 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.files import new_folder
-from recsys.data.locks import sole_use
 from recsys.data.source_files import find_files
 from recsys.errors import InputError
+from recsys.folders.atomic import new_folder
+from recsys.folders.locks import sole_use
 from recsys.serving.frame_writer import check_format, write_frames
 from recsys.serving.user_ranges import ROW, part_file
 

@@ -19,11 +19,11 @@ from recsys.baselines.saved import FittedBaseline, load_baseline
 from recsys.config import Experiment, load_experiment
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.features.vectors import ItemVectors
-from recsys.data.files import new_folder
-from recsys.data.manifest import MANIFEST
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path, one_line
+from recsys.folders.atomic import new_folder
+from recsys.folders.manifest import MANIFEST
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
 from recsys.model.heads import DotProductHead

@@ -10,9 +10,9 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, save_baseline
 from recsys.config import Experiment, dump_experiment
 from recsys.data.features.encoders import Encoders
-from recsys.data.files import file_sha256
 from recsys.data.structure import read_own_table
 from recsys.errors import InputError
+from recsys.folders.digests import folder_sha256
 from recsys.model.protocols import Model
 from recsys.serving.weights import save_weights
 
@@ -50,7 +50,7 @@ def write_files(
     encoders.save(folder)
     (folder / CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
     item_table.write_parquet(folder / ITEMS)
-    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
+    return folder_sha256(folder)
 
 
 def read_items(path: Path, num_items: int) -> pl.DataFrame:

@@ -12,9 +12,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from recsys.data.files import file_sha256, new_folder
-from recsys.data.manifest import FolderManifest, manifest_digest
 from recsys.errors import InputError, checked_path
+from recsys.folders.atomic import new_folder
+from recsys.folders.digests import file_sha256, tree_sha256
+from recsys.folders.manifest import FolderManifest
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.state_cache import StateCache
@@ -183,4 +184,4 @@ def _read(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> ItemIndex
 
 def _fingerprint(bundle: ModelBundle) -> str:
     """The SHA-256 of the checksums of a bundle's files, which a calibration does not change."""
-    return manifest_digest(bundle.manifest.files)
+    return tree_sha256(bundle.manifest.files)

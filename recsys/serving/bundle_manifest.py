@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from recsys.config import Section, StartConfig
-from recsys.data.manifest import FolderManifest
 from recsys.data.prepared import TrainedOn
+from recsys.folders.manifest import FolderManifest
 
 
 class ServingProtocol(Section):

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.data.files import new_folder
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
+from recsys.folders.atomic import new_folder
 from recsys.inference.scorer import Scorer, user_batches
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation

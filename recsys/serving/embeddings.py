@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from recsys.data.csv_cells import write_csv
-from recsys.data.files import new_file
 from recsys.errors import InputError
+from recsys.folders.atomic import new_file
 from recsys.inference.model_inputs import model_inputs
 from recsys.inference.model_scorer import evaluating
 from recsys.inference.scorer import FEWEST_USERS, batches_of_similar_length

@@ -13,11 +13,11 @@ import torch
 
 from recsys.data.features.encoders import VECTORS
 from recsys.data.features.vectors import save_vectors
-from recsys.data.files import new_folder
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
+from recsys.folders.atomic import new_folder
 from recsys.inference.catalogue import empty_model
 from recsys.inference.grown_items import EarlierModel
 from recsys.serving.bundle import ModelBundle

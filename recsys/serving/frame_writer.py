@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from recsys.data.csv_cells import write_csv
-from recsys.data.files import new_file
 from recsys.errors import InputError
+from recsys.folders.atomic import new_file
 
 FORMATS = (".parquet", ".csv")
 

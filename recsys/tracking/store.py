@@ -21,8 +21,8 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy.exc import SQLAlchemyError
 
 from recsys.config import TrackingConfig
-from recsys.data.files import new_file
 from recsys.errors import InputError, one_line
+from recsys.folders.atomic import new_file
 from recsys.tracking.links import EXPERIMENT_TAGS
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)

@@ -21,12 +21,13 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
-from recsys.data.files import file_sha256, sync, sync_entries
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.protocol import protocol_tags
+from recsys.folders.atomic import sync, sync_entries
+from recsys.folders.digests import file_sha256
 from recsys.interrupts import undivided
 from recsys.tracking.logged_model import local_folder, log_bundle
 from recsys.tracking.mlflow_model import ModelFacts

@@ -14,8 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-from recsys.data.manifest import library_version
 from recsys.extras import DISTRIBUTION
+from recsys.folders.manifest import library_version
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 """Of every file: the same code gives the same bytes."""

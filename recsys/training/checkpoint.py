@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from recsys.data.files import new_file
-from recsys.data.seal import BLANK, DamagedError, check_seal, seal
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.folders.atomic import new_file
+from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
 from recsys.training.state import Curve, EarlyDecay, PartialEpoch, TrainingState
 
 _HEADER, _SEAL = "recsys.checkpoint", "recsys.seal"

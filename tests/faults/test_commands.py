@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recsys.data.locks import sole_use
 from recsys.data.prepared import PreparedDataset
+from recsys.folders.locks import sole_use
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from tests.faults.commands import finish, kill, start

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 import torch
 
-from recsys.data.files import new_file, new_folder
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.folders.atomic import new_file, new_folder
 from recsys.shop.simulation import make_shop
 from recsys.training.checkpoint import Checkpoint, CheckpointFile
 from recsys.training.state import Curve, PartialEpoch, TrainingState

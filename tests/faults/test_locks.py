@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from recsys.data.locks import BusyError, sole_use
+from recsys.folders.locks import BusyError, sole_use
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from recsys.data.locks import sole_use
+from recsys.folders.locks import sole_use
 with sole_use(Path(sys.argv[1]), "trains it"):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -60,7 +60,7 @@ def test_many_contenders_never_hold_it_together(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from recsys.data.locks import sole_use
+from recsys.folders.locks import sole_use
 root = Path(sys.argv[1])
 for _ in range(100):
     with sole_use(root / "x", "counts", patience=30):
@@ -68,9 +68,6 @@ for _ in range(100):
         (root / "count").write_text(str(number + 1))
 """
     (tmp_path / "count").write_text("0")
-    script = script.replace(
-        "import sys\n", "import sys, recsys.data.locks as l\nl._PAUSE = 0.001\n"
-    )
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]

@@ -24,10 +24,9 @@ import yaml
 from mlflow import MlflowClient
 
 from recsys.config import DataConfig, parse_experiment
-from recsys.data import files
-from recsys.data.files import new_file, new_folder
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
+from recsys.folders.atomic import new_file, new_folder, recover
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoint import CheckpointFile
 
@@ -110,7 +109,6 @@ def power_cut_around_each_step(disk: Disk, patch: pytest.MonkeyPatch) -> Iterato
     with patch.context() as steps:
         for name in STEPS:
             steps.setattr(os, name, watched(getattr(os, name)))
-        steps.setattr(files, "exchange", watched(vars(files)["exchange"]))
         yield
     disk.cut()
 
@@ -121,12 +119,7 @@ def content(path: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in sorted(path.iterdir())}
 
 
-@pytest.mark.parametrize("exchanged", [True, False])
-def test_a_folder_is_old_or_new(
-    exchanged: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
-) -> None:
-    if not exchanged:
-        monkeypatch.setattr(files, "exchange", lambda *_: False)
+def test_a_folder_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
     wanted = []
     for text in ("old", "new"):
         wanted.append({"a.txt": text * 5000, "b.txt": text * 3000})
@@ -139,7 +132,7 @@ def test_a_folder_is_old_or_new(
     seen = []
     for snapshot in disk.snapshots:
         with disk.after(snapshot) as folder:
-            files.recover(folder / "out")
+            recover(folder / "out")
             seen.append(content(folder / "out"))
             assert {path.name for path in folder.iterdir()} == {"out", "lost+found"}
     assert all(found in wanted for found in seen)

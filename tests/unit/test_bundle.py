@@ -14,11 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recsys.config import DotProduct, TargetAttention
-from recsys.data.files import file_sha256
-from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset
-from recsys.data.renames import exchange
 from recsys.errors import InputError
+from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_manifest import BundleManifest
@@ -36,9 +34,7 @@ def sign(folder: Path, **changes: object) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
     manifest |= changes
-    (folder / "manifest.json").write_text(
-        json.dumps(manifest | {"digest": manifest_digest(manifest)})
-    )
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"digest": tree_sha256(manifest)}))
 
 
 def test_opening_a_bundle_gives_what_was_written(
@@ -231,7 +227,8 @@ def test_a_bundle_that_is_replaced_while_it_is_read_is_read_again(
     def replaced(path: Path, manifest: BundleManifest) -> ModelBundle:
         calls.append(manifest.files["config.yaml"])
         if len(calls) == 1:
-            assert exchange(newer, folder)
+            shutil.rmtree(folder)
+            newer.rename(folder)
         return load(path, manifest)
 
     monkeypatch.setattr(ModelBundle, "_load", replaced)

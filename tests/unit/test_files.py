@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recsys.data.files import file_sha256, new_file, new_folder, recover
-from recsys.data.renames import exchange
 from recsys.errors import InputError
+from recsys.folders.atomic import new_file, new_folder, recover
+from recsys.folders.digests import file_sha256
 
 
 def fill(path: Path, text: str) -> None:
@@ -54,25 +53,11 @@ def test_an_interrupted_swap_restores_the_old_folder(
             raise KeyboardInterrupt
         return rename(self, target)
 
-    monkeypatch.setattr("recsys.data.files.exchange", lambda *_: False)  # as on an old file system
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(path, "new")
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
     assert (path / "a.txt").read_text() == "old"
-
-
-@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="no exchange of folders here")
-def test_two_folders_are_exchanged_in_one_step(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    if not exchange(tmp_path / "one", tmp_path / "other"):
-        pytest.skip("the file system of the tests cannot exchange two folders")
-    assert (tmp_path / "one" / "file").read_text() == "other"
-    assert (tmp_path / "other" / "file").read_text() == "one"
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "one", tmp_path / "none")
 
 
 def test_what_a_killed_writer_left_is_deleted_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
@@ -136,7 +121,6 @@ def test_all_is_synced_before_it_takes_its_place(
     for text in ("old", "new"):
         steps.clear()
         with monkeypatch.context() as patch:
-            patch.setattr("recsys.data.files.exchange", lambda *_: False)
             patch.setattr(os, "fsync", sync)
             patch.setattr(os, "rename", move)
             patch.setattr(os, "unlink", delete)

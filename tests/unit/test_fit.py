@@ -21,13 +21,13 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.locks import BusyError, sole_use
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
 from recsys.experiments import headline
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.experiments.headline import simplest_baselines
+from recsys.folders.locks import BusyError, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
-from recsys.data.fingerprints import fingerprint
 from recsys.data.log import InteractionLog, filter_log, read_log
+from recsys.folders.digests import table_sha256
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
 ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]
@@ -297,5 +297,5 @@ def test_the_fingerprint_depends_on_names_types_and_where_texts_end() -> None:
         pl.DataFrame({"id": pl.Series([1, 0], dtype=pl.Int32)}),
         pl.DataFrame({"id": pl.Series([1], dtype=pl.Int64)}),
     ]
-    assert len({fingerprint(table) for table in tables}) == len(tables)
-    assert fingerprint(pl.DataFrame({"id": ["ab", "c"]})) == fingerprint(tables[0])
+    assert len({table_sha256(table) for table in tables}) == len(tables)
+    assert table_sha256(pl.DataFrame({"id": ["ab", "c"]})) == table_sha256(tables[0])

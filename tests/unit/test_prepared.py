@@ -15,11 +15,10 @@ import polars as pl
 import pytest
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
-from recsys.data.files import file_sha256
 from recsys.data.log import read_log
-from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.folders.digests import file_sha256, tree_sha256
 
 # Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.
 LOG = pl.DataFrame(
@@ -255,7 +254,7 @@ def damage(folder: Path, harm: str) -> None:  # noqa: C901 - a list
         case "outside":
             tree = json.loads(manifest.read_text())
             tree["files"] = {"../../etc/passwd": "0"} | tree["files"]
-            manifest.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}))
+            manifest.write_text(json.dumps(tree | {"digest": tree_sha256(tree)}))
         case "link":
             (folder / "cuts.npy").unlink()
             (folder / "cuts.npy").symlink_to("/proc/kmsg")  # reading it never ends
@@ -292,7 +291,7 @@ def test_open_refuses_an_incomplete_list_of_files(dataset: PreparedDataset) -> N
     manifest = dataset.path / "manifest.json"
     tree = json.loads(manifest.read_text())
     del tree["files"]["cuts.npy"]
-    tree["digest"] = manifest_digest(tree)
+    tree["digest"] = tree_sha256(tree)
     manifest.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=r"manifest\.json lists no cuts\.npy"):
         PreparedDataset.open(dataset.path)
@@ -304,7 +303,7 @@ def forge(folder: Path, name: str, array: np.ndarray[Any, Any]) -> None:
     manifest = folder / "manifest.json"
     tree = json.loads(manifest.read_text())
     tree["files"][name] = file_sha256(folder / name)
-    manifest.write_text(json.dumps(tree | {"digest": manifest_digest(tree)}))
+    manifest.write_text(json.dumps(tree | {"digest": tree_sha256(tree)}))
 
 
 @pytest.mark.parametrize(

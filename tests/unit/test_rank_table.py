@@ -13,9 +13,9 @@ import pytest
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.seal import BLANK, seal
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable, evaluate
+from recsys.folders.seal import BLANK, seal
 
 
 @pytest.fixture

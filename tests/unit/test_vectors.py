@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from recsys.config import Experiment, SampledSoftmax, TrainingConfig, parse_experiment
 from recsys.data.features.encoder import FeatureEncoder
 from recsys.data.features.encoders import Encoders, features_of
-from recsys.data.files import file_sha256
 from recsys.data.histories import Histories
-from recsys.data.manifest import manifest_digest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.export.onnx import export_onnx
 from recsys.export.runtime import OnnxScorer
+from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.item_embeddings import VectorEmbeddings
 from recsys.model.model_inputs import ModelInputs
@@ -240,7 +239,7 @@ def test_a_bundle_with_other_vectors_is_refused(
 def reseal(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"] = {name: file_sha256(folder / name) for name in manifest["files"]}
-    manifest["digest"] = manifest_digest(manifest)
+    manifest["digest"] = tree_sha256(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

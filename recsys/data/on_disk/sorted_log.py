@@ -9,10 +9,10 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.fingerprints import fingerprint_of_parts
 from recsys.data.log import KEPT, whole_times
 from recsys.data.log_columns import whole_ids
 from recsys.data.on_disk.staging import StagedLog
+from recsys.folders.digests import table_sha256_of_parts
 from recsys.progress import Stage
 
 
@@ -48,7 +48,7 @@ class SortedLog:
             for part in self.parts(name):
                 yield ids[name].gather(part[name]) if name in ids else part[name]
 
-        return fingerprint_of_parts(types, self.rows, parts)
+        return table_sha256_of_parts(types, self.rows, parts)
 
 
 def sort_log(staged: StagedLog, folder: Path, part_rows: int, stage: Stage) -> SortedLog:

@@ -30,7 +30,7 @@ def seal(path: Path) -> None:
         OSError: the file cannot be written.
     """
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        start = _place(content)
+        start = _start_of_digest(content)
         if start is None:
             raise ValueError(f"{path}: {_MARK.decode()} does not occur once")
         content[start : start + _DIGITS] = hashlib.sha256(content).hexdigest().encode()
@@ -40,7 +40,7 @@ def check_seal(path: Path) -> bool:
     """Check a file against the SHA-256 that `seal` wrote into it.
 
     Returns:
-        Whether it has one: a file of an earlier version has none, and is not checked.
+        Whether it has one: a file of another kind has none.
 
     Raises:
         DamagedError: it was changed since.
@@ -49,7 +49,7 @@ def check_seal(path: Path) -> bool:
     if not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = _place(content)
+        start = _start_of_digest(content)
         if start is None:
             return False
         with memoryview(content) as view:
@@ -61,9 +61,8 @@ def check_seal(path: Path) -> bool:
     return True
 
 
-def _place(content: mmap.mmap) -> int | None:
+def _start_of_digest(content: mmap.mmap) -> int | None:
     """Return where the digest is; None unless the mark occurs once."""
-    found = content.find(_MARK)
-    start = found + len(_MARK)
-    once = found >= 0 and content.find(_MARK, start) < 0
+    start = content.find(_MARK) + len(_MARK)
+    once = start >= len(_MARK) and content.find(_MARK, start) < 0
     return start if once and start + _DIGITS <= len(content) else None

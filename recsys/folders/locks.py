@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
-
-_PAUSE = 0.1
-_BUSY = {errno.EACCES, errno.EAGAIN}
 
 
 class BusyError(InputError):
@@ -43,29 +40,42 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
         InputError: the lock file cannot be written.
     """
     path = path.resolve()
-    lock = path.with_name(f".{path.name}.lock")
+    file = path.with_name(f".{path.name}.lock")
+    lock = FileLock(file, timeout=patience, poll_interval=0.1)
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _wait(lock, patience)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout):
+            lock.acquire(blocking=False)
+        if not lock.is_locked and patience:
+            logger.info("%s: waiting for %s", path.parent, _holder(file))
+        if not lock.is_locked:
+            lock.acquire()
+    except Timeout:
+        raise BusyError(f"{path}: in use: {_holder(file)}; wait for it, or end it") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    if descriptor is None:
-        raise BusyError(f"{path}: in use: {_holder(lock)}; wait for it, or end it")
     try:
         facts = {"doing": doing, "pid": os.getpid(), "host": socket.gethostname()}
         facts["since"] = datetime.now(UTC).isoformat(" ", "seconds")
         with suppress(OSError):  # a full disk: the lock holds all the same
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(facts).encode(), 0)
+            file.write_text(json.dumps(facts), encoding="utf-8")
         yield
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        file.unlink(missing_ok=True)  # who waits for it makes a new one
+        lock.release()
+
+
+def _holder(file: Path) -> str:
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        return "process {pid} on {host}, which {doing} since {since}".format(**facts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for a moment; other processes wait.
+    """Hold a folder itself for a moment; other processes wait.
 
     Without any effect on a file system that locks no folders.
     """
@@ -78,53 +88,13 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def free_lock(folder: Path) -> bool:
+def is_unlocked(folder: Path) -> bool:
     """Return whether nobody holds a folder; False if the file system cannot say."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _wait(lock: Path, patience: float) -> int | None:
-    """Return what `_take` does, after some waiting if need be."""
-    end, told = time.monotonic() + patience, False
-    while (descriptor := _take(lock)) is None and time.monotonic() < end:
-        if not told:
-            logger.info("%s: waiting for %s", lock.parent, _holder(lock))
-        told = True
-        time.sleep(_PAUSE)
-    return descriptor
-
-
-def _take(lock: Path) -> int | None:
-    """Return the descriptor of the locked file; None if another process holds it."""
-    while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(lock.stat(), os.fstat(descriptor)):
-                return descriptor
-        except FileNotFoundError:
-            pass  # its holder deleted it meanwhile: make a new one
-        except OSError as error:
+        finally:
             os.close(descriptor)
-            if error.errno in _BUSY:
-                return None
-            raise
-        os.close(descriptor)
-
-
-def _holder(lock: Path) -> str:
-    try:
-        facts = json.loads(lock.read_text(encoding="utf-8"))
-        return "process {pid} on {host}, which {doing} since {since}".format(**facts)
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return True
+    return False

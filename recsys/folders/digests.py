@@ -1,27 +1,46 @@
-"""The SHA-256 of the values of a table, whole or in parts."""
+"""SHA-256 of files, of folders, of trees of plain values, and of the values of a table."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 
-def fingerprint(table: pl.DataFrame) -> str:
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a folder, by name."""
+    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
+
+
+def tree_sha256(tree: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of values that JSON can represent, without the key ``digest``."""
+    content = {key: value for key, value in tree.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def table_sha256(table: pl.DataFrame) -> str:
     """Return the SHA-256 of a table of integers, floats, text and lists of text.
 
     It covers the names, types and values of the columns.
     """
-    return fingerprint_of_parts(
-        {column.name: column.dtype for column in table}, len(table), lambda name: [table[name]]
-    )
+    schema = {column.name: column.dtype for column in table}
+    return table_sha256_of_parts(schema, len(table), lambda name: [table[name]])
 
 
-def fingerprint_of_parts(
+def table_sha256_of_parts(
     schema: Mapping[str, pl.DataType], rows: int, parts: Callable[[str], Iterable[pl.Series]]
 ) -> str:
-    """Return the `fingerprint` of a table whose columns come in parts.
+    """Return the `table_sha256` of a table whose columns come in parts.
 
     Args:
         schema: the types of the columns.

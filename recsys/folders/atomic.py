@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import errno
 import glob
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polars.exceptions import PolarsError
 from safetensors import SafetensorError
 
-from recsys.data.locks import free_lock, locked
-from recsys.data.renames import exchange
 from recsys.errors import InputError
+from recsys.folders.locks import is_unlocked, locked
 
 _SUFFIX = ".writing"
 _NEW, _OLD = "new", "old"
@@ -32,32 +30,26 @@ _LITTLE = 64 * 1024
 """With fewer free bytes than this a write that failed without a reason met a full disk."""
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling folder that replaces the path when the block ends without error.
 
     The old content of the path is deleted then; the caller decides whether it may be. If the block
-    fails, nothing changes. At a kill or a power cut the path has the old or the new content; see
-    `recover` for systems that cannot exchange two folders.
+    fails, nothing changes. At a kill or a power cut the path has the old or the new content, after
+    `recover`.
 
     Raises:
         InputError: the folder cannot be written, e.g. because the disk is full.
     """
     path = path.resolve()  # a link is kept and its target replaced
-    with _told(path):
+    with _in_one_line(path):
         _make_parents(path)
-        with _workspace(path) as work, _told(path):
+        with _workspace(path) as work, _in_one_line(path):
             new = work / _NEW
             new.mkdir()
             yield new
             sync(new)
-            _put_in_place(new, path, work / _OLD)
+            _put_in_place(new, path)
 
 
 @contextmanager
@@ -70,9 +62,9 @@ def work_folder(path: Path) -> Iterator[Path]:
         InputError: the folder cannot be written, e.g. because the disk is full.
     """
     path = path.resolve()
-    with _told(path):
+    with _in_one_line(path):
         _make_parents(path)
-        with _workspace(path) as work, _told(path):
+        with _workspace(path) as work, _in_one_line(path):
             yield work
 
 
@@ -85,20 +77,22 @@ def new_file(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the file cannot be written, e.g. because the disk is full.
     """
-    with _told(path), _workspace(path) as work, _told(path):
-        part = work / path.name
-        yield part
-        sync(part)
-        part.replace(path)
+    with _in_one_line(path), _workspace(path) as work, _in_one_line(path):
+        new = work / path.name
+        yield new
+        sync(new)
+        new.replace(path)
         sync_entries(path.parent)
 
 
 def recover(path: Path) -> None:
     """Undo a replacement of the folder that a kill ended halfway, and delete what it left behind.
 
-    Where two folders cannot be exchanged, a kill between the two renames leaves the path empty; the
-    old folder is put back. Folders that another process writes at the moment are left alone.
+    A kill between the two renames leaves the path empty; the old folder is put back. Waits while
+    another process makes these renames, and leaves alone what it writes.
     """
+    if not path.parent.exists():
+        recover(path.parent)
     # In a folder of another user, what is there is what can be read.
     with suppress(OSError), locked(path.parent):
         _sweep(path)
@@ -141,42 +135,39 @@ def _make_parents(path: Path) -> None:
         sync_entries(parent.parent)
 
 
-def _put_in_place(new: Path, path: Path, old: Path) -> None:
+def _put_in_place(new: Path, path: Path) -> None:
     """Move a synced folder to the path; what was there goes to its sibling, for deletion."""
-    work = new.parent
-    if not path.exists():
-        new.rename(path)
-    elif not exchange(new, path):
-        path.rename(old)
+    old = new.with_name(_OLD)
+    with locked(path.parent):  # so that nobody looks between the two renames
+        if path.exists():
+            path.rename(old)
         try:
-            sync_entries(work)
+            sync_entries(new.parent)
             new.rename(path)
         except BaseException:  # not even an interrupt may lose the old folder
-            old.rename(path)
+            if old.exists():
+                old.rename(path)
             raise
-    sync_entries(path.parent)
-    sync_entries(work)
+        sync_entries(path.parent)
+    sync_entries(new.parent)
 
 
 @contextmanager
 def _workspace(path: Path) -> Iterator[Path]:
     """Yield a new folder beside the path, locked while it is used, and delete it afterwards."""
-    with locked(path.parent):  # so that nobody sweeps the folder before it is locked
-        _sweep(path)
-        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_SUFFIX, dir=path.parent))
-        lock = locked(work)
-        lock.__enter__()
-    try:
+    with ExitStack() as stack:
+        with locked(path.parent):  # so that nobody sweeps the folder before it is locked
+            _sweep(path)
+            work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_SUFFIX, dir=path.parent))
+            stack.enter_context(locked(work))
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        lock.__exit__(None, None, None)
 
 
 def _sweep(path: Path) -> None:
     """Delete the workspaces of processes that were killed; put back an old folder found there."""
     for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
-        if not free_lock(work):
+        if not is_unlocked(work):
             continue
         if (work / _OLD).exists() and not path.exists():
             (work / _OLD).rename(path)
@@ -185,7 +176,7 @@ def _sweep(path: Path) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _in_one_line(path: Path) -> Iterator[None]:
     """Make one line of what can go wrong when the path is written.
 
     Within a workspace too: once that is deleted, the disk is no longer full.

@@ -1,0 +1,1 @@
+"""Folders that are whole or absent: written in one step, described, locked and checksummed."""

@@ -1,0 +1,222 @@
+"""Manifests: the description of a folder that the library wrote, with checksums."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from recsys.errors import InputError
+from recsys.extras import DISTRIBUTION
+from recsys.folders.atomic import recover
+from recsys.folders.digests import file_sha256, tree_sha256
+
+MANIFEST = "manifest.json"
+_PLAIN_NAME = re.compile(r"\w[\w.-]*")
+
+T = TypeVar("T")
+
+
+def library_version() -> str:
+    """Return the version of the installed library; "source" if it is not installed."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+class FolderManifest(BaseModel):
+    """The manifest of every folder that the library writes.
+
+    Each kind of folder adds its own fields and sets the class variables.
+    """
+
+    model_config = ConfigDict(  # another format version may have more fields
+        frozen=True, extra="ignore", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    noun: ClassVar[str]
+    """The kind of folder in messages, with its article."""
+    remedy: ClassVar[str]
+    """The advice in messages about an invalid folder."""
+    current_version: ClassVar[int]
+    """The version of the folder's layout; a folder of another version is refused."""
+    own_names: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+    """The names of the files that mark a folder as the library's even if its manifest is damaged;
+    such a folder is replaced like any other. No name by default."""
+
+    format: str
+    format_version: int
+    recsys: str = Field(default_factory=library_version)
+    """The version of the library that wrote the folder."""
+    files: dict[str, str]
+    """The SHA-256 of each file in the folder except the manifest."""
+    digest: str = ""
+    """The SHA-256 of all other fields; see `tree_sha256`."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest of a folder.
+
+        Raises:
+            InputError: the folder has none, a damaged one, or one of another kind.
+        """
+        path = folder / MANIFEST
+        if not folder.exists():
+            recover(folder)  # a kill may have ended its replacement halfway
+        if not folder.exists():
+            raise InputError(f"{folder}: no such folder")
+        if not path.is_file():
+            raise InputError(f"{folder}: not {cls.noun}: it has no {MANIFEST}")
+        try:
+            content = path.read_bytes()
+            manifest = cls.model_validate_json(content)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            key = ".".join(map(str, wrong["loc"]))
+            raise InputError(
+                f"{path}: not the manifest of {cls.noun}: {key} {wrong['msg'].lower()}"
+                f"{f'; {cls.remedy}' if cls._damaged(folder) else ''}"
+            ) from error
+        same_version = manifest.format_version == cls.current_version
+        if same_version and manifest.digest != tree_sha256(json.loads(content)):
+            raise InputError(f"{path}: the manifest was changed or is damaged; {cls.remedy}")
+        return manifest
+
+    @classmethod
+    def load(cls, folder: Path, load: Callable[[Self], T]) -> T:
+        """Check a folder, and load what its manifest lists; again if it was replaced meanwhile.
+
+        Args:
+            folder: the folder.
+            load: reads the files of the folder, given its manifest.
+
+        Raises:
+            InputError: as `read` and `verify`, or as ``load``; or the folder was replaced again.
+        """
+        for _ in range(2):
+            if not folder.exists():
+                recover(folder)
+            before = _state(folder)
+            try:
+                manifest = cls.read(folder)
+                manifest.verify(folder)
+                loaded = load(manifest)
+            except (InputError, OSError):
+                if _state(folder) == before:
+                    raise
+            else:
+                if _state(folder) == before:
+                    return loaded
+        raise InputError(f"{folder}: was replaced twice while it was read; try again")
+
+    @classmethod
+    def previous(cls, folder: Path) -> Self | None:
+        """Return the manifest of the folder that a new one would replace.
+
+        None if there is none, or if it is damaged in a folder that is the library's all the same.
+
+        Raises:
+            InputError: something else is there, which must not be lost.
+        """
+        recover(folder)
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return None
+        try:
+            manifest = cls.read(folder)
+        except InputError as error:
+            if cls._damaged(folder):
+                return None
+            raise InputError(f"{folder}: exists and is left alone: {error}") from error
+        if foreign := {file.name for file in folder.iterdir()} - {MANIFEST, *manifest.files}:
+            raise InputError(
+                f"{folder}: exists and is left alone: {min(foreign)} is not part of {cls.noun}: "
+                "choose another folder, or move it away"
+            )
+        return manifest
+
+    @classmethod
+    def _damaged(cls, folder: Path) -> bool:
+        """Whether a folder whose manifest cannot be read has only files of this kind of folder.
+
+        It was written by the library then: a power cut can leave an empty manifest, or half of one.
+        """
+        if not folder.is_dir():
+            return False
+        names = {file.name for file in folder.iterdir()} - {MANIFEST}
+        if not names or not all(cls.own_names.fullmatch(name) for name in names):
+            return False
+        try:
+            fields = json.loads((folder / MANIFEST).read_bytes())
+        except (RecursionError, ValueError):
+            return True
+        except OSError:
+            return False
+        return (
+            isinstance(fields, dict) and fields.get("format") == cls.model_fields["format"].default
+        )
+
+    @classmethod
+    def load_if_valid(cls, folder: Path) -> Self | None:
+        """Return the `previous` manifest; None also if a file was changed since it was written.
+
+        Raises:
+            InputError: as `previous`.
+        """
+        manifest = cls.previous(folder)
+        try:
+            if manifest is not None:
+                manifest.verify(folder)
+        except InputError:
+            return None
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest into its folder."""
+        fields = self.model_dump(mode="json")
+        fields["digest"] = tree_sha256(fields)
+        text = json.dumps(fields, indent=2, ensure_ascii=False)
+        (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+    def verify(self, folder: Path) -> None:
+        """Check the format version, and every file of the folder against its checksum.
+
+        Raises:
+            InputError: another format version, or a file is missing or was changed.
+        """
+        if self.format_version != self.current_version:
+            raise InputError(
+                f"{folder}: format version {self.format_version}, and this library reads "
+                f"{self.current_version}; {self.remedy}"
+            )
+        for name, expected in self.files.items():
+            if not _PLAIN_NAME.fullmatch(name):
+                raise InputError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it")
+            try:
+                kind = (folder / name).lstat().st_mode
+            except OSError:
+                raise InputError(f"{folder / name}: missing, though {MANIFEST} lists it") from None
+            if not stat.S_ISREG(kind):  # a link may lead out of the folder, a pipe never ends
+                raise InputError(f"{folder / name}: not a regular file, as {MANIFEST} lists it")
+            if (found := file_sha256(folder / name)) != expected:
+                raise InputError(
+                    f"{folder / name}: SHA-256 {found} is not {expected} of {MANIFEST}: "
+                    f"the file was changed; {self.remedy}"
+                )
+
+
+def _state(folder: Path) -> dict[str, tuple[int, int, int]] | None:
+    """Return what changes when a file of a folder does: the inode, size and time of each."""
+    try:
+        facts = {path.name: path.lstat() for path in folder.iterdir()}
+    except OSError:
+        return None
+    return {name: (at.st_ino, at.st_size, at.st_mtime_ns) for name, at in facts.items()}
