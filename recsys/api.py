@@ -10,10 +10,6 @@ from typing import Unpack
 
 from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.fit_log import fit_log, name_of
-from recsys.comparison import compare as comparison
-from recsys.comparison.page import write_comparison_report
-from recsys.comparison.significance import Method
-from recsys.comparison.table import Comparison
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.settings import LogWords
@@ -24,6 +20,10 @@ from recsys.experiments.results import Run
 from recsys.experiments.start import continue_bundle
 from recsys.loading import bundle_folder
 from recsys.log_view import shown_log
+from recsys.reports import comparison
+from recsys.reports.comparison_page import write_comparison_report
+from recsys.reports.statistics import Method
+from recsys.reports.tables import Comparison
 from recsys.serving.recommender import Recommender
 from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import audit_of, learning_curves, log_report
@@ -158,7 +158,7 @@ def compare(
     method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> Comparison:
-    """Compare runs in one table; see `recsys.comparison.compare.compare`.
+    """Compare runs in one table; see `recsys.reports.comparison.compare`.
 
     Args:
         runs: runs, their ids or their names; all runs of the store if empty.

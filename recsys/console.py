@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.comparison.formats import decimals, in_brackets, title
-from recsys.comparison.terminal import caption, comparison_table
 from recsys.errors import InputError, printable
+from recsys.reports.tables import caption, comparison_table, decimals, in_brackets, title
 
 if TYPE_CHECKING:
-    from recsys.comparison.table import Comparison
+    from recsys.reports.tables import Comparison
 
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""

@@ -13,13 +13,13 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from recsys.comparison.compare import compare
-from recsys.comparison.terminal import comparison_table
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.experiments.baseline import baselines_of, fit_baselines
 from recsys.experiments.fit import fit
+from recsys.reports.comparison import compare
+from recsys.reports.tables import comparison_table
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery

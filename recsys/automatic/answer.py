@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 from recsys.automatic.averaging import Averaging
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.baselines.tuned import BASELINES
-from recsys.comparison.significance import ALPHA, paired_test
 from recsys.config import Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -20,6 +19,7 @@ from recsys.experiments.final_scorer import FinalScorer
 from recsys.experiments.results import Run
 from recsys.folders.digests import file_sha256
 from recsys.folders.manifest import MANIFEST
+from recsys.reports.statistics import ALPHA, paired_test
 from recsys.tracking.runs import are_finished
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from recsys.automatic.facts import LONGEST, LogFacts
 from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 
 Preset = Literal["fast", "balanced", "best"]
 

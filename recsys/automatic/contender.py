@@ -20,7 +20,7 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
-from recsys.report.race import RacePoint
+from recsys.reports.run_page import RacePoint
 from recsys.training.callbacks import Report
 from recsys.training.device import training_device
 from recsys.training.loop import ENDLESS, build_batches, train

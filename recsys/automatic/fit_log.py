@@ -33,7 +33,7 @@ from recsys.experiments.phases import Phases
 from recsys.experiments.results import check_out
 from recsys.folders.locks import sole_use
 from recsys.progress import shown, stage
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 from recsys.tracking.links import without_password
 from recsys.tracking.store import check_store
 

@@ -21,7 +21,7 @@ from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_file
 from recsys.folders.digests import tree_sha256
-from recsys.report.race import RacePoint
+from recsys.reports.run_page import RacePoint
 from recsys.training.checkpoint import Checkpoint, CheckpointError, CheckpointFile
 from recsys.training.state import TrainingState
 

@@ -14,7 +14,7 @@ from recsys.data.missing import present_values
 from recsys.data.prepared import PreparedDataset
 from recsys.data.text_values import dates_in, numbers_in
 from recsys.errors import InputError
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 
 _MOST_VALUES = 1_000
 """A column of categories with more different values is left out: few interactions share one."""

@@ -13,14 +13,19 @@ from recsys.automatic.contender import Contender
 from recsys.automatic.facts import Machine
 from recsys.automatic.result import AutomaticRun
 from recsys.automatic.tuned_baselines import MeasuredBaseline
-from recsys.comparison.compare import compare
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
-from recsys.report.examples import examples_of
-from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat, TunedBaseline
-from recsys.report.run_page import Choice, RunReport, write_run_report
+from recsys.reports.comparison import compare
+from recsys.reports.examples import examples_of
+from recsys.reports.run_page import (
+    Choice,
+    Heat,
+    LogSummary,
+    RunReport,
+    TunedBaseline,
+    write_run_report,
+)
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves

@@ -8,7 +8,7 @@ from recsys.automatic.averaging import Averaging
 from recsys.automatic.contender import Contender
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.experiments.results import Run
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.phases import Phases
 from recsys.folders.atomic import new_file
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 from recsys.tracking import artifacts
 
 logger = logging.getLogger(__name__)

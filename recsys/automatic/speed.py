@@ -17,7 +17,7 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import find_holdout
 from recsys.inference.catalogue import Catalogue
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 from recsys.training.loop import ENDLESS, build_batches, train
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from recsys.config import GlobalTime, Split
 from recsys.data.splits import cut_points
 from recsys.errors import InputError
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 
 _FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
 """Targets below which chance decides between models; a small log may have a tenth of its users, and

@@ -18,10 +18,10 @@ from recsys.cli.options import (
     find_dataset,
     read_experiment,
 )
-from recsys.comparison.formats import title
 from recsys.config import Experiment, TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.errors import InputError
+from recsys.reports.tables import title
 
 logger = logging.getLogger(__name__)
 

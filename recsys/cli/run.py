@@ -144,7 +144,7 @@ def run(
 
 def _show(fitted: FittedLog, as_json: bool) -> None:
     """Print the answer, its figures beside those of the baselines, and what was written."""
-    from recsys.comparison.compare import compare
+    from recsys.reports.comparison import compare
     from recsys.tracking.links import mlflow_link
 
     automatic, run = fitted.automatic, fitted.automatic.run
@@ -172,9 +172,9 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
 def _run_experiment(
     config: str, overrides: list[str], fresh: bool, uri: str | None, as_json: bool
 ) -> None:
-    from recsys.comparison.compare import compare
     from recsys.experiments.baseline import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
+    from recsys.reports.comparison import compare
     from recsys.tracking.links import mlflow_link
     from recsys.training import processes
 

@@ -25,8 +25,8 @@ def run_many(
 
     If it is interrupted, the same command resumes it.
     """
-    from recsys.comparison.compare import compare  # torch and mlflow take seconds to load
     from recsys.experiments.suite import run_suite
+    from recsys.reports.comparison import compare  # torch and mlflow take seconds to load
     from recsys.training import processes
 
     processes.refuse_several("suite")

@@ -13,8 +13,7 @@ def render(template: str, **context: object) -> str:
     """Fill a template of the package; every text is escaped.
 
     Args:
-        template: its path in the package, e.g. ``comparison/page.html``. It begins with the frame
-            ``drawing/frame.html``.
+        template: its path in the package. It begins with the frame ``drawing/frame.html``.
         context: what the template shows.
     """
     environment = Environment(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from recsys.comparison.significance import paired_test
 from recsys.config import Experiment, load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
@@ -21,6 +20,7 @@ from recsys.evaluation.tables import RankTable
 from recsys.experiments.fit import fit
 from recsys.experiments.phases import Phases
 from recsys.inference.catalogue import Catalogue
+from recsys.reports.statistics import paired_test
 from recsys.training.loop import build_batches, train
 from tests.benchmarks.test_automatic import LOGS, MINUTES, RESULTS
 

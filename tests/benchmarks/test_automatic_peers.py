@@ -19,11 +19,11 @@ import pytest
 from contest import Contest, Side, chosen, ndcg_of_lists
 from side import K, Problem, Settings
 
-from recsys.comparison.significance import paired_difference
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics.ranks import metric_values
 from recsys.inference.ranking import NEVER
+from recsys.reports.statistics import paired_difference
 from recsys.serving.bundle import ModelBundle
 from tests.benchmarks.test_automatic import LOGS, MINUTES, RESULTS
 

@@ -13,7 +13,7 @@ import pytest
 
 from recsys.automatic import candidates
 from recsys.automatic.facts import LogFacts
-from recsys.report.run_page import Choice
+from recsys.reports.run_page import Choice
 from tests.benchmarks.test_automatic import run_log
 
 OTHER_SIZES = {"ml-1m": {"model.embedding_dim": "64", "model.dropout": "0.2"}}

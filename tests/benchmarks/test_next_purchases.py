@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from recsys.baselines.tuned import BASELINES
-from recsys.comparison.significance import holm, paired_difference
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.metrics.intervals import bootstrap_means
@@ -23,6 +22,7 @@ from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.generation import Beam
 from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.reports.statistics import holm, paired_difference
 from recsys.serving.bundle import ModelBundle
 
 CONFIGS = Path(__file__).parents[2] / "configs"

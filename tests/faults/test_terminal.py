@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 
-from recsys.comparison.latex import _escape
 from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
+from recsys.reports.comparison_page import _escape
 from recsys.tracking.store import check_store
 from recsys.training import processes
 

@@ -53,7 +53,7 @@ from recsys.experiments.count_weights import choose_count_ensemble, fit_count_en
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
-from recsys.report.race import RacePoint
+from recsys.reports.run_page import RacePoint
 from recsys.serving.recommender import Recommender
 from recsys.training.state import Curve
 from tests.unit.conftest import chains

@@ -37,7 +37,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.experiments.members import member_experiment
 from recsys.model.averaged import AveragedModel
-from recsys.report.race import RacePoint
+from recsys.reports.run_page import RacePoint
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
 

@@ -11,7 +11,6 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines.popularity import Popularity
-from recsys.comparison.compare import compare
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -28,6 +27,7 @@ from recsys.experiments.baseline import fit_baseline
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
 from recsys.inference.scorer import Seen
+from recsys.reports.comparison import compare
 
 
 @pytest.fixture(scope="module")

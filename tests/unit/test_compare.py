@@ -13,10 +13,6 @@ from mlflow import MlflowClient
 from rich.console import Console
 from rich.text import Text
 
-from recsys.comparison.compare import compare
-from recsys.comparison.significance import PairedResult, holm, paired_test
-from recsys.comparison.table import Comparison
-from recsys.comparison.terminal import comparison_table
 from recsys.config import TrackingConfig
 from recsys.data.histories import Histories
 from recsys.data.holdout import NextPurchases
@@ -28,6 +24,9 @@ from recsys.evaluation.tables import (
     RankTable,
     TopKTable,
 )
+from recsys.reports.comparison import compare
+from recsys.reports.statistics import PairedResult, holm, paired_test
+from recsys.reports.tables import Comparison, comparison_table
 
 TAGS = {
     "dataset": "shop",

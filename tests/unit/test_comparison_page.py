@@ -14,14 +14,6 @@ import pytest
 from mlflow import MlflowClient
 
 import recsys
-from recsys.comparison.compare import compare
-from recsys.comparison.figures import draw_intervals
-from recsys.comparison.latex import comparison_latex
-from recsys.comparison.merit import by_merit, headline
-from recsys.comparison.page import write_comparison_report
-from recsys.comparison.page_table import page_table
-from recsys.comparison.seeds import ModelRuns
-from recsys.comparison.table import Comparison
 from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
 from recsys.drawing.marks import BEST, GREY, key
@@ -30,6 +22,17 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baseline import fit_baseline
+from recsys.reports.comparison import compare
+from recsys.reports.comparison_page import (
+    by_merit,
+    comparison_latex,
+    draw_intervals,
+    headline,
+    page_table,
+    write_comparison_report,
+)
+from recsys.reports.statistics import ModelRuns
+from recsys.reports.tables import Comparison
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look

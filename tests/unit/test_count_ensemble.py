@@ -17,7 +17,6 @@ from safetensors.numpy import save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.pctm import PCTM, PCTMSettings
-from recsys.comparison.compare import compare
 from recsys.config import DotProduct, Experiment, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -27,6 +26,7 @@ from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.model.build import build_model
+from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain
 from recsys.serving.recommender import Recommender

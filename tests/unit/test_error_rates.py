@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from recsys.comparison.significance import PairedResult, _t_p_value, paired_difference
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.ranks import metric_values, summarise
+from recsys.reports.statistics import PairedResult, _t_p_value, paired_difference
 
 COMPARISONS, USERS, METRIC = 1_000, 300, "ndcg_at_3"
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 def simulated() -> Simulated:
     generator = np.random.default_rng(2026)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recsys.comparison.significance.RESAMPLES", 1_000)
+        patch.setattr("recsys.reports.statistics.RESAMPLES", 1_000)
         results, t_values, intervals = [], [], []
         for seed in range(COMPARISONS):
             ranks = ranks_of_two(generator, USERS)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
 
-from recsys.comparison.significance import paired_test
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics.lists import next_list_metrics
 from recsys.evaluation.tables import NextListProtocol, NextListTable, RankTable
+from recsys.reports.statistics import paired_test
 
 NUM_ITEMS = 9
 SETS = ("next_recall", "next_ndcg", "next_f1")

@@ -12,19 +12,29 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.comparison.compare import compare
-from recsys.comparison.significance import holm
 from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import fit
-from recsys.report.answer import Answer, sentence
-from recsys.report.examples import examples_of
-from recsys.report.log_summary import LogSummary
-from recsys.report.race import Heat, RacePoint, TunedBaseline, draw_race, ranked_heats
-from recsys.report.run_page import Choice, RunReport, run_page, write_run_report
+from recsys.reports.comparison import compare
+from recsys.reports.examples import examples_of
+from recsys.reports.run_page import (
+    Answer,
+    Choice,
+    Heat,
+    LogSummary,
+    RacePoint,
+    RunReport,
+    TunedBaseline,
+    draw_race,
+    ranked_heats,
+    run_page,
+    sentence,
+    write_run_report,
+)
+from recsys.reports.statistics import holm
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop

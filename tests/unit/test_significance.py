@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from recsys.comparison.significance import Method, paired_difference, paired_test
 from recsys.errors import InputError
 from recsys.evaluation.metrics.ranks import ndcg_at
 from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.reports.statistics import Method, paired_difference, paired_test
 
 PROTOCOL = RankProtocol("test", 100, "filter", "against_target", 0)
 
@@ -48,7 +48,7 @@ def test_p_value_is_that_of_all_sign_flips() -> None:
 
 
 def test_p_values_are_uniform_when_nothing_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.comparison.significance.RESAMPLES", 500)
+    monkeypatch.setattr("recsys.reports.statistics.RESAMPLES", 500)
     generator = np.random.default_rng(1)
     p_values = np.array(
         [

@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from recsys.cli import app
-from recsys.comparison.compare import compare
 from recsys.config import CountEnsembleConfig, Experiment, Suite, flatten, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -21,6 +20,7 @@ from recsys.experiments import suite as suite_module
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
+from recsys.reports.comparison import compare
 from recsys.training import plan_length
 
 CONFIGS = Path(__file__).parents[2] / "configs"

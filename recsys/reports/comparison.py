@@ -7,15 +7,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recsys.comparison.seeds import ModelRuns, pool_seeds
-from recsys.comparison.significance import Method, PairedResult, holm, refuse_different
-from recsys.comparison.table import ComparedRun, Comparison
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics.intervals import Interval
 from recsys.evaluation.metrics.registry import Source, find_metric
+from recsys.reports.statistics import (
+    Method,
+    ModelRuns,
+    PairedResult,
+    holm,
+    pool_seeds,
+    refuse_different,
+)
+from recsys.reports.tables import ComparedRun, Comparison
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.evaluated_run import EvaluatedRun, run_label
 from recsys.tracking.runs import Run, differing_tags, find_runs
@@ -77,19 +83,18 @@ def compare(
             )
         evaluated = common
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
-    models = pool_seeds(evaluated) if pooled else [ModelRuns((one,)) for one in evaluated]
-    intervals = [model.intervals(metrics) for model in models]
+    models = pool_seeds(evaluated) if pooled else [ModelRuns((run,)) for run in evaluated]
     per_user = [metric for metric in metrics if find_metric(metric).per_user]
+    intervals = [model.intervals(metrics) for model in models]
     differences = _differences(models, per_user, method, across_protocols)
-    tested = zip(models, intervals, differences, strict=True)
-    rows = [_row(*row, metrics) for row in tested]
+    numbers = zip(models, intervals, differences, strict=True)
     ranks = evaluated[0].ranks
-    datasets = dict.fromkeys(one.run.data.tags.get("dataset", "unknown") for one in evaluated)
+    datasets = dict.fromkeys(run.run.data.tags.get("dataset", "unknown") for run in evaluated)
     protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
     if common:
         protocol += ", only the targets that all of these runs ranked"
     return Comparison(
-        rows=tuple(rows),
+        rows=tuple(_row(*numbers_of_row, metrics) for numbers_of_row in numbers),
         metrics=tuple(metrics),
         dataset=" | ".join(datasets),
         protocol=protocol,
@@ -110,7 +115,7 @@ def _on_common_targets(runs: Sequence[EvaluatedRun], *, refuses: bool) -> list[E
     Raises:
         InputError: there is no common target.
     """
-    first = runs[0] if refuses else max(runs, key=lambda one: one.run.info.start_time)
+    first = runs[0] if refuses else max(runs, key=lambda run: run.run.info.start_time)
     protocol, keys = first.ranks.protocol, ["user", "history_length", "target"]
     if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in runs):
         return []  # refused for that
@@ -131,6 +136,15 @@ def _on_common_targets(runs: Sequence[EvaluatedRun], *, refuses: bool) -> list[E
     return [run.among(targets) for run in runs if run.name not in left_out]
 
 
+def _usual_metrics(runs: Sequence[EvaluatedRun]) -> tuple[str, ...]:
+    usual = ("recall_at_10", "ndcg_at_10")
+    lengths = {run.lists.protocol.length if run.lists else None for run in runs}
+    if len(lengths) > 1 or None in lengths:
+        return usual
+    (n,) = lengths
+    return (*usual, f"next_recall_at_{n}", f"next_ndcg_at_{n}")
+
+
 def _row(
     model: ModelRuns,
     intervals: Mapping[str, Interval],
@@ -138,8 +152,7 @@ def _row(
     metrics: Sequence[str],
 ) -> ComparedRun:
     run = model.first.run
-    costs = [one.run.data.metrics for one in model.runs]
-    means = {metric: interval.mean for metric, interval in intervals.items()}
+    costs = [seed.run.data.metrics for seed in model.runs]
     spreads = {metric: model.spread(metric) for metric in metrics}
     return ComparedRun(
         name=model.first.name,
@@ -147,57 +160,51 @@ def _row(
         model=model.first.model,
         trained_on=run.data.tags.get("trained_on", "unknown"),
         seeds=len(model.runs),
-        metrics={m: means[m] if m in means else model.mean(m) for m in metrics},
+        metrics={m: intervals[m].mean if m in intervals else model.mean(m) for m in metrics},
         intervals=intervals,
         spreads={metric: spread for metric, spread in spreads.items() if spread is not None},
         differences=differences,
         costs={
-            name: float(np.mean([each[name] for each in costs]))
+            name: float(np.mean([logged[name] for logged in costs]))
             for name in COSTS
-            if all(name in each for each in costs)
+            if all(name in logged for logged in costs)
         },
     )
-
-
-def _usual_metrics(evaluated: Sequence[EvaluatedRun]) -> tuple[str, ...]:
-    usual = ("recall_at_10", "ndcg_at_10")
-    lengths = {one.lists.protocol.length if one.lists else None for one in evaluated}
-    if len(lengths) > 1 or None in lengths:
-        return usual
-    (n,) = lengths
-    return (*usual, f"next_recall_at_{n}", f"next_ndcg_at_{n}")
 
 
 def _differences(
     models: Sequence[ModelRuns], metrics: Sequence[str], method: Method, across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
     """Test every row against the first; the rows are one family for Holm's correction."""
-    first, *others = models
-    differences: list[dict[str, PairedResult]] = []
+    reference, *others = models
+    differences: list[dict[str, PairedResult]] = [{}]
     for other in others:
         if not across_protocols:
-            _refuse_other_tags(first.first.run, other.first.run)
-        elif not other.first.shares_targets(first.first):
+            _refuse_other_tags(reference.first.run, other.first.run)
+        elif not other.first.shares_targets(reference.first):
             differences.append({})
             continue
         try:
             refuse_different(
-                other.first.ranks, first.first.ranks, across_protocols=across_protocols
+                other.first.ranks, reference.first.ranks, across_protocols=across_protocols
             )
-            found = {
-                name: other.test(first, name, method=method, across_protocols=across_protocols)
-                for name in metrics
-            }
+            differences.append(
+                {
+                    name: other.test(
+                        reference, name, method=method, across_protocols=across_protocols
+                    )
+                    for name in metrics
+                }
+            )
         except InputError as error:
-            labels = f"{run_label(other.first.run)} and {run_label(first.first.run)}"
+            labels = f"{run_label(other.first.run)} and {run_label(reference.first.run)}"
             raise InputError(f"runs {labels}: {error}") from error
-        differences.append(found)
-    tested = [found for found in differences if found]
+    tested = [tests for tests in differences if tests]
     for name in metrics:
-        corrected = holm([found[name].p_value for found in tested])
-        for found, p_value in zip(tested, corrected, strict=True):
-            found[name] = found[name]._replace(p_value=p_value)
-    return [{}, *differences]
+        corrected = holm([tests[name].p_value for tests in tested])
+        for tests, p_value in zip(tested, corrected, strict=True):
+            tests[name] = tests[name]._replace(p_value=p_value)
+    return differences
 
 
 def _refuse_other_tags(a: Run, b: Run) -> None:
@@ -216,12 +223,8 @@ def _in_words(evaluated: EvaluatedRun) -> str:
     seen = {"filter": "seen items excluded", "allow": "seen items included"}[protocol.seen]
     ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
     candidates = candidates_in_words(protocol.candidates, protocol.num_items)
-    return (
-        f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
-        f"ties {ties}, {protocol.dropped:,} targets outside the catalogue dropped"
-        + (
-            f", {protocol.without_history:,} without a history dropped"
-            if protocol.without_history
-            else ""
-        )
-    )
+    text = f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, ties {ties}, "
+    text += f"{protocol.dropped:,} targets outside the catalogue dropped"
+    if protocol.without_history:
+        text += f", {protocol.without_history:,} without a history dropped"
+    return text

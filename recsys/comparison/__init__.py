@@ -1,1 +1,0 @@
-"""Runs side by side: tables, paired tests, seeds, pictures and the page."""
