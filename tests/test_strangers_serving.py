@@ -227,7 +227,7 @@ def test_a_server_outlives_bad_bundles_and_loads_the_next_good_one(
 
 
 @pytest.mark.slow
-def test_workers_whose_parent_is_killed_while_they_load_end_in_silence(
+def test_workers_whose_parent_is_killed_while_they_load_leave_no_trace(
     bundles: dict[str, Path],
 ) -> None:
     words = ["-m", "recsys", "serve", str(bundles["dot"]), "--workers=2", "--port=0"]

@@ -129,12 +129,6 @@ def serve_bundle(
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )
-    each = threads_of(threads, usable_processors(), workers)
-    if workers == 1:
-        from recsys.server.process import serve
+    from recsys.server.process import serve
 
-        serve(settings, host, port, each)
-    else:
-        from recsys.server.workers import serve_with_workers
-
-        serve_with_workers(settings, host, port, each, workers)
+    serve(settings, host, port, threads_of(threads, usable_processors(), workers), workers)

@@ -27,7 +27,6 @@ from recsys.server.answers import (
 )
 from recsys.server.gate import Gate
 from recsys.server.model_thread import QueueFullError, StoppedError
-from recsys.server.open_inference import open_inference
 from recsys.server.replacement import Replacement
 from recsys.server.requests import (
     ExplainRequest,
@@ -82,7 +81,6 @@ def make_app(service: Service) -> Gate:
         telemetry=None,
     )
     app.include_router(_questions(service))
-    app.include_router(open_inference(service, PROBLEMS))
     app.include_router(_health(service))
     for kind, status in ((InputError, 422), (QueueFullError, 429), (StoppedError, 503)):
         app.add_exception_handler(kind, _refusal(status))

@@ -22,11 +22,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json"}
-)
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """The paths that need no key."""
-_QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"})
+_QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """The paths that are asked for all the time, and logged only if they fail."""
 _DRAINED = 64 << 20
 """Bytes of a refused body that are read all the same: a client reads no answer while it sends."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import sys
 from datetime import UTC, datetime
 
@@ -41,25 +40,3 @@ def write_json_lines(level: int = logging.INFO) -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("recsys").setLevel(level)
-
-
-def say_serving(place: socket.socket, items: int, threads: int, workers: int, *, key: bool) -> None:
-    """Write the first line of the log, which names the port.
-
-    Args:
-        place: the socket.
-        items: the size of the catalogue.
-        threads: the threads of torch of each worker.
-        workers: their number.
-        key: whether requests must bring a key.
-    """
-    bound = place.getsockname()
-    facts = {
-        "host": bound[0],
-        "port": bound[1],
-        "items": items,
-        "threads": threads,
-        "workers": workers,
-        "key": key,
-    }
-    logger.info("serving", extra={FACTS: facts})

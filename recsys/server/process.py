@@ -1,36 +1,71 @@
-"""The server as a process: its socket, its signals and its logs."""
+"""The server as a process, or as several that uvicorn watches over: sockets, signals and logs."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
 import signal
 import socket
+import sys
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
+from recsys.errors import InputError
 from recsys.server.app import make_app
-from recsys.server.logs import say_serving, write_json_lines
+from recsys.server.gate import Gate
+from recsys.server.logs import FACTS, write_json_lines
 from recsys.server.served_model import ServedModel
 from recsys.server.service import Service
 from recsys.server.settings import ServerSettings
-from recsys.server.sockets import GRACE, listen
+from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
+GRACE = 30
+"""Seconds that open requests have to end after a SIGTERM."""
+_LOADING = 600
+"""Seconds that a worker has to load its model, and to say that it is alive."""
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Where workers share their metrics; prometheus-client reads it when its first metric is made."""
 
-def serve(settings: ServerSettings, host: str, port: int, threads: int) -> None:
+
+def serve(settings: ServerSettings, host: str, port: int, threads: int, workers: int = 1) -> None:
     """Serve until SIGTERM or SIGINT; then answer what was asked, and return.
+
+    Several workers are uvicorn's: each has a model of its own, one that dies is replaced, and on
+    SIGHUP one after the other is.
+
+    Args:
+        settings: what is served, and how.
+        host: the address.
+        port: the port; 0 for any free one.
+        threads: the threads of torch of each worker.
+        workers: the number of processes that answer.
 
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
-    model = ServedModel.load(settings.bundle, settings)
+    model = ServedModel.load(settings.bundle, settings) if workers == 1 else None
+    items = (ModelBundle.open(settings.bundle) if model is None else model.bundle).num_items
     with listen(host, port) as place:
         write_json_lines()
-        key = settings.api_key is not None
-        say_serving(place, model.bundle.num_items, threads, workers=1, key=key)
-        answer(settings, model, place, threads)
+        host, port = place.getsockname()[:2]
+        facts = {"host": host, "port": port, "items": items, "threads": threads, "workers": workers}
+        facts["key"] = settings.api_key is not None
+        logger.info("serving", extra={FACTS: facts})
+        if model is None:
+            _watch_over_workers(settings, place, threads, workers)
+        else:
+            answer(settings, model, place, threads)
     logger.info("ended")
 
 
@@ -56,3 +91,79 @@ def answer(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     server.run(sockets=[place])
+
+
+def _watch_over_workers(
+    settings: ServerSettings, place: socket.socket, threads: int, workers: int
+) -> None:
+    """Run several workers until a signal ends them.
+
+    Raises:
+        InputError: a worker cannot start; its log says why.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # a worker that died, or is replaced
+    with tempfile.TemporaryDirectory(prefix="recsys-") as folder:
+        os.environ[_METRICS] = folder  # the workers inherit it
+        config = uvicorn.Config(
+            partial(_worker, settings, threads),
+            factory=True,
+            workers=workers,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE,
+            timeout_worker_healthcheck=_LOADING,
+        )
+        team = Multiprocess(config, sockets=[place])
+        team.run()
+    if any(worker.exitcode == STARTUP_FAILURE for worker in team.processes):
+        raise InputError(f"{settings.bundle}: a worker could not start: its log says why")
+
+
+def _worker(settings: ServerSettings, threads: int) -> Gate:
+    """Return the application of a worker, in its own process."""
+    write_json_lines()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for file in Path(os.environ[_METRICS]).glob("gauge_live*_*.db"):
+        number = int(file.stem.rpartition("_")[2])
+        if not Path(f"/proc/{number}").exists():
+            mark_process_dead(number)  # type: ignore[no-untyped-call]
+    try:
+        return make_app(Service(settings, ServedModel.load(settings.bundle, settings), threads))
+    except InputError as error:
+        logger.error("the model cannot be loaded", extra={FACTS: {"reason": str(error)}})
+        sys.exit(STARTUP_FAILURE)
+
+
+def _end_with_parent() -> None:
+    """End this worker in good order when the process that watches over it is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 is any free one.
+
+    Raises:
+        InputError: the address cannot be listened on.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # By name, since asyncio sends without delay (TCP_NODELAY) only where it sees the protocol:
+        # without, each answer waits 40 ms for an acknowledgement.
+        place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(address)
+            place.listen(2048)
+        except OSError:
+            place.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
+    return place

@@ -14,10 +14,10 @@ from typing import Any
 import uvicorn
 
 from recsys.server.app import make_app
+from recsys.server.process import listen
 from recsys.server.served_model import ServedModel
 from recsys.server.service import Service
 from recsys.server.settings import ServerSettings
-from recsys.server.sockets import listen
 
 
 @dataclass(frozen=True)

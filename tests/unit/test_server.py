@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -261,80 +260,6 @@ def test_integer_ids_stay_integers(tmp_path: Path) -> None:
         assert two["items"] == one["items"]
         by_id = server.get("/v1/recommend", {"user_id": "1", **asked})
         assert by_id == server.get("/v1/recommend", {"user_id": 1, **asked})
-
-
-# --- The open inference protocol -----------------------------------------------------------------
-
-
-def test_the_open_inference_protocol_recommends(server: Running, recommender: Recommender) -> None:
-    histories = [["hat", "boots"], ["socks"], []]
-    padded = [*histories[0], histories[1][0], "", "", ""]
-    asked = {
-        "id": "7",
-        "inputs": [
-            {"name": "history", "shape": [3, 2], "datatype": "BYTES", "data": padded},
-            {"name": "lengths", "shape": [3], "datatype": "INT64", "data": [2, 1, 0]},
-        ],
-        "parameters": {"k": 4},
-    }
-    answer = server.get("/v2/models/experiment/infer", asked)
-    assert (answer["model_name"], answer["id"]) == ("experiment", "7")
-    outputs = {tensor["name"]: tensor for tensor in answer["outputs"]}
-    assert outputs["item_id"]["shape"] == [3, 4]
-    items = np.array(outputs["item_id"]["data"]).reshape(3, 4)
-    scores = np.array(outputs["score"]["data"]).reshape(3, 4)
-    for row, history in enumerate(histories):
-        expected = recommender.recommend([history], k=4)
-        count = outputs["count"]["data"][row]
-        assert items[row, :count].tolist() == expected["item_id"].to_list()
-        assert scores[row, :count].tolist() == pytest.approx(expected["score"].to_list(), abs=1e-5)
-        assert set(items[row, count:]) <= {""}
-
-
-def test_the_open_inference_protocol_scores(server: Running, recommender: Recommender) -> None:
-    nested = [["hat", "boots"], ["socks", "hat"]]
-    candidates = [["socks", "hat", "boots"], ["hat", "gloves", "hat"]]
-    asked = {
-        "inputs": [
-            {"name": "history", "shape": [2, 2], "datatype": "BYTES", "data": nested},
-            {"name": "candidates", "shape": [2, 3], "datatype": "BYTES", "data": candidates},
-        ]
-    }
-    (scores,) = server.get("/v2/models/experiment/infer", asked)["outputs"]
-    expected = recommender.score(nested, candidates)
-    assert scores["shape"] == [2, 3]
-    assert scores["data"] == pytest.approx(expected["score"].to_list(), abs=1e-5)
-
-
-def test_the_open_inference_protocol_describes_itself(server: Running) -> None:
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/experiment/ready"):
-        assert server.ask(path, method="GET")[0] == 200
-    status, about = server.ask("/v2/models/experiment", method="GET")
-    assert (status, about["name"], about["platform"]) == (200, "experiment", "recsys")
-    assert {tensor["name"] for tensor in about["outputs"]} == {"item_id", "score", "count"}
-    assert server.ask("/v2/models/other", method="GET")[0] == 404
-
-
-@pytest.mark.parametrize(
-    ("inputs", "rule"),
-    [
-        ([{"name": "history", "shape": [2, 2], "datatype": "BYTES", "data": ["hat"]}], "shape"),
-        ([{"name": "nonsense", "shape": [1], "datatype": "BYTES", "data": ["hat"]}], "takes"),
-        ([{"name": "lengths", "shape": [1], "datatype": "INT64", "data": [1]}], "give the history"),
-        ([{"name": "history", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}] * 2, "twice"),
-        (
-            [
-                {"name": "history", "shape": [1, 1], "datatype": "BYTES", "data": ["hat"]},
-                {"name": "lengths", "shape": [1], "datatype": "INT64", "data": [2]},
-            ],
-            "lengths",
-        ),
-    ],
-)
-def test_wrong_tensors_are_refused(server: Running, inputs: list[Any], rule: str) -> None:
-    status, answer = server.ask("/v2/models/experiment/infer", {"inputs": inputs})
-    assert status == 422
-    assert rule in answer["error"]
 
 
 # --- Many at a time ------------------------------------------------------------------------------

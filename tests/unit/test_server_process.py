@@ -29,10 +29,9 @@ from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.server.logs import FACTS
-from recsys.server.process import answer
+from recsys.server.process import answer, listen
 from recsys.server.served_model import ServedModel
 from recsys.server.settings import ServerSettings
-from recsys.server.sockets import listen
 from recsys.serving.bundle import ModelBundle
 from tests.unit.running_server import Running, running
 from tests.unit.server_process import ASKED, process, wait_for, write_other

@@ -127,7 +127,7 @@ def test_a_key_is_asked_for(tiny_bundle: ModelBundle) -> None:
         assert ask("/v1/recommend", asked, headers={"x-api-key": "s3cre"})[0] == 401
         assert ask("/v1/recommend", asked, headers={"x-api-key": "s3cret"})[0] == 200
         assert ask("/v1/recommend", asked, headers={"authorization": "Bearer s3cret"})[0] == 200
-        assert ask("/v2/models/experiment", method="GET")[0] == 401
+        assert ask("/metrics", method="GET")[0] == 401
         assert ask("/healthz", method="GET")[0] == 200
         assert ask("/readyz", method="GET")[0] == 200
         assert "s3cret" not in repr(server.service.settings)
