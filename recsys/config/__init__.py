@@ -1,62 +1,13 @@
 """The typed settings of an experiment, with their documentation."""
 
-from recsys.config.averaged import AveragedConfig, AveragedMember, ModelConfig
-from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, DropRows
-from recsys.config.evaluation import (
-    AllItems,
-    CandidatesConfig,
-    EvaluationConfig,
-    GivenItems,
-    RequestTime,
-    SampledItems,
-)
-from recsys.config.experiment import (
-    WITH_COUNTS,
-    CountEnsembleConfig,
-    Experiment,
-    TrackingConfig,
-)
-from recsys.config.features import (
-    CategoriesFeature,
-    CategoryFeature,
-    Feature,
-    NumberFeature,
-    TextFeature,
-    VectorFeature,
-)
-from recsys.config.files import (
-    continued,
-    dump_experiment,
-    flatten,
-    load_experiment,
-    parse_experiment,
-    with_changes,
-)
-from recsys.config.loss import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    GeneralisedBinaryCrossEntropy,
-    LossConfig,
-    SampledLossConfig,
-    SampledSoftmax,
-)
-from recsys.config.model import (
-    DotProduct,
-    FactorisationMachineConfig,
-    FeatureReaderConfig,
-    HSTUConfig,
-    MaskedItemConfig,
-    NextItemConfig,
-    SequenceToSequenceConfig,
-    TargetAttention,
-    TransformerConfig,
-)
-from recsys.config.presets import Preset, find_config, preset_by_part, presets
-from recsys.config.search import Choices, Range, Search, load_search
-from recsys.config.section import Section
-from recsys.config.split import (
+from recsys.config.data import (
+    ROW_ORDER,
+    TIME_IS_NUMBER,
     Backtest,
     ChosenTargets,
+    Columns,
+    DataConfig,
+    DropRows,
     GlobalTime,
     KnownHistory,
     LeaveLastBasketOut,
@@ -65,9 +16,60 @@ from recsys.config.split import (
     UserHoldout,
     time_value,
 )
-from recsys.config.start import StartConfig
-from recsys.config.suite import Suite, SuiteEntry, load_suite
-from recsys.config.training import TrainingConfig
+from recsys.config.experiment import (
+    WITH_COUNTS,
+    AllItems,
+    CountEnsembleConfig,
+    EvaluationConfig,
+    Experiment,
+    GivenItems,
+    RequestTime,
+    SampledItems,
+    TrackingConfig,
+)
+from recsys.config.files import (
+    Preset,
+    continued,
+    dump_experiment,
+    find_config,
+    flatten,
+    load_experiment,
+    parse_experiment,
+    preset_by_part,
+    presets,
+    with_changes,
+)
+from recsys.config.model import (
+    AveragedConfig,
+    AveragedMember,
+    CategoriesFeature,
+    CategoryFeature,
+    DotProduct,
+    FactorisationMachineConfig,
+    Feature,
+    FeatureReaderConfig,
+    HSTUConfig,
+    MaskedItemConfig,
+    ModelConfig,
+    NextItemConfig,
+    NumberFeature,
+    SequenceToSequenceConfig,
+    TargetAttention,
+    TextFeature,
+    TransformerConfig,
+    VectorFeature,
+)
+from recsys.config.section import Section
+from recsys.config.suite import Choices, Range, Search, Suite, SuiteEntry, load_search, load_suite
+from recsys.config.training import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    GeneralisedBinaryCrossEntropy,
+    SampledLossConfig,
+    SampledSoftmax,
+    StartConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "ROW_ORDER",
@@ -78,7 +80,6 @@ __all__ = [
     "AveragedMember",
     "Backtest",
     "BinaryCrossEntropy",
-    "CandidatesConfig",
     "CategoriesFeature",
     "CategoryFeature",
     "Choices",
@@ -101,7 +102,6 @@ __all__ = [
     "KnownHistory",
     "LeaveLastBasketOut",
     "LeaveLastOut",
-    "LossConfig",
     "MaskedItemConfig",
     "ModelConfig",
     "NextItemConfig",

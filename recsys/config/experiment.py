@@ -3,18 +3,90 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from recsys.config.averaged import AveragedConfig, ModelConfig, reads_request_times
 from recsys.config.data import DataConfig
-from recsys.config.evaluation import EvaluationConfig
-from recsys.config.model import NextItemConfig, SequenceToSequenceConfig
-from recsys.config.section import MAX_SEED, Section
-from recsys.config.start import StartConfig
-from recsys.config.training import TrainingConfig
+from recsys.config.model import (
+    AveragedConfig,
+    ModelConfig,
+    NextItemConfig,
+    SequenceToSequenceConfig,
+    reads_request_times,
+)
+from recsys.config.section import MAX_COUNT, MAX_SEED, Section, with_kind
+from recsys.config.training import StartConfig, TrainingConfig
 from recsys.errors import InputError
+
+
+class AllItems(Section):
+    """Every target is ranked among the full catalogue."""
+
+    kind: Literal["all"] = "all"
+
+
+class SampledItems(Section):
+    """Every target is ranked among a few random items, only to reproduce published metrics.
+
+    Such metrics do not order models as the full catalogue does (Krichene and Rendle 2020).
+    """
+
+    kind: Literal["sampled"] = "sampled"
+    num: int = Field(100, ge=1, le=MAX_COUNT)
+    """The number of items drawn per user, without replacement, in addition to the user's targets;
+    items of the history are not drawn if ``evaluation.seen`` is ``filter``."""
+    seed: int = Field(0, ge=0, le=MAX_SEED)
+    """The seed of the draws: every model is evaluated with the same items."""
+    by: Literal["uniform", "popularity"] = "uniform"
+    """uniform: with equal probability; popularity: in proportion to the interactions before the
+    targets."""
+
+
+class GivenItems(Section):
+    """Every target is ranked among the candidates that a table names for its user."""
+
+    kind: Literal["given"] = "given"
+    file: Path
+    """A table with the columns user_id and item_id, which includes every target of a user."""
+
+
+CandidatesConfig = Annotated[
+    AllItems | SampledItems | GivenItems, Field(discriminator="kind"), BeforeValidator(with_kind)
+]
+
+RequestTime = Literal["unknown", "known"]
+"""known: scorers read the time of each request, which is the time of its target."""
+
+
+class EvaluationConfig(Section):
+    """The evaluation protocol."""
+
+    seen: Literal["filter", "allow"] = "filter"
+    """filter: items of the user's full history are not ranked (nor, unless training.exclude_seen is
+    false, compared with the targets in training); allow: repeat purchases count."""
+    cutoffs: tuple[Annotated[int, Field(ge=1, le=MAX_COUNT)], ...] = (1, 5, 10, 20, 50, 100)
+    """The k of recall@k and NDCG@k."""
+    request_time: RequestTime = "unknown"
+    """known: a model may read the time of each request, which is the time of its target. Only some
+    models do (``model.times: request``), which changes their metrics: it is another protocol."""
+    candidates: CandidatesConfig = AllItems()
+    """The items that test targets are ranked among. Validation targets are always ranked among all
+    items."""
+
+    @field_serializer("candidates")
+    def _in_short(self, candidates: CandidatesConfig) -> str | dict[str, Any]:
+        """Write ``all`` in short."""
+        return candidates.kind if candidates.kind == "all" else candidates.model_dump(mode="json")
+
 
 BaselineName = Literal[
     "popularity",
@@ -55,10 +127,8 @@ class TrackingConfig(Section):
     @property
     def database(self) -> Path | None:
         """The absolute path of a SQLite store; None for another kind of store."""
-        prefix = "sqlite:///"
-        return (
-            Path(self.uri.removeprefix(prefix)).absolute() if self.uri.startswith(prefix) else None
-        )
+        scheme, _, path = self.uri.partition(":///")
+        return Path(path).absolute() if scheme == "sqlite" else None
 
     @property
     def absolute_uri(self) -> str:
@@ -96,29 +166,21 @@ class Experiment(Section):
         cls, evaluation: EvaluationConfig, info: ValidationInfo
     ) -> EvaluationConfig:
         model = info.data.get("model")
-        with_request_time = model is not None and reads_request_times(model)
-        if with_request_time and evaluation.request_time == "unknown":
+        reads_times = model is not None and reads_request_times(model)
+        if reads_times and evaluation.request_time == "unknown":
             raise ValueError("request_time must be known where model.times is request")
         return evaluation
 
     @model_validator(mode="after")
-    def _can_add_counts(self) -> Experiment:
-        if self.count_ensemble is not None and isinstance(self.model, SequenceToSequenceConfig):
+    def _can_be_fitted(self) -> Self:
+        model, start, counts = self.model, self.start, self.count_ensemble
+        if counts is not None and isinstance(model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
-        return self
-
-    @model_validator(mode="after")
-    def _can_start(self) -> Experiment:
-        if self.start is not None and isinstance(self.model, AveragedConfig):
+        if start is not None and isinstance(model, AveragedConfig):
             raise ValueError("start: not supported by a mean of models: train each one by itself")
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_answer(self) -> Experiment:
-        if self.baseline is not None and self.start is not None:
+        if self.baseline is not None and start is not None:
             raise ValueError("baseline: has no weights to start from: leave start out")
-        has_model = self.model != NextItemConfig() or self.count_ensemble is not None
-        if self.baseline is not None and has_model:
+        if self.baseline is not None and (model != NextItemConfig() or counts is not None):
             raise ValueError("baseline: has no model and no count_ensemble: leave them out")
         return self
 

@@ -1,9 +1,11 @@
-"""Experiments from and to YAML, with overrides."""
+"""YAML to experiments and back, with overrides; and the configs that ship with the package."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,12 +13,13 @@ import yaml
 from pydantic import ValidationError
 
 from recsys.config.experiment import Experiment
-from recsys.config.presets import find_config, no_config
 from recsys.config.section import Section, complaints_of
-from recsys.config.yaml_text import MAX_CHARACTERS, DocumentError, parse_yaml
-from recsys.errors import InputError, one_line
+from recsys.errors import InputError, checked_path, did_you_mean, one_line
 
 _MAX_LENGTH = 300
+_MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES = 1 << 18, 50, 100_000
+"""Limits of a document, with its aliases expanded: each of ten aliases of ten aliases counts."""
+_PACKAGE = Path(__file__).parents[1]
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -44,22 +47,6 @@ def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySec
     return _check(_read_tree(path), kind, str(path))
 
 
-def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
-    file = find_config(path) or Path(path)
-    if not file.is_file():
-        raise no_config(path)
-    try:
-        with file.open(encoding="utf-8") as opened:
-            tree = parse_yaml(opened.read(MAX_CHARACTERS + 1))
-    except DocumentError as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
-    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
-        raise InputError(f"{path}: cannot read the config: {error}") from error
-    if not isinstance(tree, dict | None):
-        raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
-    return tree or {}
-
-
 def parse_experiment(
     tree: dict[str, Any], overrides: Sequence[str] = (), origin: str = "config"
 ) -> Experiment:
@@ -74,16 +61,14 @@ def parse_experiment(
             raise InputError(f"--set {override}: write it as key=value, e.g. model.dropout=0.1")
         *parents, leaf = key.split(".")
         section: Any = tree
-        for depth, parent in enumerate(parents):
+        for depth, parent in enumerate(parents, 1):
             if parent in {"split", "candidates", "loss"} and isinstance(section.get(parent), str):
                 section[parent] = {"kind": section[parent]}  # the short form
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise InputError(
-                    f"--set {override}: {'.'.join(parents[: depth + 1])} has no fields"
-                )
+                raise InputError(f"--set {override}: {'.'.join(parents[:depth])} has no fields")
         try:
-            section[leaf] = parse_yaml(value)
+            section[leaf] = _parse_yaml(value)
         except DocumentError as error:
             text = one_line(f"--set {override}: not valid YAML: {error}", _MAX_LENGTH)
             raise InputError(text) from error
@@ -96,8 +81,7 @@ def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> A
     Raises:
         InputError: fields are unknown or wrong; the message names all of them.
     """
-    given = section.model_dump(exclude_unset=True)
-    return _check(given | changes, type(section), origin)
+    return _check(section.model_dump(exclude_unset=True) | changes, type(section), origin)
 
 
 def _check(
@@ -113,7 +97,7 @@ def _check(
             source = origin if cause is None else f"--set {one_line(cause, _MAX_LENGTH)}"
             complaints.setdefault(source, []).append(complaint)
         raise InputError(
-            "; ".join(f"{source}: {'; '.join(found)}" for source, found in complaints.items())
+            "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in complaints.items())
         ) from error
 
 
@@ -146,21 +130,20 @@ def continued(
     again = bool(stem) and number.isdecimal()
     tree["name"] = f"{stem}-{int(number) + 1}" if again else f"{earlier.name}-2"
     if changes is not None:
-        tree = _merged(tree, changes.model_dump(mode="json", exclude_unset=True))
+        tree = merged(tree, changes.model_dump(mode="json", exclude_unset=True))
     tree["start"] = {**(tree.get("start") or {}), "bundle": bundle}
     return parse_experiment(tree, overrides, f"{bundle}, continued")
 
 
-def _merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a tree with other values, section by section."""
-    merged = dict(tree)
-    for name, value in changes.items():
-        old = tree.get(name)
-        merged[name] = value
-        if isinstance(old, dict) and isinstance(value, dict):
-            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
-            merged[name] = _merged(old, value) if same_kind else value
-    return merged
+def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree with other values, section by section; another kind replaces its section."""
+    result = tree | changes
+    for name in tree.keys() & changes.keys():
+        old, new = tree[name], changes[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            same_kind = "kind" not in old or new.get("kind", old["kind"]) == old["kind"]
+            result[name] = merged(old, new) if same_kind else new
+    return result
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -179,3 +162,176 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
                 yield f"{prefix}{key}", value
 
     return dict(walk("", experiment.model_dump(mode="json")))
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A config that ships with the package: an experiment, a suite or a search."""
+
+    path: Path
+    """The YAML file."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file without its extension."""
+        return self.path.stem
+
+    @property
+    def text(self) -> str:
+        """The YAML."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def description(self) -> str:
+        """The comment in the first line of the YAML."""
+        return self.text.partition("\n")[0].removeprefix("#").strip()
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The content of the YAML."""
+        return _read_tree(self.path)
+
+    @property
+    def dataset(self) -> str:
+        """The datasets that it names, separated by commas; empty if it names none."""
+        entries = [self.tree, *self.tree.get("datasets", [])]
+        sources = [entry.get("data", {}).get("source") for entry in entries]
+        return ", ".join(source for source in sources if source)
+
+
+def presets() -> list[Preset]:
+    """Return all shipped configs, by name.
+
+    The wheel has them in ``recsys/presets``, a checkout in ``configs`` beside the package.
+    """
+    in_wheel, in_checkout = _PACKAGE / "presets", _PACKAGE.parent / "configs"
+    folder = in_wheel if in_wheel.is_dir() else in_checkout
+    return [Preset(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)]
+
+
+def find_config(name: str | os.PathLike[str]) -> Path | None:
+    """Return the file of a config; None if it is neither a YAML file nor the name of a preset.
+
+    A file wins over a preset of the same name.
+    """
+    path = checked_path(name)
+    if path.is_file() and path.suffix in ("", ".yaml", ".yml"):
+        return path
+    return next((preset.path for preset in presets() if preset.name == str(name)), None)
+
+
+def preset_by_part(part: str) -> Preset:
+    """Return the preset of a name, or the only one whose name has these words.
+
+    Raises:
+        InputError: no preset, or more than one, fits.
+    """
+    known = {preset.name: preset for preset in presets()}
+    fitting = [part] if part in known else [name for name in known if f"-{part}-" in f"-{name}-"]
+    if len(fitting) == 1:
+        return known[fitting[0]]
+    if fitting:
+        raise InputError(f"preset {part!r}: several have it in their name: {', '.join(fitting)}")
+    raise InputError(f"preset {part!r}: no preset has this name{_nearest_preset(part)}")
+
+
+def _nearest_preset(name: str) -> str:
+    names = [preset.name for preset in presets()]
+    return did_you_mean(name, names) or "; recsys configs lists the presets"
+
+
+def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a YAML file or a preset."""
+    file = find_config(path) or Path(path)
+    if file.is_dir():
+        raise InputError(f"{path}: is a folder: a config is a YAML file or a preset's name")
+    if not file.is_file():
+        hint = _nearest_preset(Path(path).stem)
+        raise InputError(f"{path}: neither a config file nor a preset{hint}")
+    try:
+        with file.open(encoding="utf-8") as opened:
+            tree = _parse_yaml(opened.read(_MAX_CHARACTERS + 1))
+    except DocumentError as error:
+        raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot read the config: {error}") from error
+    if not isinstance(tree, dict | None):
+        raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
+    return tree or {}
+
+
+class DocumentError(ValueError):
+    """The text is not a document that a config can be; the message is one line."""
+
+
+def _parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document; None if it is empty.
+
+    Raises:
+        DocumentError: it is not valid, too long, too deep, too large, or has a key twice.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        raise DocumentError(f"longer than {_MAX_CHARACTERS:,} characters")
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = "" if mark is None else f"line {mark.line + 1}: "
+        words = error.problem or error.context or "cannot be read"
+        raise DocumentError(f"{place}{words}") from error
+    except yaml.YAMLError as error:
+        raise DocumentError(str(error)) from error
+    except DocumentError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        # PyYAML raises these for values that do not fit their tags, e.g. !!int abc.
+        raise DocumentError(f"a value does not fit its type: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does, and bounds what it reads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._sizes: dict[yaml.Node, int] = {}
+        """The number of values of each node that is complete, with its aliases expanded."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node and all below it, and refuse what is too deep, too large or ambiguous."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        place = f"line {event.start_mark.line + 1}: "
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise DocumentError(f"{place}nested deeper than {_MAX_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise DocumentError(f"{place}an alias contains itself")
+        elif node is not None:
+            children = node.value if isinstance(node, yaml.CollectionNode) else []
+            if isinstance(node, yaml.MappingNode):
+                _refuse_duplicates(node)
+                children = [child for pair in node.value for child in pair]
+            self._sizes[node] = 1 + sum(self._sizes[child] for child in children)
+            if self._sizes[node] > _MAX_NODES:
+                raise DocumentError(f"{place}more than {_MAX_NODES:,} values")
+        return node
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
+    names = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in names:
+                place = f"line {key.start_mark.line + 1}: "
+                raise DocumentError(f"{place}{key.value!r} is given twice")
+            names.add((key.tag, key.value))

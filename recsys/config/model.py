@@ -1,10 +1,12 @@
-"""The models: their parts and sizes."""
+"""The models: the features that they read, their parts and sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PositiveFloat,
@@ -13,8 +15,118 @@ from pydantic import (
     model_validator,
 )
 
-from recsys.config.features import InteractionFeatures, ItemFeatures, UserFeatures
-from recsys.config.section import MAX_WIDTH, Section
+from recsys.config.section import MAX_COUNT, MAX_WIDTH, Section
+
+
+class _Column(Section):
+    column: str
+    """Column of the item table, of the log (`DataConfig.keep`) or of the user table."""
+
+
+class CategoryFeature(_Column):
+    """One of a small set of values, such as a brand."""
+
+    kind: Literal["category"] = "category"
+
+
+class CategoriesFeature(_Column):
+    """Several of a small set of values, such as the genres of a film: lists or text."""
+
+    kind: Literal["categories"]
+    separator: str = Field("|", min_length=1)
+    """Separator of the values in a column of text."""
+
+
+class NumberFeature(_Column):
+    """A quantity, such as a price. It is standardised; a second number is 1 if it is missing."""
+
+    kind: Literal["number"]
+
+
+class TextFeature(_Column):
+    """Words, such as a title, as TF-IDF vectors reduced by a truncated SVD."""
+
+    kind: Literal["text"]
+    dims: int = Field(32, ge=1, le=MAX_WIDTH)
+    """Dimensions of the reduced vectors; fewer than the words that at least two rows share."""
+
+
+class VectorFeature(_Column):
+    """A vector from elsewhere, such as a text or image embedding: a list of numbers per item.
+
+    Vectors are scaled to length 1, stored in half precision, and projected to ``embedding_dim`` by
+    a linear layer. An item without a vector, or with zeros only, has nothing added.
+    """
+
+    kind: Literal["vector"]
+    tuned: bool = False
+    """Whether training changes the vectors of the items that it meets. If not, it learns only the
+    projection, and vectors of new items are read as those of known ones."""
+
+
+def _feature_kind(feature: object) -> object:
+    """Expand a column name, and ``{column: ...}`` without a kind, to a category."""
+    if isinstance(feature, str):
+        return {"kind": "category", "column": feature}
+    return {"kind": "category"} | feature if isinstance(feature, dict) else feature
+
+
+Feature = Annotated[
+    Annotated[
+        CategoryFeature | CategoriesFeature | NumberFeature | TextFeature | VectorFeature,
+        Field(discriminator="kind"),
+    ],
+    BeforeValidator(_feature_kind),
+]
+
+
+def _features_of(
+    noun: str, *reserved: str, vectors: bool = False
+) -> Callable[[Sequence[Feature]], Sequence[Feature]]:
+    """Return a validator: each feature is listed once, and none is a reserved column."""
+
+    def validate(features: Sequence[Feature]) -> Sequence[Feature]:
+        columns = [(feature.kind, feature.column) for feature in features]
+        for kind, column in columns:
+            if kind == "vector" and not vectors:
+                raise ValueError(f"{column}: {noun} has no vectors, only an item has")
+            if column in reserved:
+                raise ValueError(f"{column} cannot be a feature of {noun}")
+            if columns.count((kind, column)) > 1:
+                raise ValueError(f"{column} is listed twice as {kind}")
+        return features
+
+    return validate
+
+
+Features = tuple[Feature, ...]
+_OF_ITEMS = _features_of("an item", "item_id", "count", vectors=True)  # bundles have counts
+_OF_INTERACTIONS = _features_of("an interaction", "user_id", "item_id")
+_OF_USERS = _features_of("a user", "user_id", "item_id")
+
+
+class FeatureReaderConfig(Section):
+    """Features that a model reads in addition to item tokens."""
+
+    item_features: Annotated[Features, AfterValidator(_OF_ITEMS)] = ()
+    """Item features that are embedded with the item token, as input and as candidate, so that an
+    item without interactions has an embedding too. A plain name is a column of categories."""
+    item_ids: bool = True
+    """Whether each item that training meets also has an embedding of its own. If not, an item is
+    represented by its features only, and a new item in the same way as an old one."""
+    interaction_features: Annotated[Features, AfterValidator(_OF_INTERACTIONS)] = ()
+    """Features of past interactions (an action, a rating, a quantity) that are embedded with their
+    items: columns of the log that ``data.keep`` names. The target's interaction features are never
+    used, so columns that are only known after a purchase are allowed."""
+    user_features: Annotated[Features, AfterValidator(_OF_USERS)] = ()
+    """User features that are embedded with every past item: columns of the user table."""
+
+    @field_validator("item_ids")
+    @classmethod
+    def _is_represented(cls, item_ids: bool, info: ValidationInfo) -> bool:
+        if not item_ids and not info.data.get("item_features"):
+            raise ValueError("false needs item_features: nothing else would represent an item")
+        return item_ids
 
 
 def _as_pair(value: object) -> object:
@@ -77,11 +189,24 @@ class DotProduct(Section):
 Head = Annotated[TargetAttention | DotProduct, Field(discriminator="kind")]
 
 
-class TransformerConfig(Section):
-    """Settings of every Transformer."""
-
+class _ModelSection(Section):
+    kind: str
     embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
     """D, the width of item embeddings and hidden states."""
+    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
+    """Number of items of a history that the model reads, the newest."""
+    dropout: float = Field(0.2, ge=0, lt=1)
+    """Dropout probability of embeddings, attention and feed-forward networks."""
+
+    @property
+    def family(self) -> str:
+        """The kind of model, which distinguishes runs."""
+        return self.kind
+
+
+class TransformerConfig(_ModelSection):
+    """Settings of every Transformer."""
+
     wide_heads: bool = False
     """Whether every attention head has the full embedding_dim instead of its share."""
     num_heads: int = Field(2, ge=1, le=1_024)
@@ -91,10 +216,6 @@ class TransformerConfig(Section):
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
     """Activation of a feed-forward network; relu is the published one. swiglu adds a third linear
     map of the same width as a gate."""
-    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
-    """Number of items of a history that the model reads, the newest."""
-    dropout: float = Field(0.2, ge=0, lt=1)
-    """Dropout probability of embeddings, attention and feed-forward networks."""
     norm: Literal["pre", "post", "gated"] = "pre"
     """Place of the layer norm. pre: before each sub-layer; post: after it, as in the 2017
     Transformer; gated: before it, and a gate scales the output of the sub-layer (with swiglu, the
@@ -120,30 +241,6 @@ class TransformerConfig(Section):
         if positions == "rotary" and width % 2:
             raise ValueError(f"rotary rotates pairs of features, but heads have {width}")
         return positions
-
-
-class FeatureReaderConfig(Section):
-    """Features that a model reads in addition to item tokens."""
-
-    item_features: ItemFeatures = ()
-    """Item features that are embedded with the item token, as input and as candidate, so that an
-    item without interactions has an embedding too. A plain name is a column of categories."""
-    item_ids: bool = True
-    """Whether each item that training meets also has an embedding of its own. If not, an item is
-    represented by its features only, and a new item in the same way as an old one."""
-    interaction_features: InteractionFeatures = ()
-    """Features of past interactions (an action, a rating, a quantity) that are embedded with their
-    items: columns of the log that ``data.keep`` names. The target's interaction features are never
-    used, so columns that are only known after a purchase are allowed."""
-    user_features: UserFeatures = ()
-    """User features that are embedded with every past item: columns of the user table."""
-
-    @field_validator("item_ids")
-    @classmethod
-    def _is_represented(cls, item_ids: bool, info: ValidationInfo) -> bool:
-        if not item_ids and not info.data.get("item_features"):
-            raise ValueError("false needs item_features: nothing else would represent an item")
-        return item_ids
 
 
 class NextItemConfig(FeatureReaderConfig, TransformerConfig):
@@ -173,26 +270,15 @@ class MaskedItemConfig(TransformerConfig):
     mask_probability: float = Field(0.2, gt=0, le=1)
     """Share of the items that training masks, redrawn in every epoch; at least one per sequence."""
 
-    @property
-    def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
-        return self.kind
 
-
-class HSTUConfig(FeatureReaderConfig):
+class HSTUConfig(FeatureReaderConfig, _ModelSection):
     """HSTU blocks (`HSTUBlock`) and a head that predict the next item."""
 
     kind: Literal["hstu"]
-    embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
-    """D, the width of item embeddings and hidden states."""
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     num_heads: int = Field(2, ge=1, le=1_024)
     """Number of attention heads of each block; must divide embedding_dim."""
-    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
-    """Number of items of a history that the model reads, the newest."""
-    dropout: float = Field(0.2, ge=0, lt=1)
-    """Dropout probability of embeddings and blocks."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Position vectors added to the item embeddings; the blocks also have a bias for distances."""
     times: Literal["none", "past", "request"] = "none"
@@ -201,11 +287,6 @@ class HSTUConfig(FeatureReaderConfig):
     requires ``evaluation.request_time: known``."""
     head: Head = DotProduct()
     """The head that scores candidates."""
-
-    @property
-    def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
-        return self.kind
 
     @field_validator("num_heads")
     @classmethod
@@ -230,24 +311,80 @@ class SequenceToSequenceConfig(TransformerConfig):
     """Maximum number of generated purchases; training predicts as many from random cuts of each
     history."""
 
-    @property
-    def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
-        return self.kind
 
-
-class FactorisationMachineConfig(Section):
+class FactorisationMachineConfig(_ModelSection):
     """Inner products of the candidate with the last item and with all items; no Transformer."""
 
     kind: Literal["factorisation_machine"]
-    embedding_dim: int = Field(64, ge=1, le=MAX_WIDTH)
-    """D, the width of item embeddings."""
-    max_sequence_length: int = Field(50, ge=1, le=MAX_WIDTH)
-    """Number of items of a history that the model reads, the newest."""
-    dropout: float = Field(0.2, ge=0, lt=1)
-    """Dropout probability of embeddings."""
+
+
+def _model_kind(model: object) -> object:
+    """Expand a model without a kind to next_item."""
+    return {"kind": "next_item", **model} if isinstance(model, dict) else model
+
+
+SingleModelConfig = NextItemConfig | MaskedItemConfig | HSTUConfig | FactorisationMachineConfig
+"""A model that can be a member of a mean."""
+
+
+class AveragedMember(Section):
+    """A model of a mean, and what differs in its training from the section training."""
+
+    model: Annotated[SingleModelConfig, Field(discriminator="kind"), BeforeValidator(_model_kind)]
+    """The model; it reads no features."""
+    max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Maximum number of epochs; that of the section training if None."""
+    decay_fraction: float | None = Field(None, ge=0, le=1)
+    """Share of the epochs over which the learning rate decays; that of training if None."""
+    validate_every: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Number of epochs between validations; that of training if None."""
+    exclude_seen: bool | None = None
+    """Whether items seen before a target are left out of its loss; that of training if None."""
+
+
+class AveragedConfig(Section):
+    """The mean of the scores of several models, which are trained one by one (`AveragedModel`)."""
+
+    kind: Literal["averaged"]
+    members: tuple[AveragedMember, ...] = Field(min_length=2, max_length=8)
+    """The models; all read the same number of items of a history."""
+
+    @field_validator("members")
+    @classmethod
+    def _read_the_same(cls, members: tuple[AveragedMember, ...]) -> tuple[AveragedMember, ...]:
+        models = [member.model for member in members]
+        if len({model.max_sequence_length for model in models}) > 1:
+            raise ValueError("all must have the same max_sequence_length")
+        features = ("item_features", "interaction_features", "user_features")
+        if any(getattr(model, name, ()) for model in models for name in features):
+            raise ValueError("models that read features cannot be averaged")
+        return members
 
     @property
     def family(self) -> str:
         """The kind of model, which distinguishes runs."""
         return self.kind
+
+    @property
+    def embedding_dim(self) -> int:
+        """The width of the item embeddings of all members together."""
+        return sum(member.model.embedding_dim for member in self.members)
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Number of items of a history that each member reads, the newest."""
+        return self.members[0].model.max_sequence_length
+
+
+ModelConfig = Annotated[
+    SingleModelConfig | SequenceToSequenceConfig | AveragedConfig,
+    Field(discriminator="kind"),
+    BeforeValidator(_model_kind),
+]
+
+
+def reads_request_times(model: ModelConfig) -> bool:
+    """Return whether a model, or a member of a mean, reads the time of the request."""
+    if isinstance(model, AveragedConfig):
+        return any(reads_request_times(member.model) for member in model.members)
+    return isinstance(model, HSTUConfig) and model.times == "request"

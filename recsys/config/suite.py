@@ -1,15 +1,15 @@
-"""A suite: every model and baseline on every dataset, with several seeds."""
+"""Files beside experiments: suites of many runs, and the spaces of searches."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recsys.config.experiment import Experiment, TrackingConfig
-from recsys.config.files import load_section, parse_experiment
-from recsys.config.section import MAX_SEED, Section
+from recsys.config.files import load_section, merged, parse_experiment
+from recsys.config.section import MAX_COUNT, MAX_SEED, Section
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 """Letters, digits, _ . and -; part of the names of runs and folders."""
@@ -102,7 +102,7 @@ class Suite(_Fields):
         tree["tracking"] = self.tracking.model_dump()
         for fields in (self, *entries):
             given = fields.model_fields_set & _Fields.model_fields.keys()
-            tree = _merged(tree, fields.model_dump(include=given))
+            tree = merged(tree, fields.model_dump(include=given))
         return parse_experiment(tree, origin=f"suite {self.name}, {name}")
 
 
@@ -121,11 +121,53 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     return suite
 
 
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Merge two trees by section; the second one overrides the first."""
-    merged = dict(first)
-    for key, value in second.items():
-        known = merged.get(key)
-        both = isinstance(known, dict) and isinstance(value, dict)
-        merged[key] = _merged(known, value) if both else value  # type: ignore[arg-type]
-    return merged
+class Range(Section):
+    """Numbers from low to high, inclusive; integers if both are."""
+
+    low: int | float
+    """Smallest value."""
+    high: int | float
+    """Largest value."""
+    log: bool = False
+    """Whether to sample on a logarithmic scale."""
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError("low must be above 0 if log is true")
+        return self
+
+
+class Choices(Section):
+    """One of several values."""
+
+    choices: tuple[bool | int | float | str | None, ...] = Field(min_length=1)
+    """The values."""
+
+
+class Search(Section):
+    """The fields of an experiment to search, and the budget."""
+
+    space: dict[str, Range | Choices] = Field(min_length=1)
+    """Fields of the sections model and training by dotted name, e.g. ``model.dropout``."""
+    trials: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = 50
+    """Number of trials of the study, including earlier calls. If None, only the time is limited."""
+    minutes: float | None = Field(None, gt=0, le=10**8)
+    """Number of minutes after which this call starts no more trials. If None, no time limit."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.trials is None and self.minutes is None:
+            raise ValueError("give trials, minutes or both: a search needs a limit")
+        return self
+
+
+def load_search(path: str | os.PathLike[str]) -> Search:
+    """Read a search from YAML.
+
+    Raises:
+        InputError: the file cannot be read, or fields are unknown or wrong.
+    """
+    return load_section(path, Search)

@@ -1,13 +1,55 @@
-"""How a model is trained."""
+"""How a model is trained: its loss, its schedule, and the model that it may start from."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_serializer, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, field_validator
 
-from recsys.config.loss import CrossEntropy, LossConfig
-from recsys.config.section import MAX_COUNT, Section
+from recsys.config.section import MAX_COUNT, Section, with_kind
+
+
+class CrossEntropy(Section):
+    """Cross-entropy of the target over the full catalogue."""
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+
+class _Sampled(Section):
+    num_negatives: int = Field(1024, ge=1, le=MAX_COUNT)
+    """Number of items drawn for each step, which all of its targets share. If it reaches the size
+    of the catalogue and negatives are uniform, every item is drawn once."""
+    negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"
+    """How negatives are drawn. uniform: all items equally likely; popularity: in proportion to
+    their purchases in training; in_batch: from the targets of the step."""
+
+
+class SampledSoftmax(_Sampled):
+    """Cross-entropy over the target and sampled negatives, corrected for the sampling."""
+
+    kind: Literal["sampled_softmax"]
+
+
+class BinaryCrossEntropy(_Sampled):
+    """Binary cross-entropy of the target and each negative: SASRec's loss."""
+
+    kind: Literal["bce"]
+
+
+class GeneralisedBinaryCrossEntropy(_Sampled):
+    """Binary cross-entropy that corrects overconfidence from few negatives: gSASRec's loss."""
+
+    kind: Literal["gbce"]
+    calibration: float = Field(0.75, ge=0, le=1)
+    """The t of gSASRec: 0 is plain binary cross-entropy, 1 removes all overconfidence."""
+
+
+SampledLossConfig = SampledSoftmax | BinaryCrossEntropy | GeneralisedBinaryCrossEntropy
+
+LossConfig = Annotated[
+    CrossEntropy | SampledLossConfig, Field(discriminator="kind"), BeforeValidator(with_kind)
+]
 
 
 class TrainingConfig(Section):
@@ -80,3 +122,37 @@ class TrainingConfig(Section):
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
         """Abbreviate the default loss to its kind."""
         return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
+
+
+class StartConfig(Section):
+    """A warm start: the training begins with the weights of a trained model, not with random ones.
+
+    Items are matched by their ids; new ones are given rows of their own. The training is shorter
+    and gentler than one from random weights: its learning rate falls in a line to a hundredth.
+    """
+
+    bundle: str
+    """Folder of the trained model; ``--from`` sets it."""
+    digest: str | None = None
+    """SHA-256 of the manifest of that folder. The run records it; where it is given, another model
+    in the folder is refused."""
+    epochs: float = Field(0.25, gt=0, le=1)
+    """Epochs as a share of training.max_epochs, at least one; likewise training.patience."""
+    learning_rate: float = Field(0.3, gt=0, le=10)
+    """Peak learning rate as a share of training.learning_rate."""
+    replay: float = Field(0.5, ge=0, lt=1)
+    """Share of the histories of an epoch that have no new interaction; a new interaction is later
+    than all that the model was trained on. Each epoch reads all histories with new interactions,
+    and as many others, drawn anew, as make this share. 0: only histories with new ones."""
+
+    def applied_to(self, training: TrainingConfig) -> TrainingConfig:
+        """Return the training section of a training that starts warm."""
+        return training.model_copy(
+            update={
+                "max_epochs": math.ceil(training.max_epochs * self.epochs),
+                "patience": math.ceil(training.patience * self.epochs),
+                "learning_rate": training.learning_rate * self.learning_rate,
+                "decay_fraction": 1.0,
+                "average_weights": False,
+            }
+        )

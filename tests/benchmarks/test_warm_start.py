@@ -15,8 +15,7 @@ import pytest
 from contest import from_environment
 
 import recsys
-from recsys.config import DataConfig, Experiment, GlobalTime, load_experiment
-from recsys.config.split import ChosenTargets
+from recsys.config import ChosenTargets, DataConfig, Experiment, GlobalTime, load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
