@@ -51,7 +51,7 @@ CORE = {
     "inference/model_scorer.py": "model_scorer",
     "inference/ranking.py": "ranking",
     "evaluation/candidates.py": "candidates",
-    "evaluation/metrics/ranks.py": "metrics*",
+    "evaluation/metrics.py": "metrics*",
     "evaluation/tables.py": "rank_table",
     "comparison/significance.py": "significance",
 }

@@ -38,7 +38,7 @@ def evaluate_bundle(
     """
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.held_out import find_holdout
-    from recsys.evaluation.metrics.ranks import metric_names
+    from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables import evaluate
     from recsys.inference.scorer import ReportingScorer

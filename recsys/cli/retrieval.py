@@ -30,7 +30,7 @@ def show_retrieval(
     One line for each N; the last line ranks all items, in one stage.
     """
     from recsys.evaluation.held_out import find_holdout
-    from recsys.evaluation.retrieval import retrieval_metrics
+    from recsys.evaluation.search_metrics import retrieval_metrics
 
     loaded, dataset = open_beside(bundle, data, part)
     config = loaded.experiment.evaluation

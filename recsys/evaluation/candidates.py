@@ -1,8 +1,9 @@
-"""Candidates: the items that targets are ranked among, if not the full catalogue."""
+"""The protocol of an evaluation: the items that targets are ranked among, and its fingerprint."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from dataclasses import dataclass
@@ -148,31 +149,49 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
     # One number per user and item turns comparisons of sets into comparisons of numbers.
     width = dataset.num_items + 1
     pairs = np.unique((rows * width + tokens)[(rows >= 0) & (tokens != PAD)])
-    _refuse_without_target(pairs, width, holdout, dataset, origin)
+    lacking = np.flatnonzero(~np.isin(holdout.users * width + holdout.targets, pairs))
+    if len(lacking):
+        user, target = holdout.users[lacking[0]], holdout.targets[lacking[0]]
+        item = dataset.vocabulary.decode([target])[0]
+        raise InputError(
+            f"{origin}: item_id {item!r}, a target of user_id {dataset.user_ids[int(user)]!r}, is "
+            f"not among the user's candidates ({len(lacking):,} of {len(holdout.targets):,} "
+            "targets are missing): every target must be a candidate"
+        )
     counts = np.bincount(pairs // width, minlength=dataset.num_users)
     given = Histories((pairs % width).astype(np.int32), _offsets(counts)).take(holdout.users)
     digest = hashlib.sha256(given.items.tobytes() + given.offsets.tobytes()).hexdigest()
     return Candidates(f"given {digest[:12]}", given)
 
 
-def _refuse_without_target(
-    pairs: NDArray[np.int64],
-    width: int,
-    holdout: Holdout,
-    dataset: PreparedDataset,
-    origin: str,
-) -> None:
-    lacking = np.flatnonzero(~np.isin(holdout.users * width + holdout.targets, pairs))
-    if not len(lacking):
-        return
-    user, target = holdout.users[lacking[0]], holdout.targets[lacking[0]]
-    item = dataset.vocabulary.decode([target])[0]
-    raise InputError(
-        f"{origin}: item_id {item!r}, a target of user_id {dataset.user_ids[int(user)]!r}, is not "
-        f"among the user's candidates ({len(lacking):,} of {len(holdout.targets):,} targets are "
-        "missing): every target must be a candidate"
-    )
-
-
 def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)])
+
+
+def protocol_tags(
+    dataset: PreparedDataset,
+    evaluation: EvaluationConfig,
+    candidates: Candidates | None = None,
+    part: Part = "test",
+) -> dict[str, str]:
+    """Return the facts that two runs must share to be compared, by the names of their tags.
+
+    ``protocol.fingerprint`` is the SHA-256 of all the others, the dataset's fingerprint and the
+    part: it is equal for two runs if and only if they can be compared.
+
+    Args:
+        dataset: the dataset; its split is part of the protocol.
+        evaluation: the policy for seen items and for request times.
+        candidates: the items that targets are ranked among. If None, the full catalogue.
+        part: the part of the split.
+    """
+    fields = {
+        "split": str(dataset.config.split),
+        "seen": evaluation.seen,
+        "candidates": CATALOGUE if candidates is None else candidates.name,
+        "ties": "against_target",
+        "request_time": evaluation.request_time,
+    }
+    content = json.dumps({**fields, "dataset": dataset.fingerprint, "part": part}, sort_keys=True)
+    fields["fingerprint"] = hashlib.sha256(content.encode()).hexdigest()
+    return {f"protocol.{name}": value for name, value in fields.items()}

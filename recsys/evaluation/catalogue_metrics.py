@@ -1,4 +1,4 @@
-"""Coverage, novelty, popularity and diversity of the best items over the catalogue."""
+"""Novelty, popularity and diversity of the best items, beside coverage and Gini coefficient."""
 
 from __future__ import annotations
 
@@ -8,42 +8,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.histories import Histories
+from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.metrics.beyond_accuracy import (
-    TOP_K_METRICS,
-    diversity,
-    mean_of_lists,
-)
-from recsys.evaluation.metrics.ranks import user_means
+from recsys.evaluation.metrics import TOP_K_METRICS, user_means
 from recsys.evaluation.tables import TopKTable
+from recsys.inference.scorer import user_batches
 
-
-def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
-    """Return the categories of each item token as numbers [I + 1, F]; -1 if unknown.
-
-    Categories are columns of text, booleans or enumerations in which a value has two items or more
-    on average: not titles, ids or numbers.
-    """
-    kinds = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
-    columns = [items[name] for name in items.columns if name != "item_id"]
-    categories = [
-        column
-        for column in columns
-        if column.dtype in kinds and 0 < 2 * column.drop_nulls().n_unique() <= column.count()
-    ]
-    features = np.full((len(items) + 1, len(categories)), -1, dtype=np.int64)
-    for number, column in enumerate(categories):
-        values = column.cast(pl.String).rank("dense").cast(pl.Int64).fill_null(-1)
-        features[1:, number] = values.to_numpy()
-    return features
+_KINDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
 
 
 def catalogue_metrics(
-    table: TopKTable,
-    dataset: PreparedDataset,
-    histories: Histories,
-    cutoffs: Sequence[int],
+    table: TopKTable, dataset: PreparedDataset, histories: Histories, cutoffs: Sequence[int]
 ) -> dict[str, float]:
     """Return the metrics of the k best items for each cut-off k that the lists are long enough for.
 
@@ -68,20 +43,27 @@ def catalogue_metrics(
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
-    usual = _mean_of_histories(histories, popularity)
+    sums = np.bincount(histories.users, popularity[histories.items], len(histories))
+    with np.errstate(invalid="ignore"):  # 0 / 0 for an empty history
+        usual = sums / histories.lengths
     features = item_features(dataset.item_table)
     users, all_lists = table.frame["user"].to_numpy(), table.items
+
+    def mean(values: NDArray[np.float64], valid: NDArray[np.bool_]) -> float:
+        """Average over users the means over their lists that have a value; NaN if none has."""
+        return float(user_means(values[valid], users[valid]).mean()) if valid.any() else np.nan
 
     def metrics(k: int) -> Iterator[tuple[str, float]]:
         lists = all_lists[:, :k]
         for name, metric in TOP_K_METRICS.items():
             yield name, metric(lists, dataset.num_items)
-        yield "novelty", _mean(mean_of_lists(lists, novelty), users)
-        listed = mean_of_lists(lists, popularity)
-        both = np.where(np.isnan(usual), np.nan, listed), np.where(np.isnan(listed), np.nan, usual)
-        yield "popularity_lift", _mean(both[0], users) / _mean(both[1], users)
+        new, listed = mean_of_lists(lists, novelty), mean_of_lists(lists, popularity)
+        yield "novelty", mean(new, ~np.isnan(new))
+        both = ~np.isnan(usual) & ~np.isnan(listed)
+        yield "popularity_lift", mean(listed, both) / mean(usual, both)
         if k > 1 and features.shape[1]:
-            yield "diversity", _mean(diversity(lists, features), users)
+            different = diversity(lists, features)
+            yield "diversity", mean(different, ~np.isnan(different))
 
     return {
         f"{name}_at_{k}": value
@@ -92,15 +74,65 @@ def catalogue_metrics(
     }
 
 
-def _mean_of_histories(histories: Histories, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average a number of the items over each history [N]; NaN for an empty one."""
-    sums = np.bincount(histories.users, values[histories.items], len(histories))
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = sums / histories.lengths
+def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
+    """Return the categories of each item token as numbers [I + 1, F]; -1 if unknown.
+
+    Categories are columns of text, booleans or enumerations in which a value has two items or more
+    on average: not titles, ids or numbers.
+    """
+    categories = [
+        column
+        for column in items.drop("item_id", strict=False)
+        if column.dtype in _KINDS and 0 < 2 * column.drop_nulls().n_unique() <= column.count()
+    ]
+    features = np.full((len(items) + 1, len(categories)), -1, dtype=np.int64)
+    for number, column in enumerate(categories):
+        values = column.cast(pl.String).rank("dense").cast(pl.Int64).fill_null(-1)
+        features[1:, number] = values.to_numpy()
+    return features
+
+
+def mean_of_lists(lists: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average a number that each item has over the items of each list [N]; NaN for an empty list.
+
+    Args:
+        lists: item tokens [N, k]; PAD marks an empty position.
+        values: the number of each item token [I + 1].
+    """
+    means = np.empty(len(lists))
+    for batch in user_batches(*lists.shape):
+        listed = lists[batch]
+        with np.errstate(invalid="ignore"):
+            sums = (values[listed] * (listed != PAD)).sum(axis=1)
+            means[batch] = sums / (listed != PAD).sum(axis=1)
     return means
 
 
-def _mean(values: NDArray[np.float64], users: NDArray[np.int64]) -> float:
-    """Average over users the means over their lists that have a value; NaN if none has."""
-    valid = ~np.isnan(values)
-    return float(user_means(values[valid], users[valid]).mean()) if valid.any() else float("nan")
+def diversity(lists: NDArray[np.int32], features: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how different the items of each list are [N]; NaN for fewer than two items.
+
+    The mean, over all pairs of its items, of the share of features in which the two differ
+    (intra-list diversity; Ziegler et al., WWW 2005, with the Hamming distance). An unknown value
+    differs from every other.
+
+    Args:
+        lists: item tokens [N, k]; PAD marks an empty position.
+        features: the categories of each item token as numbers [I + 1, F]; -1 if unknown.
+
+    >>> diversity(np.array([[1, 2, 3]]), features=np.array([[-1], [5], [5], [6]]))
+    array([0.66666667])
+    """
+    different = np.empty(len(lists))
+    for batch in user_batches(len(lists), lists.shape[1]):
+        listed = lists[batch]
+        sizes = (listed != PAD).sum(axis=1)
+        equal_pairs = np.zeros(len(listed))
+        for column in features.T:
+            values = np.where(listed == PAD, -1, column[listed])
+            rows = np.broadcast_to(np.arange(len(listed))[:, None], listed.shape)[values >= 0]
+            width = int(column.max(initial=0)) + 1
+            shared, counts = np.unique(rows * width + values[values >= 0], return_counts=True)
+            equal_pairs += np.bincount(shared // width, counts * (counts - 1.0), len(listed))
+        with np.errstate(invalid="ignore"):
+            different[batch] = 1 - equal_pairs / (sizes * (sizes - 1) * features.shape[1])
+    return different

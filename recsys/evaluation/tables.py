@@ -23,11 +23,16 @@ from recsys.data.holdout import Holdout, NextPurchases
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import CATALOGUE, Candidates
-from recsys.evaluation.metrics.beyond_accuracy import TOP_K_METRICS
-from recsys.evaluation.metrics.intervals import Interval, bootstrap_means
-from recsys.evaluation.metrics.lists import next_list_metrics
-from recsys.evaluation.metrics.names import split_name, usage
-from recsys.evaluation.metrics.ranks import list_numbers, summarise, user_values
+from recsys.evaluation.metrics import (
+    TOP_K_METRICS,
+    Interval,
+    bootstrap_means,
+    list_numbers,
+    next_list_metrics,
+    split_name,
+    summarise,
+    user_values,
+)
 from recsys.folders.atomic import new_file
 from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
 from recsys.inference.ranking import Ties, rank_targets
@@ -136,7 +141,7 @@ class RankTable(SavedTable[RankProtocol]):
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """The ranks [Q], as `recsys.evaluation.metrics.ranks` takes them."""
+        """The ranks [Q], as `recsys.evaluation.metrics` takes them."""
         ranks: NDArray[np.int64] = self.frame["rank"].to_numpy()
         return ranks
 
@@ -381,10 +386,8 @@ class TopKTable(SavedTable[NextListProtocol]):
         Raises:
             InputError: there is no such metric, or the lists are shorter than its cut-off.
         """
-        kind, k = split_name(metric)
-        if kind not in TOP_K_METRICS or k is None:
-            raise InputError(f"metric {metric!r}: must be {usage(TOP_K_METRICS)}")
-        if k > self.protocol.length:
+        kind, k = split_name(metric, TOP_K_METRICS)
+        if k is not None and k > self.protocol.length:
             raise InputError(f"metric {metric!r}: the lists have {self.protocol.length} items")
         return TOP_K_METRICS[kind](self.items[:, :k], self.protocol.num_items)
 

@@ -18,8 +18,7 @@ from recsys.config import Experiment, flatten
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.evaluation.candidates import choose_candidates
-from recsys.evaluation.held_out import evaluate_held_out, find_holdout
-from recsys.evaluation.next_lists import evaluate_lists
+from recsys.evaluation.held_out import evaluate_held_out, evaluate_lists, find_holdout
 from recsys.experiments.results import Results, Run
 from recsys.folders.atomic import new_folder
 from recsys.progress import stage

@@ -18,8 +18,12 @@ from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, NotFirstProcess
 from recsys.evaluation.candidates import Candidates, choose_candidates
-from recsys.evaluation.held_out import HeldOutParts, evaluate_held_out
-from recsys.evaluation.next_lists import evaluate_model_lists, next_list_length
+from recsys.evaluation.held_out import (
+    HeldOutParts,
+    evaluate_held_out,
+    evaluate_model_lists,
+    next_list_length,
+)
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baseline import fit_baseline_bundle

@@ -14,10 +14,8 @@ from pathlib import Path
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.held_out import HeldOut
-from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.metrics.ranks import metric_names
-from recsys.evaluation.next_lists import list_summary
+from recsys.evaluation.held_out import HeldOut, list_summary
+from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.experiments.registration import model_facts
 from recsys.serving.bundle import ModelBundle
@@ -139,7 +137,7 @@ class Run:
     test: dict[str, Interval]
     """Test metrics of the bundle. If the split holds out several purchases per user, they include
     those of its lists (``next_...``, and ``best_next_...`` of a model that generates lists; see
-    `recsys.evaluation.next_lists.list_summary`)."""
+    `recsys.evaluation.held_out.list_summary`)."""
     seconds: float
     """Seconds of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)

@@ -11,8 +11,7 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.candidates import candidates_in_words
-from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.metrics.registry import Source, find_metric
+from recsys.evaluation.metrics import Interval, Source, find_metric
 from recsys.reports.statistics import (
     Method,
     ModelRuns,

@@ -25,8 +25,7 @@ from recsys.drawing.points import Point, draw_points
 from recsys.drawing.svg import markup
 from recsys.drawing.values import Values, line_values
 from recsys.errors import InputError, printable
-from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.metrics.registry import find_metric
+from recsys.evaluation.metrics import Interval, find_metric
 from recsys.evaluation.segments import SEGMENTS
 from recsys.folders.atomic import new_folder
 from recsys.reports.statistics import ALPHA, ModelRuns

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from recsys.errors import InputError
-from recsys.evaluation.metrics.intervals import Interval, bootstrap_means, chunks
-from recsys.evaluation.metrics.registry import find_metric
+from recsys.evaluation.metrics import Interval, bootstrap_means, chunks, find_metric
 from recsys.evaluation.tables import NextListTable, RankTable
 
 if TYPE_CHECKING:  # a test of two tables needs no MLflow

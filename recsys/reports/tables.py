@@ -21,7 +21,7 @@ from recsys.errors import InputError, printable
 from recsys.tracking.artifacts import COSTS, FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 
 if TYPE_CHECKING:
-    from recsys.evaluation.metrics.intervals import Interval
+    from recsys.evaluation.metrics import Interval
     from recsys.reports.statistics import Method, ModelRuns, PairedResult
 
 TESTS: dict[Method, str] = {
@@ -242,7 +242,7 @@ def _half_below(interval: Interval) -> str:
 def with_interval(interval: Interval) -> str:
     """Format a mean and its interval.
 
-    >>> from recsys.evaluation.metrics.intervals import Interval
+    >>> from recsys.evaluation.metrics import Interval
     >>> with_interval(Interval(0.2, 0.1, 0.25))
     '.2000 [.1000, .2500]'
     """

@@ -15,7 +15,7 @@ import numpy as np
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.index_metrics import SearchTime, choose_probes, recall_of, search_times
+from recsys.evaluation.search_metrics import SearchTime, choose_probes, recall_of, search_times
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.state_cache import StateCache

@@ -9,7 +9,7 @@ from mlflow.entities import Run
 
 from recsys.config import WITH_COUNTS
 from recsys.errors import InputError
-from recsys.evaluation.metrics.registry import find_metric
+from recsys.evaluation.metrics import find_metric
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 
 

@@ -21,7 +21,7 @@ from recsys.config import TrackingConfig
 from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics.registry import Source
+from recsys.evaluation.metrics import Source
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.tracking.artifacts import (
     COMPARISON,

@@ -23,9 +23,8 @@ from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated
-from recsys.evaluation.candidates import Candidates
-from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.protocol import protocol_tags
+from recsys.evaluation.candidates import Candidates, protocol_tags
+from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import sync, sync_entries
 from recsys.folders.digests import file_sha256
 from recsys.interrupts import undivided

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from recsys import Recommender, load
-from recsys.evaluation.metrics.intervals import bootstrap_means
+from recsys.evaluation.metrics import bootstrap_means
 from recsys.serving.explain import explained_by_removal
 
 MEASURES = ("score, top", "score, random", "rank, top", "rank, random", "top lowers score more")

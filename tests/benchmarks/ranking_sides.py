@@ -38,7 +38,7 @@ def ours(vectors: Any, histories: Any, targets: Any, lists: bool) -> dict[str, f
     import torch
 
     from recsys.data.histories import Histories
-    from recsys.evaluation.metrics.ranks import summarise
+    from recsys.evaluation.metrics import summarise
     from recsys.inference.ranking import rank_targets, top_k
     from recsys.inference.scorer import Scored, user_batches
 

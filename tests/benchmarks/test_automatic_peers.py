@@ -21,7 +21,7 @@ from side import K, Problem, Settings
 
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.metrics.ranks import metric_values
+from recsys.evaluation.metrics import metric_values
 from recsys.inference.ranking import NEVER
 from recsys.reports.statistics import paired_difference
 from recsys.serving.bundle import ModelBundle

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.config import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
-from recsys.evaluation.index_metrics import choose_probes, recall_of, search_times
+from recsys.evaluation.search_metrics import choose_probes, recall_of, search_times
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex
 from recsys.inference.model_scorer import ModelScorer

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from recsys.baselines.tuned import BASELINES
 from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.metrics.intervals import bootstrap_means
-from recsys.evaluation.next_lists import evaluate_lists
+from recsys.evaluation.held_out import evaluate_lists
+from recsys.evaluation.metrics import bootstrap_means
 from recsys.experiments.baseline import baselines_of
 from recsys.experiments.fit import fit
 from recsys.inference.generator import SequenceGenerator

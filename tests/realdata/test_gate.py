@@ -15,7 +15,7 @@ from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM, PCT
 from recsys.baselines.sequential_rules import PUBLISHED, SequentialRules
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.metrics.ranks import ndcg_at, recall_at
+from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer
 
@@ -40,7 +40,9 @@ def dataset(
 def figures(scorer: Scorer, dataset: PreparedDataset) -> tuple[float, float]:
     """NDCG@10 and HR@10."""
     ranks = evaluate(scorer, dataset.holdout("test"), "test", "filter", "item_id").ranks
-    return round(float(ndcg_at(ranks, 10).mean()), 4), round(float(recall_at(ranks, 10).mean()), 4)
+    return round(float(metric_values(ranks, "ndcg_at_10").mean()), 4), round(
+        float(metric_values(ranks, "recall_at_10").mean()), 4
+    )
 
 
 def test_users_and_dropped_targets(dataset: PreparedDataset) -> None:

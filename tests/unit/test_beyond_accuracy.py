@@ -16,8 +16,13 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.catalogue_metrics import catalogue_metrics, item_features
-from recsys.evaluation.metrics.beyond_accuracy import coverage, diversity, gini, mean_of_lists
+from recsys.evaluation.catalogue_metrics import (
+    catalogue_metrics,
+    diversity,
+    item_features,
+    mean_of_lists,
+)
+from recsys.evaluation.metrics import coverage, gini
 from recsys.evaluation.tables import TopKTable, top_k_length, top_k_table
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scorer, Seen

@@ -19,7 +19,7 @@ from recsys.data.audit import audit
 from recsys.drawing.marks import BEST, GREY, key
 from recsys.drawing.svg import markup
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import ndcg_at
+from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.reports.comparison import compare
@@ -337,7 +337,9 @@ def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> N
     ranks = model.first.ranks
     run = replace(model.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
     intervals = ModelRuns((run,)).where("purchase", "new").intervals(["ndcg_at_10"])
-    assert intervals["ndcg_at_10"].mean == pytest.approx(ndcg_at(run.ranks.ranks[::2], 10).mean())
+    assert intervals["ndcg_at_10"].mean == pytest.approx(
+        metric_values(run.ranks.ranks[::2], "ndcg_at_10").mean()
+    )
 
 
 def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_path: Path) -> None:

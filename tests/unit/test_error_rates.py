@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from recsys.evaluation.metrics.intervals import Interval
-from recsys.evaluation.metrics.ranks import metric_values, summarise
+from recsys.evaluation.metrics import Interval, metric_values, summarise
 from recsys.reports.statistics import PairedResult, _t_p_value, paired_difference
 
 COMPARISONS, USERS, METRIC = 1_000, 300, "ndcg_at_3"

@@ -32,7 +32,7 @@ from recsys.config import (
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.index_metrics import choose_probes, recall, recall_of
+from recsys.evaluation.search_metrics import choose_probes, recall, recall_of
 from recsys.folders.digests import file_sha256
 from recsys.inference.indexed_scorer import IndexedScorer
 from recsys.inference.item_index import ItemIndex

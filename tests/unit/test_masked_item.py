@@ -12,7 +12,7 @@ from torch import nn
 from recsys.config import Experiment, MaskedItemConfig, parse_experiment
 from recsys.data.batches import MaskedBatches, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.evaluation.metrics.ranks import recall_at
+from recsys.evaluation.metrics import metric_values
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
@@ -185,7 +185,9 @@ def recall(*, planted: bool) -> float:
     histories = Histories.from_lists([walk[:-1] for walk in walks[400:]])
     targets = np.array([walk[-1] for walk in walks[400:]], dtype=np.int32)
     return float(
-        recall_at(rank_targets(ModelScorer(model, 10), histories, targets, "allow"), 1).mean()
+        metric_values(
+            rank_targets(ModelScorer(model, 10), histories, targets, "allow"), "recall_at_1"
+        ).mean()
     )
 
 

@@ -16,7 +16,7 @@ from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.metrics.registry import SOURCES, find_metric
+from recsys.evaluation.metrics import SOURCES, find_metric
 from recsys.experiments.baseline import fit_baseline
 
 

@@ -13,12 +13,10 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
 )
 
 from recsys.errors import InputError
-from recsys.evaluation.metrics.intervals import bootstrap_means
-from recsys.evaluation.metrics.ranks import (
+from recsys.evaluation.metrics import (
+    bootstrap_means,
     metric_names,
     metric_values,
-    ndcg_at,
-    recall_at,
     summarise,
     user_means,
 )
@@ -28,8 +26,10 @@ ranks_of_eight = st.lists(st.integers(1, 8), min_size=1, max_size=20).map(np.arr
 
 
 def test_hand_computed() -> None:
-    assert recall_at(RANKS, 2).tolist() == [1, 1, 0, 0, 0]
-    assert ndcg_at(RANKS, 10).tolist() == pytest.approx([1, 0.6309297535714575, 0.5, 0, 0])
+    assert metric_values(RANKS, "recall_at_2").tolist() == [1, 1, 0, 0, 0]
+    assert metric_values(RANKS, "ndcg_at_10").tolist() == pytest.approx(
+        [1, 0.6309297535714575, 0.5, 0, 0]
+    )
     assert metric_values(RANKS, "mrr").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 11, 1 / 100])
 
 
@@ -41,18 +41,18 @@ def test_parity_with_scikit_learn(ranks: np.ndarray, k: int) -> None:
     relevant = np.zeros((len(ranks), 8))
     relevant[:, 0] = 1
     labels = np.zeros(len(ranks), dtype=int)
-    assert ndcg_at(ranks, k).mean() == pytest.approx(ndcg_score(relevant, scores, k=k))
+    assert metric_values(ranks, f"ndcg_at_{k}").mean() == pytest.approx(
+        ndcg_score(relevant, scores, k=k)
+    )
     assert metric_values(ranks, "mrr").mean() == pytest.approx(
         label_ranking_average_precision_score(relevant, scores)
     )
     if k < 8:  # scikit-learn warns that k = 8 of 8 is always 1
         accuracy = top_k_accuracy_score(labels, scores, k=k, labels=np.arange(8))
-        assert recall_at(ranks, k).mean() == pytest.approx(accuracy)
+        assert metric_values(ranks, f"recall_at_{k}").mean() == pytest.approx(accuracy)
 
 
 def test_values_by_name() -> None:
-    assert metric_values(RANKS, "recall_at_3").tolist() == recall_at(RANKS, 3).tolist()
-    assert metric_values(RANKS, "ndcg_at_20").tolist() == ndcg_at(RANKS, 20).tolist()
     assert metric_values(RANKS, "mrr_at_3").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 0, 0])
 
 
@@ -91,7 +91,7 @@ def test_summary_is_deterministic_and_ignores_the_order() -> None:
 
 def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     ranks = np.random.default_rng(2).geometric(0.02, 20_000)
-    values = ndcg_at(ranks, 10)
+    values = metric_values(ranks, "ndcg_at_10")
     half = 1.959964 * values.std() / np.sqrt(len(values))
     interval = summarise(ranks, np.arange(len(ranks)), ["ndcg_at_10"])["ndcg_at_10"]
     assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
@@ -110,7 +110,9 @@ def test_interval_covers_the_truth_about_95_times_in_100() -> None:
 
 def test_a_user_of_several_targets_counts_once() -> None:
     ranks, users = np.array([1, 50, 50, 1, 50]), np.array([4, 9, 4, 7, 4])
-    assert user_means(recall_at(ranks, 10), users).tolist() == pytest.approx([1 / 3, 1, 0])
+    assert user_means(metric_values(ranks, "recall_at_10"), users).tolist() == pytest.approx(
+        [1 / 3, 1, 0]
+    )
     summary = summarise(ranks, users, ["recall_at_10"])
     assert summary["recall_at_10"].mean == pytest.approx((1 / 3 + 1 + 0) / 3)
 
@@ -129,5 +131,5 @@ def test_interval_of_correlated_targets_is_that_of_their_users() -> None:
 def test_bootstrap_in_chunks_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     values, counts = np.array([[0.0, 1.0, 3.0]]), np.array([5, 3, 2])
     whole = bootstrap_means(values, counts, np.random.default_rng(0))
-    monkeypatch.setattr("recsys.evaluation.metrics.intervals._DRAWS_AT_ONCE", 30)
+    monkeypatch.setattr("recsys.evaluation.metrics._DRAWS_AT_ONCE", 30)
     assert bootstrap_means(values, counts, np.random.default_rng(0)) == whole

@@ -21,7 +21,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.next_lists import evaluate_lists, next_list_length
+from recsys.evaluation.held_out import evaluate_lists, next_list_length
 from recsys.evaluation.tables import NextListTable
 from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit

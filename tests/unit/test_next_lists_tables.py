@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
 from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
-from recsys.evaluation.metrics.lists import next_list_metrics
+from recsys.evaluation.metrics import next_list_metrics
 from recsys.evaluation.tables import NextListProtocol, NextListTable, RankTable
 from recsys.reports.statistics import paired_test
 

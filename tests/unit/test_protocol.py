@@ -10,8 +10,7 @@ import pytest
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, flatten, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
-from recsys.evaluation.candidates import Candidates
-from recsys.evaluation.protocol import protocol_tags
+from recsys.evaluation.candidates import Candidates, protocol_tags
 from recsys.tracking.tracker import config_fingerprint
 
 NAME = "protocol.fingerprint"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import metric_values
+from recsys.evaluation.metrics import metric_values
 from recsys.inference import scorer as scorer_module
 from recsys.inference.best_scores import best_of_rows
 from recsys.inference.ranking import NEVER, Ties, rank_targets, top_k

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import ndcg_at
+from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.reports.statistics import Method, paired_difference, paired_test
 
@@ -39,7 +39,7 @@ def test_a_table_against_itself() -> None:
 def test_p_value_is_that_of_all_sign_flips() -> None:
     generator = np.random.default_rng(0)
     a, b = generator.integers(1, 15, 10), generator.integers(1, 15, 10)
-    differences = ndcg_at(a, 10) - ndcg_at(b, 10)
+    differences = metric_values(a, "ndcg_at_10") - metric_values(b, "ndcg_at_10")
     flips = np.array(list(product([1, -1], repeat=10))) @ differences
     exact = np.mean(np.abs(flips) >= abs(differences.sum()) - 1e-12)
     result = paired_test(table(a), table(b), "ndcg_at_10")

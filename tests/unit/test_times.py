@@ -28,8 +28,8 @@ from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import recall_at
-from recsys.evaluation.protocol import protocol_tags
+from recsys.evaluation.candidates import protocol_tags
+from recsys.evaluation.metrics import metric_values
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
@@ -199,7 +199,7 @@ def test_only_a_model_that_reads_the_times_learns_from_them(
     unseen, targets = rhythms(300, seed=2, lag=lag)
     model, _ = train(experiment(times), Catalogue(8), histories, None, 12, lambda *_: None)
     ranks = rank_targets(ModelScorer(model, 6), unseen, targets, "allow")
-    found = float(recall_at(ranks, 4).mean())
+    found = float(metric_values(ranks, "recall_at_4").mean())
     assert found > 0.95 if learned else 0.35 < found < 0.65
 
 
@@ -380,7 +380,9 @@ def test_a_run_with_the_request_time(tmp_path: Path) -> None:
     bundle = ModelBundle.open(run.bundle)
     test = data.holdout("test", "known")
     ranks = rank_targets(ModelScorer(bundle.model, 6), test.histories, test.targets, "allow")
-    assert float(recall_at(ranks, 10).mean()) == pytest.approx(run.test["recall_at_10"].mean)
+    assert float(metric_values(ranks, "recall_at_10").mean()) == pytest.approx(
+        run.test["recall_at_10"].mean
+    )
 
 
 def test_a_request_at_the_time_of_the_last_item_is_allowed(

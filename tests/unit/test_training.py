@@ -18,7 +18,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
-from recsys.evaluation.metrics.ranks import recall_at
+from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
@@ -77,7 +77,7 @@ def recall(experiment: Experiment, *, planted: bool) -> float:
     _, unseen = walks(300, seed=2, planted=planted)
     model, _ = train(experiment, Catalogue(ITEMS), histories, None, 30, lambda *_: None)
     ranks = rank_targets(ModelScorer(model, 10), unseen.histories, unseen.targets, "allow")
-    return float(recall_at(ranks, 1).mean())
+    return float(metric_values(ranks, "recall_at_1").mean())
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.retrieval import retrieval_metrics
+from recsys.evaluation.search_metrics import retrieval_metrics
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Seen
 from recsys.inference.two_stages import TwoStages

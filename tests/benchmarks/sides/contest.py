@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from side import Problem, Settings
 
-from recsys.evaluation.metrics.ranks import metric_values
+from recsys.evaluation.metrics import metric_values
 from recsys.inference.ranking import NEVER
 
 HERE = Path(__file__).resolve().parent

@@ -1,0 +1,427 @@
+"""All metrics as functions of arrays, by name: of ranks, of lists of next purchases, of best items.
+
+`recall_at_10` is the kind recall with the cut-off 10. To add a metric, write its function and enter
+it in the mapping of its table: `RANK_METRICS`, `NEXT_LIST_METRICS` or `TOP_K_METRICS`.
+
+A *list* is one ranking of the catalogue for one user after one history. If several targets follow
+the same history, they are in one list, and the metric is that of the list as a whole, by the
+standard definitions for a set of relevant items. With one target per list every metric is a
+function of its rank. A user may have several lists (a history that advances): the user's value is
+the mean over them, and every mean, interval and test is one over users. The targets of one user are
+not independent observations: resampling them would give intervals that are too narrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.data.histories import PAD, Histories
+from recsys.errors import InputError
+from recsys.inference.ranking import NEVER
+
+Values = NDArray[np.float64]
+RESAMPLES = 1_000
+"""The number of bootstrap resamples of an interval."""
+_DRAWS_AT_ONCE = 1 << 22
+"""The largest number of counts that a bootstrap holds in memory: 32 MiB."""
+
+
+class RankedLists(NamedTuple):
+    """Q targets in N lists, the targets of each list ordered from the best rank on."""
+
+    ranks: NDArray[np.int64]
+    """Shape [Q]: the rank of each target."""
+    rows: NDArray[np.int64]
+    """Shape [Q]: the list that each target is in, ascending."""
+    positions: NDArray[np.int64]
+    """Shape [Q]: the position of each target among those of its list, j, from 1."""
+    sizes: NDArray[np.int64]
+    """Shape [N]: the number of targets in each list, m."""
+
+    @classmethod
+    def of(cls, ranks: NDArray[np.int64], lists: NDArray[np.int64]) -> RankedLists:
+        """Order the targets; both arrays have the shape [Q]."""
+        order = np.lexsort((ranks, lists))
+        _, rows, sizes = np.unique(lists[order], return_inverse=True, return_counts=True)
+        positions = np.arange(1, len(ranks) + 1) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return cls(ranks[order], rows, positions, sizes)
+
+    def sums(self, k: int, gains: Values | float = 1.0, best: bool = False) -> Values:
+        """Add up the gains [Q] of each list [N]: of targets, or the best one, among the K best."""
+        counted = (self.ranks <= k) & (self.positions == 1 if best else True)
+        return np.bincount(self.rows, counted * gains, len(self.sizes)).astype(float, copy=False)
+
+
+def _ndcg(lists: RankedLists, k: int) -> Values:
+    ideal = np.cumsum(1 / np.log2(np.arange(2, 2 + min(k, lists.sizes.max(initial=1)))))
+    gains = lists.sums(k, 1 / np.log2(1 + lists.ranks))
+    values: Values = gains / ideal[np.minimum(lists.sizes, k) - 1]
+    return values
+
+
+RANK_METRICS: Mapping[str, Callable[[RankedLists, int], Values]] = {
+    "recall": lambda lists, k: lists.sums(k) / lists.sizes,
+    "hit_rate": lambda lists, k: lists.sums(k, best=True),
+    "precision": lambda lists, k: lists.sums(k) / k,
+    "ndcg": _ndcg,
+    "map": lambda lists, k: lists.sums(k, lists.positions / lists.ranks) / lists.sizes,
+    "mrr": lambda lists, k: lists.sums(k, 1 / lists.ranks, best=True),
+}
+"""The metrics of every list [N] with their cut-off k, by name; see `metric_values`."""
+
+
+def metric_values(
+    ranks: NDArray[np.int64], metric: str, lists: NDArray[np.int64] | None = None
+) -> Values:
+    """Return one metric of every list [N], lists ascending.
+
+    For a list with m targets:
+
+    - ``recall_at_K``: targets among the K best / m;
+    - ``hit_rate_at_K``: 1 if any target is among the K best;
+    - ``precision_at_K``: targets among the K best / K;
+    - ``ndcg_at_K``: the sum of 1 / log2(1 + rank) over the targets among the K best / the same sum
+      over the first min(m, K) ranks (Järvelin and Kekäläinen 2002, with gain 1);
+    - ``mrr``, ``mrr_at_K``: 1 / rank of the best target (if it is among the K best);
+    - ``map_at_K``: the sum of j / rank over the targets among the K best, the j-th best target
+      having j targets up to its rank, / m (as trec_eval's map_cut: by m, not by min(m, K)).
+
+    Args:
+        ranks: the ranks of the targets in their lists [Q]; the targets of one list are different
+            items. Targets whose equal scores tie have the same rank, each behind the other.
+        metric: the name of the metric.
+        lists: the list of each target [Q]. If None, each target is a list of its own.
+
+    Raises:
+        InputError: there is no such metric.
+
+    >>> metric_values(np.array([2, 9, 1]), "recall_at_5", lists=np.array([7, 7, 8]))
+    array([0.5, 1. ])
+    """
+    kind, k = split_name(metric, RANK_METRICS)
+    lists = np.arange(len(ranks)) if lists is None else lists
+    return RANK_METRICS[kind](RankedLists.of(ranks, lists), min(k or NEVER, NEVER - 1))
+
+
+def metric_names(cutoffs: Sequence[int]) -> list[str]:
+    """Return the metrics that are logged: recall and NDCG for each cut-off, and MRR.
+
+    >>> metric_names([5, 10])
+    ['recall_at_5', 'recall_at_10', 'ndcg_at_5', 'ndcg_at_10', 'mrr']
+    """
+    return [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
+
+
+def list_numbers(users: NDArray[np.int64], history_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the list of each target [Q]: one number for each user and history.
+
+    A user's histories are prefixes of one another, so they differ exactly if their lengths do.
+    """
+    return users * (int(history_lengths.max(initial=0)) + 1) + history_lengths
+
+
+def user_means(values: Values, users: NDArray[np.int64]) -> Values:
+    """Return the mean of each user's values [U], users ascending, from values [Q].
+
+    >>> user_means(np.array([1.0, 0.0, 0.5]), users=np.array([7, 7, 9]))
+    array([0.5, 0.5])
+    """
+    _, rows, counts = np.unique(users, return_inverse=True, return_counts=True)
+    return np.bincount(rows, values, len(counts)) / counts
+
+
+def user_values(
+    ranks: NDArray[np.int64],
+    users: NDArray[np.int64],
+    metric: str,
+    lists: NDArray[np.int64] | None = None,
+) -> Values:
+    """Return one metric of every user [U], users ascending: the mean over the user's lists.
+
+    Args and errors: see `metric_values`; ``users`` has the user of each target [Q].
+    """
+    lists = np.arange(len(ranks)) if lists is None else lists
+    _, first = np.unique(lists, return_index=True)
+    return user_means(metric_values(ranks, metric, lists), users[first])
+
+
+def summarise(
+    ranks: NDArray[np.int64],
+    users: NDArray[np.int64],
+    metrics: Sequence[str],
+    lists: NDArray[np.int64] | None = None,
+) -> dict[str, Interval]:
+    """Average metrics over users, by name: the mean over users of the mean over the lists of each.
+
+    The intervals are percentile bootstraps over the users, from one set of resamples and a fixed
+    seed: the same ranks always give the same intervals. Args: see `user_values`.
+
+    Raises:
+        InputError: there is no such metric.
+        ValueError: there are no ranks.
+    """
+    _, counts = np.unique(users, return_counts=True)
+    if len(counts) == len(ranks):  # one target per user: users of equal rank form one group
+        ranks, counts = np.unique(ranks, return_counts=True)
+        users, lists = np.arange(len(ranks)), None
+    else:  # hardly two users have the same ranks: each is a group
+        counts = np.ones_like(counts)
+    values = np.stack([user_values(ranks, users, name, lists) for name in metrics])
+    intervals = bootstrap_means(values, counts, np.random.default_rng(0))
+    return dict(zip(metrics, intervals, strict=True))
+
+
+# --- Means over users with their intervals --------------------------------------------------------
+
+
+class Interval(NamedTuple):
+    """A mean over users with its 95% interval over samples of as many users."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap_means(
+    values: Values,
+    counts: NDArray[np.int64],
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> list[Interval]:
+    """Return means with percentile-bootstrap 95% intervals, of observations grouped by value.
+
+    Drawing n observations with replacement only changes how many fall into each group, and those
+    numbers are multinomial: with groups, 35,000 users cost as much as their distinct ranks.
+
+    Args:
+        values: M metrics in each of G groups [M, G].
+        counts: the observations in each group [G], n in total.
+        generator: the source of the resamples.
+        resamples: the number of resamples.
+
+    Returns:
+        One interval per metric.
+
+    Raises:
+        ValueError: there are no observations.
+    """
+    total = int(counts.sum())
+    if total == 0:
+        raise ValueError("no targets: a mean of nothing has no value")
+    means = np.concatenate(
+        [
+            generator.multinomial(total, counts / total, size=size) @ values.T / total
+            for size in chunks(resamples, len(counts))
+        ]
+    )
+    low, high = np.quantile(means, [0.025, 0.975], axis=0)
+    mean = values @ counts / total
+    return [Interval(*map(float, row)) for row in zip(mean, low, high, strict=True)]
+
+
+def chunks(rows: int, width: int) -> Iterator[int]:
+    """Yield sizes that add up to ``rows``, such that ``size * width`` numbers fit in memory."""
+    size = max(1, _DRAWS_AT_ONCE // width)
+    for start in range(0, rows, size):
+        yield min(size, rows - start)
+
+
+# --- Lists of next purchases ----------------------------------------------------------------------
+
+
+class ListHits(NamedTuple):
+    """The targets that the lists of Q users hold, n positions in each list."""
+
+    hits: NDArray[np.bool_]
+    """Shape [Q, n]: is there a target in this position, listed for the first time?"""
+    in_order: NDArray[np.bool_]
+    """Shape [Q, n]: does position i hold the i-th purchase?"""
+    listed: NDArray[np.int64]
+    """Shape [Q]: the number of items in the list."""
+    distinct: NDArray[np.int64]
+    """Shape [Q]: the number of distinct targets."""
+    ordered: NDArray[np.int64]
+    """Shape [Q]: the number of targets, at most n."""
+
+    @classmethod
+    def of(cls, lists: NDArray[np.int32], targets: Histories) -> ListHits:
+        """Compare the lists [Q, n] with the targets of Q users."""
+        n = lists.shape[1]
+        # One number per user and item turns comparisons of sets into comparisons of numbers.
+        width = max(lists.max(initial=PAD), targets.items.max(initial=PAD)) + np.int64(1)
+        bought = np.unique(targets.users * width + targets.items)
+        listed = np.arange(len(lists))[:, None] * width + lists
+        first = np.zeros(lists.shape, dtype=np.bool_)
+        first.flat[np.unique(listed, return_index=True)[1]] = True
+        starts = targets.offsets[:-1]
+        ordered = np.minimum(targets.lengths, n)
+        due = Histories.from_spans(targets.items, starts, starts + ordered).padded(n)
+        return cls(
+            hits=first & np.isin(listed, bought),
+            in_order=(lists == due) & (due != PAD),
+            listed=(lists != PAD).sum(axis=1),
+            distinct=np.bincount(bought // width, minlength=len(targets)),
+            ordered=ordered,
+        )
+
+    @staticmethod
+    def ndcg(gained: NDArray[np.bool_], counts: NDArray[np.int64]) -> Values:
+        """Return discounted gains [Q, n] / those of a list that begins with so many [Q]."""
+        n = gained.shape[1]
+        discount = 1 / np.log2(np.arange(2, n + 2))
+        ideal = np.concatenate([[0.0], np.cumsum(discount)])
+        values: Values = gained @ discount / ideal[np.minimum(counts, n)]
+        return values
+
+
+NEXT_LIST_METRICS: Mapping[str, Callable[[ListHits], Values]] = {
+    "next_recall": lambda lists: lists.hits.sum(axis=1) / lists.distinct,
+    "next_ndcg": lambda lists: lists.ndcg(lists.hits, lists.distinct),
+    "next_f1": lambda lists: 2 * lists.hits.sum(axis=1) / (lists.listed + lists.distinct),
+    "next_ordered_recall": lambda lists: lists.in_order.sum(axis=1) / lists.ordered,
+    "next_ordered_ndcg": lambda lists: lists.ndcg(lists.in_order, lists.ordered),
+}
+"""The metrics of every list [Q], by name; see `next_list_metrics`."""
+
+
+def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str, Values]:
+    """Return the metrics of one list of n items per user, each between 0 and 1, by name.
+
+    As sets (an item listed again takes a position and gains nothing; targets in any order):
+
+    - ``next_recall_at_n``: distinct targets in the list / distinct targets;
+    - ``next_ndcg_at_n``: the sum of 1 / log2(1 + position) over listed targets / the same sum over
+      the first positions, as many as there are distinct targets, at most n (Järvelin and
+      Kekäläinen 2002, with gain 1);
+    - ``next_f1_at_n``: 2 · distinct targets in the list / (items listed + distinct targets), the
+      harmonic mean of recall and precision: the F1 of baskets.
+
+    In order (position i against the i-th purchase; the rest of the longer one counts for nothing):
+
+    - ``next_ordered_recall_at_n``: positions that hold their purchase / positions that could;
+    - ``next_ordered_ndcg_at_n``: the same positions, each weighted by 1 / log2(1 + position).
+
+    Args:
+        lists: item tokens, best or first purchase first [Q, n]; PAD marks an empty position.
+        targets: the purchases of Q users, oldest first, at least one item each.
+
+    Returns:
+        Five metrics [Q].
+
+    Raises:
+        ValueError: the numbers of lists and users differ, or a user has no targets.
+
+    >>> bought = Histories.from_lists([[7, 5, 9]])
+    >>> metrics = next_list_metrics(np.array([[5, 3, 9]]), bought)
+    >>> {name: values.round(3).tolist() for name, values in metrics.items()}
+    {'next_recall_at_3': [0.667], 'next_ndcg_at_3': [0.704], 'next_f1_at_3': [0.667],
+     'next_ordered_recall_at_3': [0.333], 'next_ordered_ndcg_at_3': [0.235]}
+    """
+    if len(lists) != len(targets) or not targets.lengths.all():
+        raise ValueError(f"{len(lists)} lists need as many users, each with at least one target")
+    found, n = ListHits.of(lists, targets), lists.shape[1]
+    return {f"{name}_at_{n}": metric(found) for name, metric in NEXT_LIST_METRICS.items()}
+
+
+# --- Best items: all lists together ---------------------------------------------------------------
+
+
+def coverage(lists: NDArray[np.int32], num_items: int) -> float:
+    """Return the share of the catalogue that is in any list; PAD marks an empty position.
+
+    >>> coverage(np.array([[1, 2], [1, 3]]), num_items=4)
+    0.75
+    """
+    return float(np.count_nonzero(_positions_of_items(lists, num_items)) / num_items)
+
+
+def gini(lists: NDArray[np.int32], num_items: int) -> float:
+    """Return the Gini coefficient of the positions that the items of the catalogue take.
+
+    It is 0 if every item takes as many, and near 1 if one item takes all.
+
+    >>> gini(np.array([[1, 2], [1, 3]]), num_items=4)
+    0.375
+    """
+    positions = np.sort(_positions_of_items(lists, num_items))
+    weights = 2 * np.arange(1, num_items + 1) - num_items - 1
+    return float(weights @ positions) / (num_items * max(1, int(positions.sum())))
+
+
+def _positions_of_items(lists: NDArray[np.int32], num_items: int) -> NDArray[np.int64]:
+    """Count the positions that each item of the catalogue takes [I]."""
+    return np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:]
+
+
+TOP_K_METRICS: Mapping[str, Callable[[NDArray[np.int32], int], float]] = {
+    "coverage": coverage,
+    "gini": gini,
+}
+"""The metrics of all lists together [N, k] and the size of the catalogue, by name."""
+
+
+# --- All metrics by name --------------------------------------------------------------------------
+
+Source = Literal["ranks", "next_lists", "top_k", "logged"]
+"""The rank table, the next-list table, the top-k table, or the metrics that a run logged."""
+SOURCES: Mapping[str, Source] = {
+    **dict.fromkeys(RANK_METRICS, "ranks"),
+    **dict.fromkeys(NEXT_LIST_METRICS, "next_lists"),
+    **dict.fromkeys(TOP_K_METRICS, "top_k"),
+    # What needs the popularity or the categories of the items, which no table of a run holds, is
+    # computed where the dataset is (`catalogue_metrics`), and compared as it was logged.
+    **dict.fromkeys(("novelty", "popularity_lift", "diversity"), "logged"),
+}
+"""The source of every kind of metric."""
+
+
+class Metric(NamedTuple):
+    """A metric that runs can be compared by."""
+
+    name: str
+    """E.g. ``ndcg_at_10``."""
+    source: Source
+
+    @property
+    def per_user(self) -> bool:
+        """Does every user have a value, so that there are intervals and tests?"""
+        return self.source in ("ranks", "next_lists")
+
+
+def find_metric(name: str) -> Metric:
+    """Look up a metric.
+
+    Raises:
+        InputError: there is no such metric.
+
+    >>> find_metric("coverage_at_10")
+    Metric(name='coverage_at_10', source='top_k')
+    """
+    return Metric(name, SOURCES[split_name(name, SOURCES)[0]])
+
+
+def split_name(metric: str, kinds: Iterable[str]) -> tuple[str, int | None]:
+    """Split a name into its kind, one of the given ones, and its cut-off; only mrr may lack one.
+
+    Raises:
+        InputError: there is no such metric.
+
+    >>> split_name("next_recall_at_5", SOURCES), split_name("mrr", SOURCES)
+    (('next_recall', 5), ('mrr', None))
+    >>> split_name("ndcg_at_0", ["recall", "mrr"])
+    Traceback (most recent call last):
+    recsys.errors.InputError: metric 'ndcg_at_0': must be recall_at_K, mrr_at_K or mrr
+    """
+    found = re.fullmatch(r"(?P<kind>.+)_at_(?P<k>[1-9]\d*)", metric)
+    kind, k = (metric, None) if found is None else (found["kind"], int(found["k"]))
+    if kind in kinds and (k is not None or kind == "mrr"):
+        return kind, k
+    names = [f"{kind}_at_K" for kind in kinds]
+    names += ["mrr"] * ("mrr_at_K" in names)
+    usage = f"{', '.join(names[:-1])} or {names[-1]}"
+    raise InputError(f"metric {metric!r}: must be {usage}")
