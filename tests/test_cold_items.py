@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.features.encoder import FeatureEncoder
-from recsys.data.features.encoders import Encoders, features_of
+from recsys.data.features.encoders import Encoders, FeatureEncoder, features_of
 from recsys.data.histories import PAD, Histories
 from recsys.data.vocabulary import Vocabulary
 from recsys.inference.catalogue import Catalogue

@@ -35,9 +35,9 @@ from recsys.config import (
     TrackingConfig,
     parse_experiment,
 )
-from recsys.data.folds import fold_configs
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.splits import fold_configs
 from recsys.evaluation.tables import RankTable, TopKTable
 from recsys.experiments.backtest import MODEL, backtest
 from recsys.experiments.baseline import fit_baseline

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from recsys.config import CategoriesFeature, CategoryFeature, Feature, NumberFeature
-from recsys.data.features.columns import COLUMN_CLASSES
-from recsys.data.features.feature_column import ColumnName
+from recsys.data.features.columns import COLUMN_CLASSES, ColumnName
 from recsys.data.missing import present_values
 from recsys.data.prepared import PreparedDataset
 from recsys.data.text_values import dates_in, numbers_in
@@ -58,7 +57,7 @@ def _look_at(name: str, table: pl.DataFrame, training: pl.DataFrame) -> KeptColu
     kind = COLUMN_CLASSES[type(feature)]
     try:
         kind.read(feature, "interaction", table)
-        different = kind.fit(feature, "interaction", training).width.categories
+        different = kind.fit(feature, "interaction", training).num_categories
     except InputError as error:
         fault = str(error).removeprefix(f"{ColumnName('interaction', feature)}: ")
         return KeptColumn(name, None, fault)

@@ -8,7 +8,7 @@ import typer
 
 from recsys.cli.options import Config, Json, Set, Uri, app, find_dataset, read_experiment
 from recsys.console import show_rows
-from recsys.data.folds import fold_configs
+from recsys.data.splits import fold_configs
 from recsys.errors import InputError
 
 

@@ -12,14 +12,13 @@ import numpy as np
 import polars as pl
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
-from recsys.data.appended import AppendedLog
 from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
-from recsys.data.drift import measure_drift
-from recsys.data.feature_tables import named_plainly, with_ids_of_log
+from recsys.data.audit import measure_drift
+from recsys.data.entity_tables import named_plainly, with_ids_of_log
 from recsys.data.grown_tables import as_stored, grow_features
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, InteractionLog
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import AppendedLog, Manifest, read_own_table
 from recsys.data.preparation import PATIENCE, describe, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset
 from recsys.data.reading import sum_counts
@@ -27,7 +26,6 @@ from recsys.data.row_rules import select_interactions
 from recsys.data.sessions import user_of_session
 from recsys.data.settings import with_words
 from recsys.data.sources import find_named_dataset, load_source
-from recsys.data.structure import read_own_table
 from recsys.data.tables import TableSource, open_table
 from recsys.data.time_format import is_compact
 from recsys.data.where import NoRowsLeftError, reads_rows_alone

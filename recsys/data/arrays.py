@@ -17,12 +17,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, Split
-from recsys.data.feature_tables import feature_tables
+from recsys.data.entity_tables import as_lists, feature_tables, is_vectors
 from recsys.data.histories import PAD
-from recsys.data.item_vectors import as_lists, is_vectors
 from recsys.data.log import KEPT, InteractionLog
-from recsys.data.splits import SplitChoice, chosen_cuts
-from recsys.data.user_blocks import user_blocks
+from recsys.data.splits import SplitChoice, chosen_cuts, user_blocks
 from recsys.data.vocabulary import Vocabulary
 from recsys.folders.digests import folder_sha256
 

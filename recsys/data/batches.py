@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
-from recsys.data.sequence_batch import FeatureTensors, SequenceBatch
-from recsys.data.spans import Spans
+from recsys.data.histories import PAD, Histories, Spans
 from recsys.errors import InputError
 
 Windows = Literal["newest", "all"]
@@ -20,6 +20,85 @@ Windows = Literal["newest", "all"]
 _POOL_BATCHES = 50
 """Sequences are sorted by length within pools of this many batches. On MovieLens-1M, Beauty and
 Sports 6 to 7% of the positions were padding with 20, and 3 to 4% with 50."""
+
+
+class FeatureTensors(NamedTuple):
+    """The features of the inputs, as in `Histories.padded_features`."""
+
+    categories: Tensor
+    """Shape [B, L, M], int64."""
+    shares: Tensor
+    """Shape [B, L, M]."""
+    numbers: Tensor
+    """Shape [B, L, K]."""
+
+    @classmethod
+    def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
+        """Return the features of histories; None if the model reads none."""
+        found = histories.padded_features(width)
+        return None if found is None else cls(*map(torch.from_numpy, found))
+
+    def rows(self, index: slice) -> FeatureTensors:
+        """Return the features of a slice of the batch."""
+        return FeatureTensors(*(values[index].contiguous() for values in self))
+
+    def to(self, device: torch.device) -> FeatureTensors:
+        """Copy the features to a device."""
+        return FeatureTensors(*(_sent(values, device) for values in self))
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """The inputs and targets of one training step."""
+
+    items: Tensor
+    """Shape [B, L], int64: input item tokens, right-padded with PAD; masked items are PAD too."""
+    lengths: Tensor
+    """Shape [B], int64: inputs per row, without padding."""
+    targets: Tensor
+    """Shape [B, L] or [B, n], int64, padded with PAD: the item that follows each input, or the n
+    items that follow the last input, or the masked items."""
+    times: Tensor | None = None
+    """Shape [B, L + 1], int64: the times of the inputs and of the last target, on the scale of the
+    log. None if they are unknown or not used."""
+    features: FeatureTensors | None = None
+    """The features of the inputs, never of a last target. None if the model reads none."""
+
+    def shard(self, process: int, processes: int) -> SequenceBatch:
+        """Return every P-th row for one of P processes; the rows of a batch are sorted by length.
+
+        A process without a row gets the first row without its targets.
+        """
+        has_rows = process < len(self.items)
+        rows = slice(process, None, processes) if has_rows else slice(1)
+        items, lengths = self.items[rows].contiguous(), self.lengths[rows].contiguous()
+        targets = self.targets[rows].contiguous()
+        if not has_rows:
+            targets = torch.zeros_like(targets)
+        times = None if self.times is None else self.times[rows].contiguous()
+        features = None if self.features is None else self.features.rows(rows)
+        return SequenceBatch(items, lengths, targets, times, features)
+
+    def to(self, device: torch.device) -> SequenceBatch:
+        """Copy the batch to a device."""
+        return SequenceBatch(
+            items=_sent(self.items, device),
+            lengths=_sent(self.lengths, device),
+            targets=_sent(self.targets, device),
+            times=None if self.times is None else _sent(self.times, device),
+            features=None if self.features is None else self.features.to(device),
+        )
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device without waiting for it.
+
+    From memory that is not pinned, a GPU would copy only after the steps before, with the processor
+    waiting for it instead of preparing the next step. torch keeps pinned memory for later batches.
+    """
+    if device.type == "cuda":
+        values = values.contiguous().pin_memory()  # another form is copied once more, waiting
+    return values.to(device, non_blocking=True)
 
 
 class TrainingBatches:
@@ -243,6 +322,97 @@ class SequenceToSequenceBatches:
     def _cuts_per_history(self) -> NDArray[np.int64]:
         targets = np.maximum(self._histories.lengths - 1, 0)
         return -(-targets // self._max_sequence_length)
+
+
+PlainBatches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
+
+
+class ReplayBatches:
+    """Epochs of all histories with new interactions and of a random sample of the others.
+
+    Each pass draws another sample. Iteration works as in `TrainingBatches`.
+
+    Args:
+        build: makes the batches of the histories of an epoch.
+        histories: the training histories.
+        is_new: whether each history has new interactions.
+        share: the share of the histories of an epoch that have none, below 1; there may be fewer.
+        seed: seed of the samples, together with the number of the pass.
+        epochs_per_pass: the number of epochs that divide a pass.
+
+    >>> histories = Histories.from_lists([[1, 2], [3, 4], [5, 6], [7, 8]])
+    >>> is_new = np.array([False, True, False, False])
+    >>> batches = ReplayBatches(
+    ...     lambda some: TrainingBatches(some, 5, 100, seed=0), histories, is_new, 0.5, seed=0
+    ... )
+    >>> [sorted(batch.items[:, 0].tolist()) for _ in range(3) for batch in batches]
+    [[3, 7], [3, 5], [3, 7]]
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Histories], PlainBatches],
+        histories: Histories,
+        is_new: NDArray[np.bool_],
+        share: float,
+        seed: int,
+        epochs_per_pass: int = 1,
+    ) -> None:
+        self._build = build
+        self._histories = histories
+        trained = histories.lengths >= 2
+        self._new = np.flatnonzero(is_new & trained)
+        self._old = np.flatnonzero(~is_new & trained)
+        wanted = round(len(self._new) * share / (1 - share))
+        self.replayed = min(wanted, len(self._old))
+        """The number of histories of an epoch that have no new interaction."""
+        self._seed = seed
+        self._epochs_per_pass = epochs_per_pass
+        self._drawn: tuple[int, PlainBatches] | None = None
+        self.epoch = 0
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences in an epoch, on average."""
+        return self._batches().num_sequences
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of inputs in the next epoch, without padding."""
+        return self._batches().num_tokens
+
+    def __len__(self) -> int:
+        return len(self._batches())
+
+    def __iter__(self) -> Iterator[SequenceBatch]:
+        batches = self._batches()
+        self.epoch += 1
+        yield from batches
+
+    def _batches(self) -> PlainBatches:
+        """Return the batches of the next epoch."""
+        number = self.epoch // self._epochs_per_pass
+        if self._drawn is None or self._drawn[0] != number:
+            rng = np.random.default_rng([self._seed, number])
+            old = rng.choice(self._old, self.replayed, replace=False)
+            rows = np.sort(np.concatenate([self._new, old]))
+            self._drawn = number, self._build(self._histories.take(rows))
+        _, batches = self._drawn
+        batches.epoch = self.epoch
+        return batches
+
+
+def histories_after(histories: Histories, time: int | None) -> NDArray[np.bool_]:
+    """Return which of B histories have an interaction later than a time; all if it is None.
+
+    >>> items, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3])
+    >>> histories_after(Histories(items, offsets, np.array([10, 20, 15])), 15).tolist()
+    [True, False, False]
+    """
+    if time is None or histories.times is None:
+        return np.ones(len(histories), dtype=np.bool_)
+    later = histories.users[histories.times > time]
+    return np.bincount(later, minlength=len(histories)) > 0
 
 
 def _plan(

@@ -1,4 +1,4 @@
-"""Item histories of different lengths, the input of every scorer."""
+"""Item histories of different lengths, the input of every scorer, and the features they carry."""
 
 from __future__ import annotations
 
@@ -8,10 +8,40 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.features.table import Features, join_features
-
 PAD = 0
 """The item token for "no item": padding, and items outside the catalogue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureTable:
+    """The features of R entities in rows 1 to R. Row 0 (PAD) has no features."""
+
+    categories: NDArray[np.int64]
+    """Shape [R + 1, M]: the categories of each row, padded with 0. They are numbered from 1, those
+    of all columns together."""
+    shares: NDArray[np.float32]
+    """Shape [R + 1, M]: the weight of each category, padded with 0. Those of a column sum to 1."""
+    numbers: NDArray[np.float32]
+    """Shape [R + 1, K]: numbers and text vectors, 0 where they are missing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """The features of N interactions or users, as rows of a table without duplicates.
+
+    >>> stars = FeatureTable(np.zeros((3, 0), int), np.zeros((3, 0)), np.array([[0], [-1], [1]]))
+    >>> rated = Features(stars, np.array([2, 2, 1]))
+    >>> stars.numbers[rated[1:].rows].tolist()
+    [[1], [-1]]
+    """
+
+    table: FeatureTable
+    rows: NDArray[np.int64]
+    """Shape [N]: rows of the table, 0 if nothing is known."""
+
+    def __getitem__(self, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Features:
+        """Return the features of a subset."""
+        return Features(self.table, self.rows[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +228,76 @@ class Histories:
             parts.append((self.interaction_features.table, rows))
         if self.user_features is not None:
             parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        return join_features(parts)
+        if not parts:
+            return None
+        return (
+            np.concatenate([table.categories[rows] for table, rows in parts], axis=-1),
+            np.concatenate([table.shares[rows] for table, rows in parts], axis=-1),
+            np.concatenate([table.numbers[rows] for table, rows in parts], axis=-1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """S parts of B histories; their items are copied when `take` returns some of them.
+
+    Batches are planned from ``lengths``: an epoch over a memory-mapped log loads none of it first.
+
+    >>> spans = Spans.newest(Histories.from_lists([[3, 1], [], [2, 2, 4]]), 2)
+    >>> spans.lengths.tolist(), spans.take(np.array([2])).items.tolist()
+    ([2, 0, 2], [2, 4])
+    """
+
+    histories: Histories
+    """The B histories."""
+    users: NDArray[np.int64]
+    """Shape [S]: the history that each part belongs to."""
+    starts: NDArray[np.int64]
+    """Shape [S]: the first item of each part, among the items of all histories."""
+    ends: NDArray[np.int64]
+    """Shape [S]: the end of each part, which is not in it."""
+
+    @classmethod
+    def newest(cls, histories: Histories, count: int) -> Spans:
+        """Return the last ``count`` items of each history."""
+        ends = histories.offsets[1:]
+        starts = np.maximum(histories.offsets[:-1], ends - count)
+        return cls(histories, np.arange(len(histories)), starts, ends)
+
+    @classmethod
+    def overlapping(cls, histories: Histories, size: int) -> Spans:
+        """Cut ``size`` items at a time from the end; each starts with the last item before it.
+
+        >>> spans = Spans.overlapping(Histories.from_lists([[1, 2, 3, 4, 5, 6], [7], [8, 9]]), 3)
+        >>> spans.take(np.arange(len(spans))).padded().tolist()
+        [[1, 2, 0], [2, 3, 4], [4, 5, 6], [7, 0, 0], [8, 9, 0]]
+        """
+        steps = np.maximum(-(-(histories.lengths - 1) // (size - 1)), 1)
+        users = np.repeat(np.arange(len(histories)), steps)
+        left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # parts after this one
+        ends = histories.offsets[users + 1] - left * (size - 1)
+        return cls(histories, users, np.maximum(histories.offsets[users], ends - size), ends)
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Shape [S]: the number of items of each part."""
+        return self.ends - self.starts
+
+    def at_least(self, count: int) -> Spans:
+        """Return the parts with at least ``count`` items."""
+        kept = np.flatnonzero(self.lengths >= count)
+        return Spans(self.histories, self.users[kept], self.starts[kept], self.ends[kept])
+
+    def take(self, rows: NDArray[np.int64]) -> Histories:
+        """Return some of the parts, in the order of the rows."""
+        parts = self.histories.spans(self.starts[rows], self.ends[rows])
+        features = self.histories.user_features
+        return replace(
+            parts, user_features=None if features is None else features[self.users[rows]]
+        )
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

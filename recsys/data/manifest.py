@@ -1,15 +1,74 @@
-"""The manifest of a prepared dataset."""
+"""The folder of a prepared dataset: its manifest, and its files, checked when they are opened."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Literal
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field
 
-from recsys.config import Columns
-from recsys.data.appended import AppendedLog
-from recsys.folders.manifest import FolderManifest
+from recsys.config import Columns, Section
+from recsys.errors import InputError
+from recsys.folders.manifest import MANIFEST, FolderManifest
+
+_DTYPES = {"items": np.int32, "timestamps": np.int64, "offsets": np.int64, "cuts": np.int32}
+_BLOCK = 1 << 22
+"""Entries that are checked at a time, so that a memory-mapped array is not held as a whole."""
+
+
+class Drift(Section):
+    """How an appended log differs from the dataset before it.
+
+    It describes the interactions that the append added: rows that the settings drop do not count.
+    """
+
+    interactions: int
+    """The number of interactions added."""
+    interaction_share: float
+    """Their share of all interactions, from 0 to 1; likewise:"""
+    new_users: int
+    """The users that the dataset did not have."""
+    new_user_share: float
+    """Their share of the users of the added interactions."""
+    new_items: int
+    """The items that the dataset did not have, in no part of its split."""
+    new_item_share: float
+    """Their share of the items of the added interactions."""
+    late: int
+    """The added interactions that are older than the newest one of the dataset."""
+    late_share: float
+    """Their share of the added interactions."""
+    since_last: int | None
+    """The time from the newest interaction of the dataset to the newest one added, in the unit of
+    the log's times (dates: seconds); None if nothing was added."""
+    popularity_shift: float | None
+    """The Jensen-Shannon distance (base 2) of the items' shares of the interactions, before and
+    in the appended log: 0 if they are equal, 1 if no item is in both; None if nothing was added."""
+    shift_by_chance: float | None
+    """The same distance for as many interactions that are drawn from the dataset's own shares: a
+    shift that is not larger says nothing."""
+
+
+class AppendedLog(Section):
+    """A log that was appended to a dataset."""
+
+    source: str
+    """The name or path of the log."""
+    appended_at: str
+    """The date and time, UTC."""
+    rows_read: int
+    """The rows of the source."""
+    log_fingerprint: str
+    """The SHA-256 of the rows of the log, before any filter."""
+    fingerprint_before: str
+    """The fingerprint of the dataset before it was appended."""
+    drift: Drift
+    """How the log differs from the dataset before it."""
 
 
 class Manifest(FolderManifest):
@@ -46,3 +105,115 @@ class Manifest(FolderManifest):
     settings that drop rows, and blank rows. They and the interactions add up to the rows read."""
     appended: tuple[AppendedLog, ...] = ()
     """The logs that were appended, the earliest first."""
+
+
+def open_arrays(
+    path: Path, listed: Collection[str]
+) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
+    """Map the arrays of a dataset, by name, and read its user and item tables.
+
+    Args:
+        path: the folder.
+        listed: the files that its manifest lists.
+
+    Raises:
+        InputError: one of them is not listed or cannot be read, or they do not fit each other.
+    """
+    needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
+    if missing := needed - set(listed):
+        raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
+    arrays = {name: _read_array(path / f"{name}.npy") for name in _DTYPES}
+    users = read_own_table(path / "users.parquet", ["user_id"])
+    items = read_own_table(path / "items.parquet", ["item_id"])
+    _check_structure(path, arrays, users, items)
+    return arrays, users, items
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    """Map an array of a prepared dataset.
+
+    Raises:
+        InputError: it cannot be read, or has another type or number of dimensions.
+    """
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read as an array: {error}") from error
+    dtype, dimensions = np.dtype(_DTYPES[path.stem]), 2 if path.stem == "cuts" else 1
+    if array.dtype != dtype or array.ndim != dimensions:
+        raise InputError(
+            f"{path}: must be {dtype} with {dimensions} dimensions, not {array.dtype} with "
+            f"{array.ndim}"
+        )
+    return array
+
+
+def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
+    """Read a Parquet file that the library wrote.
+
+    Args:
+        path: the file.
+        columns: the columns that it must have, among others.
+
+    Raises:
+        InputError: it cannot be read, or lacks one of them.
+    """
+    try:
+        table = pl.read_parquet(path)
+    # A damaged Parquet page can make polars panic instead of raising.
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if missing := set(columns) - set(table.columns):
+        _refuse(path, f"has no column {min(missing)}")
+    return table
+
+
+def _check_structure(
+    path: Path, arrays: Mapping[str, NDArray[Any]], users: pl.DataFrame, items: pl.DataFrame
+) -> None:
+    """Check that the arrays of a dataset fit each other and its tables.
+
+    Args:
+        path: the folder, for messages.
+        arrays: items [N], timestamps [N], offsets [U + 1] and cuts [U, 3].
+        users: the user table [U rows].
+        items: the item table [I rows].
+
+    Raises:
+        InputError: the first array that does not, and what is wrong with it.
+    """
+    tokens, times = arrays["items"], arrays["timestamps"]
+    if len(times) != len(tokens):
+        _refuse(path / "timestamps.npy", f"must have {len(tokens)} times, not {len(times)}")
+    _check_users(path, arrays["offsets"], arrays["cuts"], len(users), len(tokens))
+    for start in range(0, len(tokens), _BLOCK):
+        block = tokens[start : start + _BLOCK]
+        for found in (int(block.min()), int(block.max())):
+            if not 0 <= found <= len(items):
+                rule = f"item tokens must be from 0 to {len(items)}, not {found}"
+                _refuse(path / "items.npy", rule)
+
+
+def _check_users(
+    path: Path, offsets: NDArray[Any], cuts: NDArray[Any], users: int, count: int
+) -> None:
+    """Check the offsets and cuts of so many users and interactions."""
+    name = path / "offsets.npy"
+    if len(offsets) != users + 1:
+        _refuse(name, f"must have {users + 1} offsets, not {len(offsets)}")
+    if offsets[0] != 0 or offsets[-1] != count:
+        _refuse(name, f"must go from 0 to {count}, not from {offsets[0]} to {offsets[-1]}")
+    lengths = np.diff(offsets)
+    if (lengths < 0).any():
+        _refuse(name, f"must ascend, not by {lengths.min()}")
+    name = path / "cuts.npy"
+    if cuts.shape != (users, 3):
+        _refuse(name, f"must have the shape {(users, 3)}, not {cuts.shape}")
+    wrong = (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        _refuse(name, f"must ascend from 0 to {lengths[row]}, not {cuts[row].tolist()}")
+
+
+def _refuse(file: Path, rule: str) -> NoReturn:
+    raise InputError(f"{file}: {rule}")

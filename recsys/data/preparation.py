@@ -11,7 +11,6 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
-from recsys.data.appended import AppendedLog
 from recsys.data.arrays import (
     OUTSIDE,
     Contents,
@@ -25,7 +24,7 @@ from recsys.data.arrays import (
 from recsys.data.engines import Engine, choose_engine
 from recsys.data.frames import readable_again
 from recsys.data.log import InteractionLog, order_in_words
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import AppendedLog, Manifest
 from recsys.data.memory import memory_setting
 from recsys.data.on_disk.preparation import prepare_on_disk
 from recsys.data.on_spark.preparation import prepare_on_spark

@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 from recsys.config import DataConfig, RequestTime
 from recsys.data.arrays import INTERACTIONS, count_copies
 from recsys.data.engines import Engine
-from recsys.data.features.table import Features
-from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Holdout, NextPurchases
-from recsys.data.item_vectors import VectorSource, with_vectors
+from recsys.data.entity_tables import VectorSource, with_vectors
+from recsys.data.histories import PAD, Features, Histories
+from recsys.data.holdout import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
 from recsys.data.log import InteractionLog
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import Manifest, open_arrays
 from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
 from recsys.data.settings import LogWords, completed
-from recsys.data.structure import open_arrays
 from recsys.data.tables import TableSource
-from recsys.data.targets import TargetPositions, find_targets, target_policy
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import checked_path
 

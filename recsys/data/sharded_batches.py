@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recsys.data.replay import PlainBatches, ReplayBatches
-from recsys.data.sequence_batch import SequenceBatch
+from recsys.data.batches import PlainBatches, ReplayBatches, SequenceBatch
 
 Batches = PlainBatches | ReplayBatches
 

@@ -38,7 +38,7 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
         name: `MODEL` or the name of a baseline.
         experiment: all settings; fold i is called NAME-fold-i and written to runs/NAME-fold-i.
         datasets: the datasets of the folds, whose data settings replace those of the experiment;
-            see `recsys.data.folds`.
+            see `recsys.data.splits.folds`.
 
     Raises:
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.

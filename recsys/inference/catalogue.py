@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
-from recsys.data.features.encoders import NO_ENCODERS, Encoders, features_of
-from recsys.data.features.table import FeatureTable
-from recsys.data.features.vectors import ItemVectors
-from recsys.data.histories import PAD, Histories
+from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors, features_of
+from recsys.data.histories import PAD, FeatureTable, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recsys.data.batches import FeatureTensors
 from recsys.data.histories import Histories
-from recsys.data.sequence_batch import FeatureTensors
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
 

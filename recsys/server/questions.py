@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.features.table import Features
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Features, Histories
 from recsys.errors import InputError
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen

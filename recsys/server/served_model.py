@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.config import Columns
-from recsys.data.features.table import Features
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Features, Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.folders.manifest import MANIFEST

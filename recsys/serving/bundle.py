@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, load_baseline
 from recsys.config import Experiment, load_experiment
-from recsys.data.features.encoders import NO_ENCODERS, Encoders
-from recsys.data.features.vectors import ItemVectors
+from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path, one_line

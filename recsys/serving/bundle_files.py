@@ -10,7 +10,7 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import FittedBaseline, save_baseline
 from recsys.config import Experiment, dump_experiment
 from recsys.data.features.encoders import Encoders
-from recsys.data.structure import read_own_table
+from recsys.data.manifest import read_own_table
 from recsys.errors import InputError
 from recsys.folders.digests import folder_sha256
 from recsys.model.protocols import Model

@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.data.features.encoders import VECTORS
-from recsys.data.features.vectors import save_vectors
+from recsys.data.features.encoders import VECTORS, save_vectors
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.vocabulary import Vocabulary

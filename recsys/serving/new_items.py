@@ -9,8 +9,7 @@ import polars as pl
 import torch
 
 from recsys.config import CategoriesFeature
-from recsys.data.features.encoder import FeatureEncoder
-from recsys.data.features.vectors import ItemVectors
+from recsys.data.features.encoders import FeatureEncoder, ItemVectors
 from recsys.data.grown_tables import converted
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line

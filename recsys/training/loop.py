@@ -20,10 +20,14 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
-from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
+from recsys.data.batches import (
+    MaskedBatches,
+    PlainBatches,
+    SequenceToSequenceBatches,
+    TrainingBatches,
+)
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.replay import PlainBatches
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
 from recsys.inference.catalogue import Catalogue

@@ -12,8 +12,8 @@ from torch import Tensor, float64
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.config import TrainingConfig
+from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.model.averaged import AveragedModel
 from recsys.model.model_inputs import ModelInputs

@@ -19,10 +19,8 @@ from recsys.config import (
     UserHoldout,
 )
 from recsys.data import audit as audit_module
-from recsys.data import audited_rows
 from recsys.data.audit import Finding, audit
-from recsys.data.audited_rows import count_distinct
-from recsys.data.prepared import prepare
+from recsys.data.prepared import PreparedDataset, prepare
 
 BY_TIME = GlobalTime(valid_from=40, test_from=50)
 """The clean log has times 0 to 39 in training, 40 to 49 in validation and 50 to 59 in test."""
@@ -226,14 +224,21 @@ def test_small_blocks_find_the_same(
     found = {finding.name: finding.count for finding in whole}
     assert found["repeat_targets"]
     assert found["duplicates_across_cuts"] or split.kind == "global_time"
-    monkeypatch.setattr(audited_rows, "BLOCK", 7)
+    monkeypatch.setattr(audit_module, "BLOCK", 7)
+    audit.cache_clear()
     assert audit(dataset) == whole
 
 
-def test_many_distinct_values_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audited_rows, "EXACT", 100)
-    values = np.random.default_rng(0).permutation(np.repeat(np.arange(400_000), 2))
-    count, exact = count_distinct(values)
-    assert not exact
-    assert count == pytest.approx(400_000, rel=0.02)
-    assert count_distinct(values % 1_000) == (1_000, True)
+def test_many_distinct_times_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = prepare(clean_log(2_000), DataConfig(), tmp_path / "out")
+    exact = found(dataset, "few_times")
+    monkeypatch.setattr(audit_module, "EXACT", 100)
+    audit.cache_clear()
+    estimated = found(dataset, "few_times")
+    assert estimated.count == pytest.approx(exact.count, rel=0.03)
+    assert "estimated" in estimated.sentence
+    assert "estimated" not in exact.sentence
+
+
+def found(dataset: PreparedDataset, name: str) -> Finding:
+    return next(finding for finding in audit(dataset) if finding.name == name)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime
-from recsys.data.folds import fold_configs, folds
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.splits import fold_configs, folds
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable, pool_folds
 

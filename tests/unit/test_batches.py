@@ -14,10 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import MaskedBatches, SequenceToSequenceBatches, TrainingBatches
-from recsys.data.features.table import Features, FeatureTable
-from recsys.data.histories import Histories
-from recsys.data.sequence_batch import SequenceBatch
+from recsys.data.batches import (
+    MaskedBatches,
+    SequenceBatch,
+    SequenceToSequenceBatches,
+    TrainingBatches,
+)
+from recsys.data.histories import Features, FeatureTable, Histories
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError
 

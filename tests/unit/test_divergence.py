@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from recsys.config import Experiment, parse_experiment
+from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.training.checkpoint import CheckpointFile

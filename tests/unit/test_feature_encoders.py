@@ -22,7 +22,7 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.features.columns import COLUMN_CLASSES
-from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import FeatureEncoder
 from recsys.errors import InputError
 
 BRAND, PRICE = CategoryFeature(column="brand"), NumberFeature(kind="number", column="price")

@@ -18,8 +18,7 @@ from recsys.config import (
     TargetAttention,
     TrainingConfig,
 )
-from recsys.data.features.encoder import FeatureEncoder
-from recsys.data.features.encoders import Encoders
+from recsys.data.features.encoders import Encoders, FeatureEncoder
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.appending import append
+from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime, Split, UserHoldout, parse_experiment
+from recsys.data.holdout import find_targets
 from recsys.data.prepared import Part, prepare
 from recsys.data.splits import cut_points, kth_latest, user_holdout
-from recsys.data.targets import find_targets
 from recsys.errors import InputError
 
 # Two users: times 1 4 5 9, and 5 8.

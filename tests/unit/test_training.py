@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.batches import TrainingBatches
+from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import evaluate

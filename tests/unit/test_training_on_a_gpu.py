@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from recsys.config import Experiment, TrackingConfig, parse_experiment
+from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.module import TrainingModule

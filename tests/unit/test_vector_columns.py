@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from recsys.cli import app
 from recsys.config import VectorFeature, parse_experiment
-from recsys.data.features.encoder import FeatureEncoder
+from recsys.data.features.encoders import FeatureEncoder
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 

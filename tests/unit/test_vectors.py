@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from recsys.config import Experiment, SampledSoftmax, TrainingConfig, parse_experiment
-from recsys.data.features.encoder import FeatureEncoder
-from recsys.data.features.encoders import Encoders, features_of
+from recsys.data.features.encoders import Encoders, FeatureEncoder, features_of
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

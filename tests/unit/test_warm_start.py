@@ -24,10 +24,9 @@ from recsys.config import (
     load_experiment,
     parse_experiment,
 )
-from recsys.data.batches import TrainingBatches
+from recsys.data.batches import ReplayBatches, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.replay import ReplayBatches
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.batches import TrainingBatches
+from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.data.sequence_batch import SequenceBatch
 from recsys.inference.catalogue import Catalogue
 from recsys.training import processes
 from recsys.training.checkpoint import Checkpoint, CheckpointFile

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig
 from recsys.data.arrays import Contents
-from recsys.data.feature_tables import feature_tables
+from recsys.data.entity_tables import feature_tables
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT
 from recsys.data.on_disk.filters import FilteredLog
-from recsys.data.splits import SplitChoice, chosen_cuts
-from recsys.data.user_blocks import user_blocks
+from recsys.data.splits import SplitChoice, chosen_cuts, user_blocks
 from recsys.progress import Stage
 
 _BLOCK = 1 << 20
