@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from recsys.data.histories import PAD
 
+_FEW = 1_000
+"""Ids that are looked up one by one."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Vocabulary:
     """The catalogue of I items: item token t, from 1 to I, is the item ``ids[t - 1]``.
 
@@ -39,6 +43,8 @@ class Vocabulary:
         """
         given = pl.Series(ids) if len(ids) else self.ids.head(0)
         known = self.ids
+        if len(given) <= _FEW:
+            return self._few(given)
         if given.dtype.is_integer() and known.dtype.is_integer():
             given = given.cast(known.dtype, strict=False)
         elif given.dtype != known.dtype:
@@ -46,6 +52,24 @@ class Vocabulary:
         tokens = pl.int_range(1, len(known) + 1, dtype=pl.Int32, eager=True)
         found = given.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
         return found.to_numpy().copy()
+
+    def _few(self, given: pl.Series) -> NDArray[np.int32]:
+        """Return the item tokens of a few ids by binary search: a join reads all that are known."""
+        known, order = self._sorted
+        own = given.cast(known.dtype, strict=False)
+        if not given.dtype.is_integer() and known.dtype.is_integer():  # "012" is no id, nor "+12"
+            own = own.set(own.cast(pl.String) != given.cast(pl.String), None)
+        if not len(known):
+            return np.full(len(given), PAD, dtype=np.int32)
+        places = known.search_sorted(own).clip(0, len(known) - 1)
+        found = (known.gather(places) == own).fill_null(value=False).to_numpy()
+        return np.where(found, order[places.to_numpy()] + 1, PAD).astype(np.int32)
+
+    @cached_property
+    def _sorted(self) -> tuple[pl.Series, NDArray[np.int64]]:
+        """The ids in ascending order, and the row of each."""
+        order = self.ids.arg_sort()
+        return self.ids.gather(order), order.to_numpy().astype(np.int64)
 
     def decode(self, tokens: ArrayLike) -> pl.Series:
         """Return item ids [N] of item tokens [N]; null for PAD.

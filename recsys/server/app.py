@@ -17,21 +17,19 @@ from starlette.exceptions import HTTPException
 
 from recsys.errors import InputError, one_line
 from recsys.folders.manifest import library_version
-from recsys.server.answers import (
+from recsys.server.gate import Gate
+from recsys.server.model_thread import QueueFullError, StoppedError
+from recsys.server.replacement import Replacement
+from recsys.server.schemas import (
+    ExplainRequest,
     Explanation,
     Health,
     Problem,
     Recommendations,
-    Scores,
-    SimilarItems,
-)
-from recsys.server.gate import Gate
-from recsys.server.model_thread import QueueFullError, StoppedError
-from recsys.server.replacement import Replacement
-from recsys.server.requests import (
-    ExplainRequest,
     RecommendRequest,
     ScoreRequest,
+    Scores,
+    SimilarItems,
     SimilarRequest,
     rule_broken,
 )

@@ -40,3 +40,5 @@ def write_json_lines(level: int = logging.INFO) -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("recsys").setLevel(level)
+    # Answers say what was skipped or assumed; a warning of it for each request would be noise.
+    logging.getLogger("recsys.serving").setLevel(logging.ERROR)

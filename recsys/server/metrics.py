@@ -10,7 +10,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from recsys.inference.state_cache import StateCache
 from recsys.server.model_thread import Batch
-from recsys.server.served_model import ServedModel
+from recsys.serving.bundle import ModelBundle
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -107,10 +107,10 @@ class Metrics:
         self.requests.labels(path, str(status)).inc()
         self.seconds.labels(path).observe(seconds)
 
-    def serves(self, model: ServedModel) -> None:
+    def serves(self, bundle: ModelBundle) -> None:
         """Take in the model that answers from now on."""
-        manifest = model.bundle.manifest
-        name, dataset = model.bundle.experiment.name, manifest.dataset_fingerprint
+        manifest = bundle.manifest
+        name, dataset = bundle.experiment.name, manifest.dataset_fingerprint
         if self._served is not None:
             self.model.labels(*self._served).set(0)
         self._served = (name, dataset, manifest.digest, manifest.recsys)

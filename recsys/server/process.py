@@ -23,8 +23,7 @@ from recsys.errors import InputError
 from recsys.server.app import make_app
 from recsys.server.gate import Gate
 from recsys.server.logs import FACTS, write_json_lines
-from recsys.server.served_model import ServedModel
-from recsys.server.service import Service
+from recsys.server.service import ServedModel, Service
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 

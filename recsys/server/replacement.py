@@ -15,8 +15,7 @@ import torch
 
 from recsys.errors import InputError, first_line
 from recsys.server.logs import FACTS
-from recsys.server.served_model import ServedModel, folder_state
-from recsys.server.service import Service
+from recsys.server.service import ServedModel, Service, folder_state
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,7 +22,6 @@ from recsys.inference.two_stages import TwoStages
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder
-from recsys.serving.inputs import UserHistories
 from recsys.serving.trained_scorer import model_scorer
 
 
@@ -69,32 +67,9 @@ class PopularityFallback:
         return items, values
 
 
-def scorer_of(
-    bundle: ModelBundle,
-    seen: Seen = "allow",
-    retrieve: int | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    index: BundleIndex | None = None,
-) -> Scorer:
-    """Return the scorer of a bundle, with popularity for empty histories.
-
-    Args:
-        bundle: the model, or the baseline.
-        seen: for two stages: with "filter", no item of the history is retrieved.
-        retrieve: how many items target attention ranks; all if None.
-        allowed: whether each item token may be recommended [I + 1]; if None, all may.
-        index: finds the best items; all are scored if None.
-
-    Raises:
-        InputError: see `Stages.of`.
-    """
-    states = None if index is None else StateCache(STATES)  # queries and scores encode once
-    return Stages.of(bundle, retrieve, states, index).scorer(seen, allowed)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """What the scorers of one bundle share: see `scorer_of`."""
+    """What the scorers of one bundle share; users with empty histories get the most popular."""
 
     ranker: Scorer
     retriever: Scorer | None
@@ -116,7 +91,14 @@ class Stages:
         states: StateCache | None = None,
         index: BundleIndex | None = None,
     ) -> Stages:
-        """Make the scorers of a bundle; for the arguments see `scorer_of`.
+        """Make the scorers of a bundle.
+
+        Args:
+            bundle: the model, or the baseline.
+            retrieve: how many items target attention ranks; all if None.
+            states: keeps encoded histories; with an index alone, those of one call, so that queries
+                and scores encode once.
+            index: finds the best items; all are scored if None.
 
         Raises:
             InputError: ``retrieve`` is given, and the model has no target attention; or with an
@@ -131,6 +113,8 @@ class Stages:
             return cls(bundle.scorer, retriever, retrieve, popularity)
         model, settings, ensemble = bundle.trained, bundle.experiment, bundle.count_ensemble
         ranker = bundle.scorer
+        if index is not None and states is None:
+            states = StateCache(STATES)
         if states is not None:
             ranker = model_scorer(model, settings, ensemble, states=states)
             if retriever is not None:
@@ -147,7 +131,12 @@ class Stages:
         return cls(ranker, retriever, retrieve, popularity, encoder, index.items)
 
     def scorer(self, seen: Seen, allowed: NDArray[np.bool_] | None = None) -> Scorer:
-        """Put a scorer together, which costs nothing; for the arguments see `scorer_of`."""
+        """Put a scorer together, which costs nothing.
+
+        Args:
+            seen: for two stages: with "filter", no item of the history is retrieved.
+            allowed: whether each item token may be recommended [I + 1]; if None, all may.
+        """
         scorer = self.ranker
         if self.retrieve is not None and self.retriever is not None:
             first = self.retriever if allowed is None else AllowedItems(self.retriever, allowed)
@@ -162,21 +151,6 @@ class Stages:
     def candidates(self) -> Scorer:
         """The scorer of given candidates."""
         return PopularityFallback(self.ranker, self.popularity)
-
-
-def answer_table(
-    queries: UserHistories, rows: NDArray[np.int64], items: pl.Series, scores: NDArray[np.float32]
-) -> pl.DataFrame:
-    """Return one line per pair [N] of a user, given by row, and an item, with its source."""
-    sources = np.where(queries.histories.lengths == 0, "popularity", "model")
-    return pl.DataFrame(
-        {
-            "user_id": queries.user_ids.gather(rows),
-            "item_id": items,
-            "score": scores,
-            "source": pl.Series(sources, dtype=pl.String).gather(rows),
-        }
-    )
 
 
 def seen_policy(bundle: ModelBundle, seen: Seen | None) -> Seen:

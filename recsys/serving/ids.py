@@ -21,6 +21,8 @@ from recsys.errors import InputError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
+_HINTED = 5_000
+"""The largest vocabulary in which the nearest id is looked for: in a million it takes a minute."""
 _SHOWN = 3
 """How many unknown ids a warning names."""
 
@@ -104,7 +106,7 @@ def known_tokens(
     tokens = vocabulary.encode(ids)
     if (tokens == PAD).any():
         unknown = ids[int(np.argmax(tokens == PAD))]
-        text = vocabulary.ids.dtype == pl.String
+        text = vocabulary.ids.dtype == pl.String and len(vocabulary) <= _HINTED
         hint = did_you_mean(str(unknown), vocabulary.ids) if text else ""
         raise InputError(f"{noun} {unknown!r} is not in the {place}{hint}")
     return tokens

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from recsys.config import DataConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
-from recsys.data.histories import PAD, Histories, span_indices
+from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.model.model_inputs import TimesRead
-from recsys.serving.ids import id_series, is_missing, known_tokens, lists_of
+from recsys.serving.ids import id_series, is_missing, lists_of
 from recsys.serving.raw_log import read_raw_log
 from recsys.serving.time_scale import NO_SCALE, RequestTime, TimeScale
 
@@ -107,44 +107,7 @@ class UserHistories:
         given = _listed(users, lists, vocabulary, encoders)
         if times is not None:
             given = replace(given, times=_listed_times(users, times, given.lengths, scale))
-        return _without_unknown_items(id_series(users, "users of the histories"), given)
-
-    @classmethod
-    def from_dataset(
-        cls,
-        users: Iterable[Any],
-        dataset: PreparedDataset,
-        vocabulary: Vocabulary,
-        scale: TimeScale = NO_SCALE,
-    ) -> UserHistories:
-        """Read the full histories of some users of a prepared dataset, test targets included.
-
-        The model may have been trained on another dataset: items are matched by their ids.
-
-        Args:
-            users: ids.
-            dataset: a dataset with the features that the model reads (`Encoders.read`).
-            vocabulary: the items of the model.
-            scale: that of the training log.
-
-        Raises:
-            InputError: a user is not in the dataset.
-        """
-        ids = id_series(users, "users").unique(maintain_order=True)
-        known_users = Vocabulary(dataset.user_ids)
-        rows = known_tokens(ids, known_users, "user", f"dataset {dataset.path}") - np.int64(1)
-        starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
-        ours = np.concatenate([[PAD], vocabulary.encode(dataset.vocabulary.ids)]).astype(np.int32)
-        entries = span_indices(starts, ends)
-        features, user_features = dataset.interaction_features, dataset.user_features
-        given = Histories(
-            ours[dataset.items[entries]],
-            np.concatenate([[0], np.cumsum(ends - starts)]),
-            scale.of_dataset(dataset.timestamps[entries], dataset.path),
-            interaction_features=None if features is None else features[entries],
-            user_features=None if user_features is None else user_features[rows],
-        )
-        return _without_unknown_items(dataset.user_ids.gather(rows), given)
+        return without_unknown_items(id_series(users, "users of the histories"), given)
 
     def with_usual_times(self, gap: int) -> UserHistories:
         """Give histories without times those of interactions that follow each other after a gap."""
@@ -156,7 +119,7 @@ class UserHistories:
     def with_request_time(
         self, reads: TimesRead, at: RequestTime | None, scale: TimeScale = NO_SCALE
     ) -> UserHistories:
-        """Add the request time, if the model reads it.
+        """Add the request time, if the model reads it and the histories have none.
 
         Args:
             reads: the times that the model reads; "none" ignores ``at``.
@@ -168,7 +131,7 @@ class UserHistories:
                 or is before a user's last item.
         """
         times, lengths = self.histories.times, self.histories.lengths
-        if reads == "none":
+        if reads == "none" or self.histories.request_times is not None:
             return self
         if times is None:
             raise InputError(
@@ -233,7 +196,7 @@ def _from_log(
     if encoders.users is not None:
         user_features = encoders.read_users(log.user_table(encoders.users.columns))
         given = replace(given, user_features=user_features)
-    return _without_unknown_items(log.user_ids, given)
+    return without_unknown_items(log.user_ids, given)
 
 
 def _listed(
@@ -281,7 +244,7 @@ def _listed_times(
     return all_times
 
 
-def _without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistories:
+def without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistories:
     """Drop the items outside the catalogue, which are PAD in the given histories, and warn."""
     histories = given.take(np.arange(len(given)))
     skipped = given.lengths - histories.lengths

@@ -5,36 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from torch import Tensor
 
 from recsys.config import Columns
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import Frame, TableSource, frame_like
 from recsys.errors import InputError
 from recsys.inference.scorer import Seen
+from recsys.inference.state_cache import StateCache
 from recsys.model.generation import Greedy, Strategy
+from recsys.serving.answers import recommend, score
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import Candidates, RawCandidates
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
-from recsys.serving.fallback import seen_policy
+from recsys.serving.fallback import Stages, seen_policy
 from recsys.serving.forks import refuse_lost_threads
 from recsys.serving.generate import generate, generated_items
 from recsys.serving.history_source import HistorySource
-from recsys.serving.ids import lists_of
+from recsys.serving.ids import lists_of, whole_number
 from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.item_choice import chosen_diversity, chosen_items
 from recsys.serving.new_items import with_new_items
 from recsys.serving.pairs import UserItemPairs
-from recsys.serving.recommend import recommend
-from recsys.serving.score import score
-from recsys.serving.similar import similar_items
+from recsys.serving.similar import item_directions, similar_items
 from recsys.serving.time_scale import RequestTime
 
 
@@ -53,6 +54,8 @@ class Recommender:
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
     index: BundleIndex | None = None
     """Finds the items to recommend; all are scored if None."""
+    states: StateCache | None = None
+    """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
 
     def __getattribute__(self, name: str) -> Any:
         """Refuse every call in a process that would wait for ever: see `refuse_lost_threads`."""
@@ -77,7 +80,7 @@ class Recommender:
 
     def with_new_items(self, items: TableSource) -> Recommender:
         """Add items that are newer than the model: see `with_new_items`."""
-        return replace(self, bundle=with_new_items(self.bundle, items))
+        return replace(self, bundle=with_new_items(self.bundle, items), states=None)
 
     def with_index(self, path: str | os.PathLike[str]) -> Recommender:
         """Recommend by the index that ``recsys index`` wrote: see `BundleIndex`."""
@@ -153,9 +156,12 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else k
-        best = partial(recommend, self.bundle, queries, k, seen, index=self.index)
-        answer = best(retrieve=retrieve, allowed=allowed, diversity=diverse)
+        k = self.bundle.usual_k if k is None else whole_number("k", k)
+        if retrieve is not None and whole_number("retrieve", retrieve) < k:
+            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
+        policy = seen_policy(self.bundle, seen)
+        scorer = self._stages(retrieve, self.index).scorer(policy, allowed)
+        answer = recommend(self.bundle, scorer, queries, k, policy, diverse)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories, self.like)
 
@@ -196,7 +202,7 @@ class Recommender:
             users = None if raw.users is None else users_of(raw.users, self.dataset)
         queries = self._queries(histories, users, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        answer = score(self.bundle, queries, pairs)
+        answer = score(self.bundle, self._stages(None, None).candidates, queries, pairs)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         rows = (None, ()) if pairs.rows is None else (lists_of(candidates), pairs.rows)
         return frame_like(answer, histories, candidates, self.like, rows=rows)
@@ -237,7 +243,7 @@ class Recommender:
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
         """Find the items with the most similar embeddings: see `similar_items`."""
-        return similar_items(self.bundle, item, k)
+        return similar_items(self.bundle, self._directions, item, k)
 
     def embeddings(
         self,
@@ -299,6 +305,23 @@ class Recommender:
         """Read histories, with the times that the model reads."""
         queries = self.read_histories(histories, users)
         return queries.with_request_time(self.bundle.times, at, self.bundle.time_scale)
+
+    def _stages(self, retrieve: int | None, index: BundleIndex | None) -> Stages:
+        """The scorers; with kept states, those of the calls before."""
+        if self.states is None:
+            return Stages.of(self.bundle, retrieve, None, index)
+        key = retrieve, index is None
+        if key not in self._kept_stages:
+            self._kept_stages[key] = Stages.of(self.bundle, retrieve, self.states, index)
+        return self._kept_stages[key]
+
+    @cached_property
+    def _kept_stages(self) -> dict[tuple[int | None, bool], Stages]:
+        return {}
+
+    @cached_property
+    def _directions(self) -> Tensor:
+        return item_directions(self.bundle)
 
     @cached_property
     def _source(self) -> HistorySource:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -17,11 +16,12 @@ from recsys.serving.ids import known_tokens, whole_number
 
 
 @torch.inference_mode()
-def similar_items(bundle: ModelBundle, item: Any, k: int) -> pl.DataFrame:
+def similar_items(bundle: ModelBundle, directions: Tensor, item: Any, k: int) -> pl.DataFrame:
     """Find the k items whose embeddings have the largest cosine with that of an item.
 
     Args:
         bundle: the model.
+        directions: its `item_directions`.
         item: the item's id; it is not among the found ones.
         k: the number of items; fewer if the catalogue has no more.
 
@@ -36,10 +36,12 @@ def similar_items(bundle: ModelBundle, item: Any, k: int) -> pl.DataFrame:
     if whole_number("k", k) < 1:
         raise InputError(f"k={k}: must be at least 1")
     token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
-    found, cosines = most_similar(item_directions(bundle), token, k)
-    return bundle.item_table.select("item_id", *bundle.name_columns)[found - 1].with_columns(
-        pl.Series("similarity", cosines),
-        pl.Series("rank", np.arange(1, len(found) + 1), dtype=pl.Int32),
+    cosines = (directions @ directions[token - 1]).cpu().numpy()
+    cosines[token - 1] = -np.inf
+    best = np.argsort(-cosines, kind="stable")[: min(k, len(cosines) - 1)]
+    return bundle.item_table.select("item_id", *bundle.name_columns)[best].with_columns(
+        pl.Series("similarity", cosines[best]),
+        pl.Series("rank", np.arange(1, len(best) + 1), dtype=pl.Int32),
     )
 
 
@@ -51,21 +53,3 @@ def item_directions(bundle: ModelBundle) -> Tensor:
         InputError: the bundle holds a baseline, which has no embeddings.
     """
     return normalize(bundle.model.items.table()[1:].float(), dim=1)
-
-
-@torch.inference_mode()
-def most_similar(
-    directions: Tensor, token: int, k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the k items most similar to one, and their cosines, the most similar first.
-
-    Args:
-        directions: see `item_directions`.
-        token: the item token; it is not among the found ones.
-        k: the number of items; fewer if there are no more. Equal ones are in the order of tokens.
-    """
-    k = min(k, len(directions) - 1)
-    cosines = (directions @ directions[token - 1]).cpu().numpy()
-    cosines[token - 1] = -np.inf
-    best = np.argsort(-cosines, kind="stable")[:k]
-    return best + 1, cosines[best]

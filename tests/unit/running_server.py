@@ -15,8 +15,7 @@ import uvicorn
 
 from recsys.server.app import make_app
 from recsys.server.process import listen
-from recsys.server.served_model import ServedModel
-from recsys.server.service import Service
+from recsys.server.service import ServedModel, Service
 from recsys.server.settings import ServerSettings
 
 

@@ -27,8 +27,8 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.row_rules import select_interactions
 from recsys.data.sources import load_source
 from recsys.errors import InputError
-from recsys.server.requests import User
-from recsys.server.served_model import ServedModel
+from recsys.server.schemas import User
+from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
@@ -515,7 +515,7 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
     served = ServedModel.load(tiny_bundle.path, ServerSettings(tiny_bundle.path, grown.path))
     for user in users:
-        own = served.history(User(user_id=user)).histories
+        own = served.read(User(user_id=user)).histories
         assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]
     mapped = for_evaluation(tiny_bundle, grown, "test")
     targets = mapped.items[mapped.target_positions("test").targets]

@@ -39,13 +39,12 @@ from recsys.inference.item_index import ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
-from recsys.server.questions import recommend as answers_of
-from recsys.server.requests import User
-from recsys.server.served_model import ServedModel
+from recsys.server.schemas import User
+from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import BundleIndex, IndexManifest, query_encoder
-from recsys.serving.fallback import scorer_of
+from recsys.serving.fallback import Stages
 from recsys.serving.make_index import make_index
 from recsys.serving.recommender import Recommender
 from tests.unit.running_server import running
@@ -225,7 +224,7 @@ def test_users_for_whom_too_few_items_are_found_get_exact_answers(
     """The one list that is read has only items that were seen."""
     bundle = bundle_of("dot_product")
     index = index_of(bundle, tmp_path / "index", 1)
-    scorer = scorer_of(bundle, "filter", index=index)
+    scorer = Stages.of(bundle, None, index=index).scorer("filter")
     assert isinstance(scorer, IndexedScorer)
     # The state, and so the list, depends on the latest five items; all of it is seen before them.
     latest = [3, 5, 8, 13, 21]
@@ -376,7 +375,9 @@ def test_no_more_lists_are_read_than_the_recall_takes(
 ) -> None:
     bundle, histories = bundle_of("dot_product"), dataset.histories("test")
     index_of(bundle, tmp_path / "index", 1)
-    scorer = scorer_of(bundle, index=BundleIndex.open(tmp_path / "index", bundle))
+    scorer = Stages.of(bundle, None, index=BundleIndex.open(tmp_path / "index", bundle)).scorer(
+        "allow"
+    )
     assert isinstance(scorer, IndexedScorer)
     chosen = {
         wanted: choose_probes(scorer, histories, 10, "filter", wanted)
@@ -453,11 +454,11 @@ def test_a_server_answers_by_the_index(
     assert (made.facts["k"], made.facts["items"]) == (20, ITEMS)
     settings = ServerSettings(bundle.path, index=index, retrieve=20)
     served = ServedModel.load(bundle.path, settings)
-    user = served.history(User(history=[3, 5, 9]))
-    (one,) = answers_of(served, 5, "filter", None, [user])
+    user = served.read(User(history=[3, 5, 9]))
+    found = served.recommender.recommend(user, k=5, seen="filter", retrieve=served.retrieve)
     model = Recommender.load(bundle.path).with_index(index)
     expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
-    assert [item.item_id for item in one] == expected["item_id"].to_list()
+    assert found["item_id"].to_list() == expected["item_id"].to_list()
     shutil.rmtree(index)
     with pytest.raises(InputError, match="no such folder"):
         ServedModel.load(bundle.path, settings)

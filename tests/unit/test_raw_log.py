@@ -19,6 +19,7 @@ from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.serving.candidates import RawCandidates
+from recsys.serving.history_source import KnownUsers
 from recsys.serving.inputs import UserHistories
 
 VIEWS = DropRows(reason="views", column="event", matches="^view$")
@@ -141,7 +142,7 @@ def test_a_raw_log_gives_the_histories_of_the_dataset(
         assert read.user_ids.to_list() == sorted(set(log["user_id"]))
         for number, user in enumerate(read.user_ids):
             if users.get(user) in known:  # else filtered for its rarity
-                expected = UserHistories.from_dataset([users[user]], dataset, dataset.vocabulary)
+                expected = KnownUsers(dataset, dataset.vocabulary).read([users[user]])
                 assert history(read, number) == history(expected, 0)
 
 

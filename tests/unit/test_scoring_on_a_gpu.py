@@ -27,9 +27,8 @@ from recsys.inference import ranking
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
-from recsys.server.questions import Candidates, explanation, recommend, score, similar
-from recsys.server.requests import User
-from recsys.server.served_model import ServedModel
+from recsys.server.schemas import User
+from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
@@ -256,29 +255,28 @@ def test_a_server_answers_as_on_the_cpu(
         settings = ServerSettings(bundle, tiny_dataset.path, retrieve=retrieve, gpu=gpu)
         model = ServedModel.load(bundle, settings)
         assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
+        ask, states = model.recommender, model.recommender.states
         users = [
-            model.history(User(history=["gloves", "hat"])),
-            model.history(User(user_id="bob", history=["socks"])),
+            model.read(User(history=["gloves", "hat"])),
+            model.read(User(user_id="bob", history=["socks"])),
         ]
-        asked = [Candidates(user, np.array([1, 2, 3], dtype=np.int32)) for user in users]
         found: list[Any] = []
-        for _ in range(2):  # the second time of kept states
-            found += [
-                [(one.item_id, one.score) for one in user]
-                for user in recommend(model, 2, "filter", None, users)
-            ]
-            found += score(model, asked)
-        assert model.states is not None
-        assert model.states.hits
-        found.append([(one.item_id, one.similarity) for one in similar(model, "hat", 2).items])
+        for user in [*users, *users]:  # the second time of kept states
+            best = ask.recommend(user, k=2, seen="filter", retrieve=retrieve)
+            found += zip(best["item_id"], best["score"], strict=True)
+            found += ask.score(user, ["boots", "gloves", "hat"])["score"]
+        assert states is not None
+        assert states.hits
+        near = ask.similar_items("hat", 2)
+        found += zip(near["item_id"], near["similarity"], strict=True)
         if name != "dot product":
-            parts = explanation(model, users[0], "boots")
-            found.append([(one.item_id, one.contribution) for one in parts.purchases])
+            parts = ask.explain(users[0], "boots")
+            found += zip(parts["item_id"], parts["contribution"], strict=True)
         answers.append(found)
     on_cpu, on_gpu = answers
     for ours, theirs in zip(on_gpu, on_cpu, strict=True):
-        assert [_name(one) for one in ours] == [_name(one) for one in theirs]
-        assert_close([_number(one) for one in ours], [_number(one) for one in theirs], name)
+        assert _name(ours) == _name(theirs)
+        assert_close([_number(ours)], [_number(theirs)], name)
 
 
 def _name(answer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import save_temperature
 from recsys.serving.recommender import Recommender
 from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
 from tests.unit.running_server import Running, running
@@ -46,7 +48,10 @@ def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Reco
 
 
 def rows_of(answer: pl.DataFrame, *columns: str) -> list[dict[str, Any]]:
-    return answer.select(columns).to_dicts()
+    rows = answer.select(columns).to_dicts()
+    if "score" in columns and "probability" not in columns:
+        return [row | {"probability": None} for row in rows]
+    return rows
 
 
 def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -100,6 +105,20 @@ def test_by_default_a_small_catalogue_is_recommended_whole(
     expected = recommender.recommend([["hat"]], seen="allow")
     assert_same(found, rows_of(expected, "item_id", "score", "rank"))
     assert len(found) == 5
+
+
+def test_options_of_python_are_those_of_requests(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    copy = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    bundle = save_temperature(ModelBundle.open(copy), 2.0)
+    options: dict[str, Any] = {"diversity": 0.5, "at_most": {"name": 1}, "probabilities": True}
+    with running(ServerSettings(bundle.path)) as server:
+        found = server.get("/v1/recommend", {"history": ["hat"], "k": 3, **options})
+        expected = Recommender(bundle).recommend([["hat"]], k=3, **options)
+        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank", "probability"))
+        asked = {"history": ["hat"], "candidates": ITEMS, "probabilities": True}
+        expected = Recommender(bundle).score([["hat"]], ITEMS, probabilities=True)
+        found = server.get("/v1/score", asked)
+        assert_same(found["items"], rows_of(expected, "item_id", "score", "probability"))
 
 
 def test_users_are_known_by_id_and_go_on(server: Running, recommender: Recommender) -> None:

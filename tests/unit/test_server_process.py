@@ -30,7 +30,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.server.logs import FACTS
 from recsys.server.process import answer, listen
-from recsys.server.served_model import ServedModel
+from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from tests.unit.running_server import Running, running

@@ -15,6 +15,7 @@ import pytest
 from recsys.data.prepared import PreparedDataset
 from recsys.server.settings import Limits, ServerSettings
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 from tests.unit.running_server import Running, running
 
 
@@ -96,14 +97,14 @@ def test_slow_clients_are_sent_away_and_disturb_nobody(server: Running) -> None:
 def test_a_full_queue_refuses(tiny_bundle: ModelBundle) -> None:
     with running(ServerSettings(tiny_bundle.path, limits=Limits(queue=2))) as server:
         busy, free = threading.Event(), threading.Event()
-        model = server.service.model
+        recommender, plain = server.service.model.recommender, Recommender.recommend
 
-        def held(*_: object) -> Any:
+        def held(*args: Any, **options: Any) -> Any:  # the model takes its time
             busy.set()
             free.wait(10)
-            return model.exact
+            return plain(recommender, *args, **options)
 
-        object.__setattr__(model, "scorer", held)  # the model takes its time
+        vars(recommender)["recommend"] = held
         asked = {"history": ["hat"], "k": 2}
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(server.ask, "/v1/recommend", asked)
