@@ -85,7 +85,7 @@ def test_the_time_in_which_a_command_loads_its_libraries_counts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("recsys.cli.run.monotonic", lambda: time.monotonic() - 20)
+    monkeypatch.setattr("recsys.cli.start.monotonic", lambda: time.monotonic() - 20)
     assert refusal(monkeypatch, capsys, "run", "purchases.csv") == "error: stopped"
     assert spent[0] >= 20
 

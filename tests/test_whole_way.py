@@ -13,7 +13,7 @@ import pytest
 import recsys
 from recsys.baselines.tuned import BASELINES
 from recsys.cli import main
-from recsys.cli.panels import PANELS
+from recsys.cli.options import PANELS
 from recsys.shop.simulation import make_shop
 
 CONFIG = """

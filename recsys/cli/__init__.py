@@ -7,35 +7,16 @@ import os
 import signal
 import sys
 
-from recsys.cli import (  # noqa: F401 - importing a module registers its commands
-    backtests,
-    checks,
-    configs,
-    demonstration,
-    evaluation,
-    experiments,
-    exporting,
-    extending,
-    indexing,
-    logs,
-    recommending,
-    registry,
-    retrieval,
-    run,
-    scoring,
-    serve,
-    suites,
-    vectors,
-)
-from recsys.cli.options import app
-from recsys.cli.panels import arrange
+# Importing a module registers its commands.
+from recsys.cli import answers, compare, deploy, logs, start, train  # noqa: F401
+from recsys.cli.options import PANELS, app
 from recsys.errors import InputError, NotFirstProcess, Terminated, terminate
 from recsys.extras import install_hint
 from recsys.log_view import log_handler
 
 __all__ = ["app", "main"]
 
-arrange(app)
+app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_help_panel)))
 
 
 def main() -> None:

@@ -1,42 +1,47 @@
-"""What the commands that use a trained bundle share: arguments, opening it, and showing answers."""
+"""Commands that use a trained model: recommend, score, generate, explain, similar, embeddings."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import polars as pl
-import typer
+from typer import Argument, Option
 
+from recsys.cli.options import Bundle, Data, Index, Json, Out, command
 from recsys.console import ids_like, show_frame, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.progress import stage
 
 if TYPE_CHECKING:
+    from recsys.serving.inputs import UserHistories
     from recsys.serving.large_answers import LargeAnswer
     from recsys.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 
+
 Histories = Annotated[
     Path | None,
-    typer.Argument(
+    Argument(
         help="Log of the users' histories: user_id, item_id, timestamp, and the columns of "
         "interaction and user features."
     ),
 ]
 At = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Request time: a date, or a number on the scale of the log. Only models with "
         "model.times=request need it."
     ),
 ]
 NewItems = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         help="Table of items newer than the model: item_id and the columns of "
         "model.item_features, vectors as lists of numbers. They can be recommended by their "
         "features."
@@ -44,12 +49,12 @@ NewItems = Annotated[
 ]
 Probabilities = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--probabilities",
         help="Add the calibrated probability of each item.",
     ),
 ]
-Users = Annotated[list[str] | None, typer.Option("--user", help="A user of --data; repeatable.")]
+Users = Annotated[list[str] | None, Option("--user", help="A user of --data; repeatable.")]
 
 
 def show_answer(
@@ -132,3 +137,356 @@ def open_recommender(
     if dataset is None:
         raise InputError("--user: users are looked up in a dataset: give its folder as --data")
     return recommender, ids_like(user, dataset.user_ids)
+
+
+@command("recommend", "Recommend and explain")
+def recommend_items(
+    bundle: Bundle,
+    histories: Histories = None,
+    user: Users = None,
+    data: Data = None,
+    k: Annotated[
+        int | None,
+        Option("-k", help="Items per user; default: 10, or all if there are fewer."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        Option(
+            help="Recommend only items that meet a condition in SQL over the columns of the item "
+            "table: \"category == 'boots' and price < 80\"."
+        ),
+    ] = None,
+    allow: Annotated[
+        Path | None, Option(help="Table of item_id: the only items to recommend.")
+    ] = None,
+    deny: Annotated[
+        Path | None, Option(help="Table of item_id: items that are not recommended.")
+    ] = None,
+    diversity: Annotated[
+        float | None,
+        Option(
+            min=0.0,
+            max=1.0,
+            help="Weight of dissimilarity to the items chosen before (maximal marginal relevance). "
+            "Default: by score alone.",
+        ),
+    ] = None,
+    at_most: Annotated[
+        list[str] | None,
+        Option(
+            help="At most so many items of a list with the same value in a column of the item "
+            "table: category=2; repeatable."
+        ),
+    ] = None,
+    new_items: NewItems = None,
+    at: At = None,
+    retrieve: Annotated[
+        int | None,
+        Option(
+            help="Rank only so many items by target attention, the best by the dot product: for "
+            "large catalogues. `recsys retrieval` shows what is missed. Default: all."
+        ),
+    ] = None,
+    index: Index = None,
+    probabilities: Probabilities = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Recommend the k best items for each history, or for users of a prepared dataset.
+
+    With --data and neither --user nor histories, all users of the dataset are answered. With --out
+    histories may be larger than the memory, and an interrupted run resumes when it is repeated.
+    """
+    recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
+    if new_items is not None:
+        recommender = recommender.with_new_items(new_items)
+    if index is not None:
+        recommender = recommender.with_index(index)
+    k = recommender.bundle.usual_k if k is None else k
+    rules = {
+        "k": k,
+        "where": where,
+        "allow": allow,
+        "deny": deny,
+        "diversity": diversity,
+        "at_most": _caps(at_most or ()),
+        "at": request_time(at),
+        "retrieve": retrieve,
+        "probabilities": probabilities,
+    }
+    if out is None:
+        with stage("recommending"):
+            answer = recommender.recommend(histories, users=users, **rules)  # type: ignore[arg-type]
+        show_answer(answer, recommender, as_json)
+        return
+    found_by = None if recommender.index is None else recommender.index.manifest.digest
+    recommend: Any = partial(recommender.recommend, **rules)  # type: ignore[arg-type]
+    write_answer(
+        recommender,
+        out,
+        as_json,
+        lambda large: large.by_user("recommending", recommend, k),
+        request={**rules, "new_items": new_items, "index": found_by},
+        histories=histories,
+        users=users,
+    )
+
+
+def _caps(texts: Sequence[str]) -> dict[str, int]:
+    """Read caps such as category=2.
+
+    >>> _caps(["category=2", "brand=1"])
+    {'category': 2, 'brand': 1}
+    """
+    caps = {}
+    for text in texts:
+        column, _, most = text.rpartition("=")
+        if not column or not most.isdecimal():
+            raise InputError(f"--at-most {text}: give a column and a whole number: category=2")
+        caps[column] = int(most)
+    return caps
+
+
+@command("score", "Recommend and explain")
+def score_items(
+    bundle: Bundle,
+    files: Annotated[
+        list[Path] | None,
+        Argument(
+            metavar="[HISTORIES] [CANDIDATES]",
+            help="Log of the users' histories, as for recommend (not with --data); and table of "
+            "the candidates: user_id and item_id, or item_id alone for all users (not with "
+            "--item). Columns may have their names in the training log.",
+        ),
+    ] = None,
+    user: Users = None,
+    data: Data = None,
+    item: Annotated[
+        list[str] | None,
+        Option("--item", help="A candidate for all users; repeatable."),
+    ] = None,
+    new_items: NewItems = None,
+    at: At = None,
+    strict: Annotated[
+        bool,
+        Option("--strict", help="Refuse unknown candidates. Default: leave them out, and say so."),
+    ] = False,
+    probabilities: Probabilities = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Score given items for given users; other items are not scored.
+
+    The column source says which scores are the model's, and which are counts of interactions
+    (popularity), for users without a history: the two are on other scales.
+
+    With --data and no --user, the users are those of the candidates. With --out histories and
+    candidates may be larger than the memory, and an interrupted run resumes when it is repeated.
+    """
+    from recsys.serving.large_scores import LargeScores
+
+    recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
+    needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
+    given = files or []
+    if len(given) != len(needed):
+        wanted = " and ".join(needed) or "no file"
+        raise InputError(f"score: give {wanted} here, not {len(given)} files (see score --help)")
+    histories = given[0] if data is None else None
+    candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
+    if new_items is not None:
+        recommender = recommender.with_new_items(new_items)
+    time = request_time(at)
+    if out is None:
+        with stage("scoring"):
+            answer = recommender.score(
+                histories,
+                candidates,
+                users=users,
+                at=time,
+                strict=strict,
+                probabilities=probabilities,
+            )
+        show_answer(answer, recommender, as_json)
+        return
+
+    def write(large: LargeAnswer) -> int:
+        scores = LargeScores(large, time, strict, probabilities)
+        return scores.of_items(candidates) if item else scores.of_table(candidates)
+
+    write_answer(
+        recommender,
+        out,
+        as_json,
+        write,
+        request={
+            "candidates": candidates,
+            "at": at,
+            "strict": strict,
+            "new_items": new_items,
+            "probabilities": probabilities,
+        },
+        histories=histories,
+        users=users,
+    )
+
+
+@command("generate", "Recommend and explain")
+def generate_items(
+    bundle: Bundle,
+    histories: Histories = None,
+    user: Users = None,
+    data: Data = None,
+    n: Annotated[int, Option("-n", help="Purchases per user, up to model.max_generated.")] = 5,
+    beam: Annotated[
+        int | None,
+        Option(
+            help="Beam search: keep so many lists at each step. Default: the most probable item "
+            "at each step."
+        ),
+    ] = None,
+    sample: Annotated[
+        bool,
+        Option("--sample", help="Draw each item at random from the model's probabilities."),
+    ] = False,
+    temperature: Annotated[
+        float,
+        Option(help="With --sample: below 1 favours probable items, above 1 the others."),
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, Option(help="With --sample: draw only from the k most probable items.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        Option(help="With --sample: draw only from the fewest items with this total probability."),
+    ] = None,
+    seed: Annotated[
+        int, Option(min=0, max=2**63 - 1, help="With --sample: seed of the draws.")
+    ] = 0,
+    candidates: Annotated[
+        Path | None, Option(help="Table of item_id: only these items may be generated.")
+    ] = None,
+    repeats: Annotated[
+        bool, Option("--repeats", help="Allow an item more than once in a list.")
+    ] = False,
+    seen: Annotated[
+        Literal["filter", "allow"] | None,
+        Option(help="Whether to filter items of the history. Default: as in training."),
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Generate the next n purchases of each user, in order.
+
+    The model must be of kind sequence_to_sequence.
+    """
+    import torch
+
+    from recsys.data.tables import read_table
+    from recsys.model.generation import Beam, Greedy, Sampling, Strategy
+
+    if sample and beam is not None:
+        raise InputError("give --beam or --sample, not both")
+    strategy: Strategy = Greedy()
+    if beam is not None:
+        strategy = Beam(beam)
+    if sample:
+        strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_k, top_p)
+    elif (temperature, top_k, top_p) != (1.0, None, None):
+        raise InputError("--temperature, --top-k and --top-p need --sample")
+    allowed = None
+    if candidates is not None:
+        allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
+    recommender, users = open_recommender(bundle, data, user)
+    recommender.bundle.use_gpu()
+    with stage("generating"):
+        answer = recommender.generate(
+            histories,
+            users=users,
+            n=n,
+            strategy=strategy,
+            candidates=allowed,
+            seen=seen,
+            repeats=repeats,
+        )
+    show_answer(answer, recommender, as_json, out)
+
+
+@command("explain", "Recommend and explain")
+def explain_item(
+    bundle: Bundle,
+    user: Annotated[str, Option(help="A user of the dataset.")],
+    item: Annotated[str, Option(help="The item whose score to explain.")],
+    data: Annotated[Path, Option(help="The prepared dataset.")],
+    at: At = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each purchase of a user adds to the score of an item, the largest part first."""
+    recommender, users = open_recommender(bundle, data, [user])
+    (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
+    (user_id,) = users or [user]
+    show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out, as_json)
+
+
+@command("similar", "Recommend and explain")
+def show_similar_items(
+    bundle: Bundle,
+    item: Annotated[str, Argument(help="The id of an item.")],
+    k: Annotated[int, Option("-k", help="Items to show.")] = 10,
+    out: Annotated[Path | None, Option(help="File to write: .parquet or .csv.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the items whose embeddings are the most similar to an item's, by cosine."""
+    recommender, _ = open_recommender(bundle, None, None)
+    (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
+    show_frame(recommender.similar_items(item_id, k), out, as_json)
+
+
+@command("embeddings", "Recommend and explain")
+def write_embeddings(
+    bundle: Bundle,
+    out: Annotated[
+        Path,
+        Option(
+            help="File to write: .parquet, .csv (a column for each dimension) or .npy (the matrix "
+            "alone; NAME.ids.csv beside it has the ids of its rows)."
+        ),
+    ],
+    histories: Histories = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Write the embeddings of all items, or of histories if a log of histories is given.
+
+    Histories may be larger than the memory, except for .npy.
+    """
+    from recsys.serving.embeddings import check_format, flat, save_embeddings
+
+    check_format(out)
+    recommender, _ = open_recommender(bundle, None, None)
+    recommender.bundle.use_gpu()
+    time = request_time(at)
+    if histories is None or out.suffix == ".npy":
+        with stage("embedding"):
+            table = recommender.embeddings("items" if histories is None else histories, at=time)
+        save_embeddings(table, out)
+        show_rows([{"file": str(out), "rows": table.height}], as_json)
+        return
+
+    dim = recommender.bundle.model.items.embedding_dim
+
+    def answer(queries: UserHistories) -> pl.DataFrame:
+        table = recommender.embeddings(queries, at=time)
+        return flat(table) if out.suffix == ".csv" else table
+
+    write_answer(
+        recommender,
+        out,
+        as_json,
+        lambda large: large.by_user("embedding", answer, dim),
+        request={"at": at},
+        histories=histories,
+        users=None,
+    )

@@ -1,4 +1,4 @@
-"""Commands on logs: list the named ones, prepare one, audit one."""
+"""Commands on logs: prepare one, audit one, list the named ones."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from recsys.cli.options import (
-    Encoding,
     EngineOption,
-    Item,
-    ItemMinimum,
+    Items,
     Json,
-    Keep,
     Log,
+    LogOptions,
     Memory,
-    NoHeader,
     Set,
-    Since,
-    Time,
-    TimeFormat,
-    User,
-    UserMinimum,
-    Where,
-    app,
+    command,
     count_warnings,
     read_preparation,
 )
@@ -35,72 +26,38 @@ from recsys.console import show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.settings import LogWords
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
 from recsys.folders.manifest import MANIFEST
 
 
-@app.command("data")
-def list_data(as_json: Json = False) -> None:
-    """List the datasets that have a name.
-
-    Their files are read from the folder that the variable RECSYS_MIRROR names.
-    """
-    rows = [
-        {
-            "name": dataset.name,
-            "interactions": dataset.interactions,
-            "users": dataset.users,
-            "items": dataset.items,
-            "description": dataset.description,
-            "homepage": dataset.homepage,
-            "licence": dataset.licence,
-        }
-        for dataset in DATASETS
-    ]
-    show_rows(rows, as_json, hidden=("homepage", "licence"))
-
-
-@app.command("prepare")
+@command("prepare", "Logs")
 def prepare_data(
     source: Log,
-    out: Annotated[Path | None, typer.Option(help="Folder of the prepared dataset.")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the prepared dataset.")] = None,
     append_to: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--append",
             help="Folder of a prepared dataset that the log is added to, by its settings; with "
             "--items and --users for features of new items and users.",
         ),
     ] = None,
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    time_format: TimeFormat = None,
-    items: Annotated[
-        Path | None,
-        typer.Option(help="Table of item features: item_id and a column per feature."),
-    ] = None,
+    *,
+    log: LogOptions,
+    items: Items = None,
     users: Annotated[
         Path | None,
-        typer.Option(help="Table of user features: user_id and a column per feature."),
+        Option(help="Table of user features: user_id and a column per feature."),
     ] = None,
     item_vectors: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="COLUMN=FILE",
             help="Vectors of the items as a further column of --items: a .npy or .safetensors file "
             "with a row for each of its rows, in its order; repeatable.",
         ),
     ] = None,
-    keep: Keep = None,
-    no_header: NoHeader = False,
-    encoding: Encoding = None,
-    where: Where = None,
-    since: Since = None,
-    user_minimum: UserMinimum = None,
-    item_minimum: ItemMinimum = None,
     memory: Memory = None,
     engine: EngineOption = None,
     overrides: Set = None,
@@ -113,32 +70,19 @@ def prepare_data(
     """
     if (out is None) == (append_to is None):
         raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
-    words: LogWords = {
-        "user": user,
-        "item": item,
-        "time": time,
-        "time_format": time_format,
-        "header": False if no_header else None,
-        "encoding": encoding,
-        "where": where,
-        "since": since,
-        "user_minimum": user_minimum,
-        "item_minimum": item_minimum,
-        "keep": keep or None,
-    }
-    experiment = read_preparation(source, words, overrides)
+    experiment = read_preparation(source, log, overrides)
     vectors = _named_files(item_vectors or [])
     if append_to is not None:
         if (
             memory is not None
             or vectors
-            or experiment.data != DataConfig(source=source, encoding=encoding)
+            or experiment.data != DataConfig(source=source, encoding=log.encoding)
         ):
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
                 "--encoding, --items and --users, or prepare the whole log anew"
             )
-        _append(source, append_to, items, users, encoding, as_json)
+        _append(source, append_to, items, users, log.encoding, as_json)
         return
     assert out is not None  # noqa: S101 - one of the two was given
     data = experiment.data
@@ -187,39 +131,21 @@ def _append(
     show_rows([{**row, **manifest.counts}], as_json)
 
 
-@app.command("audit")
+@command("audit", "Logs")
 def audit_data(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A log, a dataset's name, a config, or the folder of a prepared dataset."
-        ),
+        Argument(help="A log, a dataset's name, a config, or the folder of a prepared dataset."),
     ],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    time_format: TimeFormat = None,
-    no_header: NoHeader = False,
-    encoding: Encoding = None,
-    where: Where = None,
-    since: Since = None,
+    *,
+    log: LogOptions,
     memory: Memory = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Look for leaks between the parts of a split, and say how large and how serious they are."""
-    words: LogWords = {
-        "user": user,
-        "item": item,
-        "time": time,
-        "time_format": time_format,
-        "header": False if no_header else None,
-        "encoding": encoding,
-        "where": where,
-        "since": since,
-    }
     is_prepared = Path(source, MANIFEST).is_file()
-    experiment = read_preparation(source, words, overrides)
+    experiment = read_preparation(source, log, overrides)
     if is_prepared and experiment.data != DataConfig(source=source):
         raise InputError(f"{source}: a prepared dataset has its own settings: prepare it again")
     with tempfile.TemporaryDirectory() as folder:
@@ -230,3 +156,24 @@ def audit_data(
             dataset = prepare(experiment.data.source, experiment.data, out, memory=memory)
         findings = audit(dataset, experiment.evaluation.seen)
     show_rows([asdict(finding) for finding in findings], as_json)
+
+
+@command("data", "Logs")
+def list_data(as_json: Json = False) -> None:
+    """List the datasets that have a name.
+
+    Their files are read from the folder that the variable RECSYS_MIRROR names.
+    """
+    rows = [
+        {
+            "name": dataset.name,
+            "interactions": dataset.interactions,
+            "users": dataset.users,
+            "items": dataset.items,
+            "description": dataset.description,
+            "homepage": dataset.homepage,
+            "licence": dataset.licence,
+        }
+        for dataset in DATASETS
+    ]
+    show_rows(rows, as_json, hidden=("homepage", "licence"))

@@ -7,11 +7,12 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit, warnings_in
@@ -47,7 +48,7 @@ def _show_version(wanted: bool) -> None:
 def for_all_commands(
     spreadsheet: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--spreadsheet",
             help="Write CSV files for spreadsheets: an apostrophe before each text that begins "
             "with = + - @ and would be run as a formula.",
@@ -55,7 +56,7 @@ def for_all_commands(
     ] = False,
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
@@ -64,66 +65,89 @@ def for_all_commands(
     FOR_SPREADSHEETS.set(spreadsheet)
 
 
+PANELS = ("Start here", "Logs", "Train", "Evaluate and compare", "Recommend and explain", "Deploy")
+"""What a user wants to do, in the order in which the help lists it."""
+
+
+def command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that makes a function a command, with the option --verbose.
+
+    A parameter of the type `LogOptions` becomes an option for each of its fields: typer reads the
+    signature.
+
+    Args:
+        name: the command.
+        panel: one of `PANELS`.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        signature = inspect.signature(function, eval_str=True)
+        fields = get_type_hints(LogOptions, include_extras=True)
+        reads_log = "log" in signature.parameters
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.annotation is LogOptions:
+                parameters += [
+                    option(name, default=None, annotation=fields[name]) for name in fields
+                ]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters.append(option("verbose", default=False, annotation=Verbose))
+
+        @wraps(function)
+        def run(*, verbose: bool = False, **values: Any) -> None:
+            library = logging.getLogger("recsys")
+            if verbose and library.isEnabledFor(logging.INFO):  # not in torchrun's other processes
+                library.setLevel(logging.DEBUG)
+            if reads_log:
+                values["log"] = LogOptions(**{name: values.pop(name) for name in fields})
+            function(**values)
+
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        app.command(name, rich_help_panel=panel)(run)
+        return function
+
+    return register
+
+
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Log each step: what is tried, chosen and measured.")
+    bool, Option("--verbose", help="Log each step: what is tried, chosen and measured.")
 ]
-
-
-def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option --verbose: typer reads the signature."""
-
-    @wraps(command)
-    def run(*, verbose: bool = False, **values: Any) -> None:
-        library = logging.getLogger("recsys")
-        if verbose and library.isEnabledFor(logging.INFO):  # not in the other processes of torchrun
-            library.setLevel(logging.DEBUG)
-        command(**values)
-
-    signature = inspect.signature(command, eval_str=True)
-    option = inspect.Parameter(
-        "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
-    )
-    parameters = [*signature.parameters.values(), option]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
-
-
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="Override a setting: --set model.dropout=0.1, or --set data.k_core=true where a log "
         "is prepared; repeatable.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Uri = Annotated[
     str | None,
-    typer.Option("--tracking-uri", help="MLflow store or server; overrides the config."),
+    Option("--tracking-uri", help="MLflow store or server; overrides the config."),
 ]
 Config = Annotated[
-    str, typer.Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
+    str, Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
 ]
 Bundle = Annotated[
     Path,
-    typer.Argument(
-        help="Folder of a trained model: runs/NAME; or models:/NAME@ALIAS (recsys register)."
-    ),
+    Argument(help="Folder of a trained model: runs/NAME; or models:/NAME@ALIAS (recsys register)."),
 ]
-Data = Annotated[Path | None, typer.Option(help="Folder of a prepared dataset.")]
-BundleData = Annotated[Path, typer.Option(help="Folder of the prepared dataset.")]
-HeldOutPart = Annotated[Literal["valid", "test"], typer.Option(help="Which held-out targets.")]
+Data = Annotated[Path | None, Option(help="Folder of a prepared dataset.")]
+BundleData = Annotated[Path, Option(help="Folder of the prepared dataset.")]
+HeldOutPart = Annotated[Literal["valid", "test"], Option(help="Which held-out targets.")]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start from the first epoch, even if there is a checkpoint.")
+    bool, Option("--fresh", help="Start from the first epoch, even if there is a checkpoint.")
 ]
 Index = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         help="Folder of an index (recsys index): it finds the best items faster on large "
         "catalogues, and misses some. Default: score all items."
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="File to write: .parquet or .csv.")]
+Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
 
 
 def read_experiment(
@@ -170,66 +194,90 @@ def check_gpu() -> None:
 
 Log = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz, .zst or .bz2), a folder of "
         "parts, a quoted pattern such as 'logs/*.parquet', a dataset's name, or a config."
     ),
 ]
-User = Annotated[
-    str | None, typer.Option(help="Column of user ids; guessed where its name leaves no doubt.")
+Items = Annotated[
+    Path | None, Option(help="Table of item features: item_id and a column per feature.")
 ]
-Item = Annotated[str | None, typer.Option(help="Column of item ids; guessed likewise.")]
-Time = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Column of times; guessed likewise. {ROW_ORDER}: the rows are in order of time."
-    ),
-]
-NoHeader = Annotated[
-    bool, typer.Option("--no-header", help="Text without a header: columns are called 1, 2, ….")
-]
-Encoding = Annotated[
-    str | None,
-    typer.Option(help="Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1."),
-]
-Where = Annotated[
-    str | None,
-    typer.Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),
-]
-TimeFormat = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FORM",
-        help="Form of dates, if it leaves a doubt, in the codes of strftime: '%d/%m/%Y %H:%M'; "
-        "number: times such as 20241231 are numbers, not dates.",
-    ),
-]
-Since = Annotated[
-    str | None, typer.Option(help="Drop the rows before this date, date-time or number.")
-]
-UserMinimum = Annotated[
-    int | None, typer.Option(min=1, help="Drop the users with fewer interactions.")
-]
-ItemMinimum = Annotated[
-    int | None, typer.Option(min=1, help="Drop the items with fewer interactions.")
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Extra column to keep, for models to read with past interactions; repeatable."
-    ),
-]
+
+
+class LogOptions(NamedTuple):
+    """How a log is read; see `LogWords`. All are None, or empty, where they are not given."""
+
+    user: Annotated[
+        str | None, Option(help="Column of user ids; guessed where its name leaves no doubt.")
+    ]
+    item: Annotated[str | None, Option(help="Column of item ids; guessed likewise.")]
+    time: Annotated[
+        str | None,
+        Option(
+            help=f"Column of times; guessed likewise. {ROW_ORDER}: the rows are in order of time."
+        ),
+    ]
+    time_format: Annotated[
+        str | None,
+        Option(
+            metavar="FORM",
+            help="Form of dates, if it leaves a doubt, in the codes of strftime: '%d/%m/%Y %H:%M'; "
+            "number: times such as 20241231 are numbers, not dates.",
+        ),
+    ]
+    no_header: Annotated[
+        bool | None,
+        Option("--no-header", help="Text without a header: columns are called 1, 2, …."),
+    ]
+    encoding: Annotated[
+        str | None,
+        Option(help="Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1."),
+    ]
+    where: Annotated[
+        str | None,
+        Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),
+    ]
+    since: Annotated[
+        str | None, Option(help="Drop the rows before this date, date-time or number.")
+    ]
+    user_minimum: Annotated[
+        int | None, Option(min=1, help="Drop the users with fewer interactions.")
+    ]
+    item_minimum: Annotated[
+        int | None, Option(min=1, help="Drop the items with fewer interactions.")
+    ]
+    keep: Annotated[
+        list[str] | None,
+        Option(help="Extra column to keep, for models to read with past interactions; repeatable."),
+    ]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        absent: tuple[object, ...] = (None, False, [])
+        return {name: value for name, value in self._asdict().items() if value not in absent}
+
+    @property
+    def words(self) -> LogWords:
+        """The settings that were given."""
+        words = {name: value for name, value in self.given.items() if name != "no_header"}
+        if self.no_header:
+            words["header"] = False
+        if self.since is not None:
+            words["since"] = _number_or_date(self.since)
+        return cast("LogWords", words)
+
 
 Memory = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="What the rows of a log may take, e.g. 4GiB; a larger log is sorted on the disk. Half "
         "of the memory by default."
     ),
 ]
 EngineOption = Annotated[
     Engine | None,
-    typer.Option(
+    Option(
         "--engine",
         help="What prepares the log, all with the same result: memory, disk, or spark for Parquet "
         "on a cluster. By default memory where the log fits, else disk.",
@@ -237,22 +285,20 @@ EngineOption = Annotated[
 ]
 
 
-def read_preparation(log: str, words: LogWords, overrides: Sequence[str] | None) -> Experiment:
+def read_preparation(log: str, options: LogOptions, overrides: Sequence[str] | None) -> Experiment:
     """Read the experiment of a config, or make one with default settings for a log.
 
     Args:
         log: a log or a config.
-        words: options of the command line; they win over the config and the overrides.
+        options: those of the command line; they win over the config and the overrides.
         overrides: fields to change, as key=value.
     """
     if Path(log).suffix in (".yaml", ".yml"):
         experiment = read_experiment(log, overrides)
     else:
         experiment = read_experiment(None, [f"data.source={json.dumps(log)}", *(overrides or [])])
-    since = words.get("since")
-    if isinstance(since, str):
-        words = {**words, "since": _number_or_date(since)}
-    return experiment.model_copy(update={"data": with_words(experiment.data, words)})
+    data = with_words(experiment.data, options.words)
+    return experiment.model_copy(update={"data": data})
 
 
 def _number_or_date(text: str) -> float | str:
@@ -266,7 +312,7 @@ def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     """Audit a dataset, log the names of the warnings and return their number."""
     warned = warnings_in(audit(dataset, experiment.evaluation.seen))
     if warned:
-        names = ", ".join(one.name for one in warned)
+        names = ", ".join(finding.name for finding in warned)
         logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)
     return len(warned)
 

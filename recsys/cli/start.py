@@ -1,4 +1,4 @@
-"""The command that goes the whole way: from a log, or from an experiment, to compared runs."""
+"""Commands to start with: from a log or an experiment to compared runs, the demo, the presets."""
 
 from __future__ import annotations
 
@@ -8,32 +8,24 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from rich.console import Console
+from typer import Argument, Context, Option, Typer
 
 from recsys.cli.options import (
-    Encoding,
     Fresh,
-    Item,
-    ItemMinimum,
+    Items,
     Json,
-    Keep,
-    NoHeader,
+    LogOptions,
     Set,
-    Since,
-    Time,
-    TimeFormat,
     Uri,
-    User,
-    UserMinimum,
-    Where,
     app,
+    command,
     find_dataset,
     read_experiment,
     read_preparation,
 )
-from recsys.config import TrackingConfig, find_config
+from recsys.config import TrackingConfig, find_config, preset_by_part, presets
 from recsys.console import show_comparison, show_rows
-from recsys.data.settings import LogWords
 from recsys.errors import InputError
 from recsys.progress import shown
 
@@ -41,43 +33,31 @@ if TYPE_CHECKING:
     from recsys.automatic.fit_log import FittedLog
 
 
-@app.command("run")
+@command("run", "Start here")
 def run(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="LOG|EXPERIMENT",
             help="A log: a file, a folder of parts or a quoted pattern. Or an experiment: a YAML "
             "file, or a preset's name (recsys configs).",
         ),
     ],
-    user: User = None,
-    item: Item = None,
-    time: Time = None,
-    time_format: TimeFormat = None,
+    *,
+    log: LogOptions,
     time_limit: Annotated[
         str | None,
-        typer.Option(help="Time of the whole run, e.g. 90s, 30m, 1.5h; default: the preset's."),
+        Option(help="Time of the whole run, e.g. 90s, 30m, 1.5h; default: the preset's."),
     ] = None,
     preset: Annotated[
         Literal["fast", "balanced", "best"] | None,
-        typer.Option(help="fast: 5 minutes; balanced (default): 15 minutes; best: an hour."),
+        Option(help="fast: 5 minutes; balanced (default): 15 minutes; best: an hour."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run and its folder; default: the file's.")
+        str | None, Option(help="Name of the run and its folder; default: the file's.")
     ] = None,
-    items: Annotated[
-        Path | None,
-        typer.Option(help="Table of item features: item_id and a column per feature."),
-    ] = None,
-    keep: Keep = None,
-    no_header: NoHeader = False,
-    encoding: Encoding = None,
-    where: Where = None,
-    since: Since = None,
-    user_minimum: UserMinimum = None,
-    item_minimum: ItemMinimum = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed; default: 0.")] = None,
+    items: Items = None,
+    seed: Annotated[int | None, Option(min=0, help="Seed; default: 0.")] = None,
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
@@ -93,32 +73,18 @@ def run(
 
     If it is interrupted, the same command resumes it.
     """
-    words: LogWords = {
-        "user": user,
-        "item": item,
-        "time": time,
-        "time_format": time_format,
-        "header": False if no_header else None,
-        "encoding": encoding,
-        "where": where,
-        "since": since,
-        "user_minimum": user_minimum,
-        "item_minimum": item_minimum,
-        "keep": keep or None,
-    }
     if find_config(source) is not None or Path(source).suffix in (".yaml", ".yml"):
-        given = {**words, "time_limit": time_limit, "preset": preset, "items": items, "name": name}
-        given["no_header"] = given.pop("header")
-        if stray := [word for word, value in given.items() if value is not None]:
-            option = stray[0].replace("_", "-")
+        others = {"time_limit": time_limit, "preset": preset, "items": items, "name": name}
+        given = [*log.given, *(option for option, value in others.items() if value is not None)]
+        if given:
             raise InputError(
-                f"--{option}: is an option for a log, and {source} is an experiment: change the "
-                "experiment with --set"
+                f"--{given[0].replace('_', '-')}: is an option for a log, and {source} is an "
+                "experiment: change the experiment with --set"
             )
         changes = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
         _run_experiment(source, changes, fresh, uri, as_json)
         return
-    if stray := [each for each in overrides or [] if not each.startswith("data.")]:
+    if stray := [change for change in overrides or [] if not change.startswith("data.")]:
         raise InputError(
             f"--set {stray[0]}: the settings of models follow from the log; only those of data can "
             "be set"
@@ -134,7 +100,7 @@ def run(
         TrackingConfig() if uri is None else TrackingConfig(uri=uri),
         fresh,
     )
-    data = read_preparation(source, words, overrides).data
+    data = read_preparation(source, log, overrides).data
     command = shlex.join(["recsys", *sys.argv[1:]])
     fitted = fit_log(
         source, plan, time_limit, items=items, config=data, command=command, started=started
@@ -183,8 +149,59 @@ def _run_experiment(
         dataset = find_dataset(experiment, None)
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
-        names = [each for each in baselines_of(experiment, dataset) if each != experiment.baseline]
+        names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
         runs = fit_baselines(names, experiment, dataset, view, run.run_id)
     show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
     if not as_json:
         print(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
+
+
+@command("demo", "Start here")
+def run_demo(
+    config: Annotated[
+        str,
+        Argument(help="An experiment on the simulated shop: a YAML file, or a preset."),
+    ] = "shop",
+    overrides: Set = None,
+    uri: Uri = None,
+) -> None:
+    """Train on the simulated shop and show metrics, explanations and recovered rules.
+
+    Takes about five minutes.
+    """
+    from recsys.demo import demo
+
+    demo(read_experiment(config, overrides, uri), Console())
+
+
+configs = Typer(
+    help="List the presets: configs that run, train, suite and tune take by name.",
+    invoke_without_command=True,
+)
+app.add_typer(configs, name="configs", rich_help_panel="Start here")
+
+
+@configs.callback()
+def list_configs(context: Context, as_json: Json = False) -> None:
+    """List the presets: configs that run, train, suite and tune take by name."""
+    if context.invoked_subcommand is None:
+        rows = [
+            {"name": preset.name, "dataset": preset.dataset, "description": preset.description}
+            for preset in presets()
+        ]
+        show_rows(rows, as_json)
+
+
+@configs.command("show")
+def show_config(
+    name: Annotated[
+        str, Argument(help="Name of a preset, or words of it that no other has: sasrec.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print the YAML of a preset, to read or to start a config of your own from."""
+    preset = preset_by_part(name)
+    if as_json:
+        show_rows([{"name": preset.name, **preset.tree}], as_json)
+    else:
+        print(preset.text, end="")

@@ -1,0 +1,193 @@
+"""Commands that judge models: held-out targets, comparisons, two stages, probabilities."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, Uri, command, open_beside
+from recsys.config import GivenItems, TrackingConfig
+from recsys.console import show_comparison, show_rows, show_segments
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+from recsys.progress import stage
+
+logger = logging.getLogger(__name__)
+
+
+@command("evaluate", "Evaluate and compare")
+def evaluate_bundle(
+    bundle: Bundle,
+    data: BundleData,
+    part: HeldOutPart = "test",
+    candidates: Annotated[
+        Path | None,
+        Option(
+            help="Table of user_id and item_id: the items to rank for each user, the targets "
+            "included; overrides the config."
+        ),
+    ] = None,
+    out: Annotated[Path | None, Option(help="File for the rank table: .parquet.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
+
+    Ranks are exact and over the full catalogue, unless the config names candidates.
+    """
+    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
+    from recsys.evaluation.held_out import find_holdout
+    from recsys.evaluation.metrics import metric_names
+    from recsys.evaluation.segments import with_segments
+    from recsys.evaluation.tables import evaluate
+    from recsys.inference.scorer import ReportingScorer
+
+    if out is not None and out.suffix != ".parquet":
+        raise InputError(f"{out}: a rank table is a .parquet file")
+    loaded, dataset = open_beside(bundle, data, part)
+    config = loaded.experiment.evaluation
+    if candidates is not None:
+        config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
+    holdout = find_holdout(dataset, part, config.request_time)
+    among = choose_candidates(config, dataset, part, holdout)
+    with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
+        scorer = ReportingScorer(loaded.scorer, line.advance)
+        table = evaluate(scorer, holdout, part, config.seen, candidates=among)
+    table = with_segments(table, dataset, holdout)
+    if is_sampled(table.protocol.candidates):
+        logger.warning(SAMPLED_WARNING)
+    if out is not None:
+        table.save(out)
+    figures = table.summary(metric_names(config.cutoffs))
+    show_rows(
+        [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
+    )
+
+
+@command("compare", "Evaluate and compare")
+def compare_runs(
+    runs: Annotated[list[str] | None, Argument(help="Ids or names of runs; default: all.")] = None,
+    experiment: Annotated[str, Option(help="MLflow experiment.")] = "recsys",
+    metric: Annotated[
+        list[str] | None,
+        Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
+    ] = None,
+    pooled: Annotated[
+        bool,
+        Option("--pool-seeds", help="Show runs that differ only in their seed as one row."),
+    ] = False,
+    test: Annotated[
+        Literal["randomisation", "t"], Option(help="Paired test for the p-values.")
+    ] = "randomisation",
+    by: Annotated[
+        str | None,
+        Option(
+            help="Show metrics by segment instead: history, customer, purchase, popularity_decile, "
+            "gap."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        Option(help="Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX."),
+    ] = None,
+    across_protocols: Annotated[
+        bool, Option("--across-protocols", help="Allow runs of different protocols.")
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Compare MLflow runs: metrics with intervals, and paired tests against the first run."""
+    from recsys.api import compare
+
+    tracking = TrackingConfig(experiment=experiment)
+    if uri is not None:
+        tracking = tracking.model_copy(update={"uri": uri})
+    comparison = compare(
+        runs or [],
+        tracking,
+        metrics=metric,
+        across_protocols=across_protocols,
+        pooled=pooled,
+        method=test,
+        report=report,
+    )
+    if by is None:
+        show_comparison(comparison, as_json)
+    else:
+        show_segments(comparison, by, as_json)
+    if report is not None:
+        typer.echo(f"written: {report / 'comparison.html'}", err=True)
+
+
+_SIZES = [10, 20, 50, 100, 200, 500, 1000]
+
+
+@command("retrieval", "Evaluate and compare")
+def show_retrieval(
+    bundle: Bundle,
+    data: BundleData,
+    part: HeldOutPart = "test",
+    retrieve: Annotated[
+        list[int] | None,
+        Option(help="Items that the second stage ranks; repeatable; default: 10 to 1,000."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what recommend --retrieve N misses: targets not retrieved, and lower metrics.
+
+    One line for each N; the last line ranks all items, in one stage.
+    """
+    from recsys.evaluation.held_out import find_holdout
+    from recsys.evaluation.search_metrics import retrieval_metrics
+
+    loaded, dataset = open_beside(bundle, data, part)
+    config = loaded.experiment.evaluation
+    holdout = find_holdout(dataset, part, config.request_time)
+    with stage(f"ranking the {part} targets"):
+        metrics = retrieval_metrics(
+            loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
+        )
+    show_rows([asdict(row) for row in metrics], as_json)
+
+
+@command("calibrate", "Evaluate and compare")
+def calibrate_bundle(
+    bundle: Annotated[
+        Path,
+        Argument(help="Folder of a trained model, runs/NAME, which keeps the temperature."),
+    ],
+    data: BundleData,
+    seed: Annotated[int, Option(min=0, help="Seed of the sample of histories.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Fit the temperature that makes probabilities of scores, and keep it in the bundle.
+
+    It is fitted on the validation targets. A model that was refitted on them keeps the temperature
+    that its training fitted before. Shows log loss and expected calibration error on the targets
+    that the model was not trained on, without and with the temperature.
+    """
+    from recsys.serving.bundle import ModelBundle
+    from recsys.serving.calibration import fit_temperature, measure_calibration, save_temperature
+
+    opened, dataset = ModelBundle.open(bundle), PreparedDataset.open(data)
+    opened.use_gpu()
+    parts: tuple[Literal["valid", "test"], ...] = ("valid", "test")
+    fitted = opened.manifest.temperature
+    refitted = "valid" in opened.manifest.protocol.trained_on
+    with stage("calibrating"):
+        if refitted and fitted is not None:
+            parts = ("test",)
+        else:
+            fitted = fit_temperature(opened, dataset, seed)
+        rows = [
+            asdict(measure_calibration(opened, dataset, part, temperature, seed))
+            for part in parts
+            for temperature in (1.0, fitted)
+        ]
+    if not refitted:
+        save_temperature(opened, fitted)
+    show_rows(rows, as_json)

@@ -1,0 +1,251 @@
+"""Commands that bring a model into service: serve, index, register, export."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from recsys.cli.options import (
+    Bundle,
+    BundleData,
+    Data,
+    HeldOutPart,
+    Index,
+    Json,
+    Uri,
+    check_gpu,
+    command,
+)
+from recsys.config import TrackingConfig
+from recsys.console import show_rows
+from recsys.data.prepared import PreparedDataset
+from recsys.progress import stage
+
+KEY = "RECSYS_API_KEY"
+"""The environment variable with the key that requests must bring."""
+
+
+@command("serve", "Deploy")
+def serve_bundle(
+    bundle: Bundle,
+    data: Data = None,
+    host: Annotated[
+        str, Option(help="Address to listen on; 0.0.0.0 for every network.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
+    ] = 8000,
+    workers: Annotated[
+        int,
+        Option(help="Processes that answer at the port, each with a model of its own in memory."),
+    ] = 1,
+    threads: Annotated[
+        int | None,
+        Option(
+            help="Threads of the model, of each worker. Default: the cores, divided by the workers."
+        ),
+    ] = None,
+    gather_ms: Annotated[
+        float,
+        Option(
+            min=0,
+            max=1000,
+            help="Milliseconds that requests wait at most to share a pass of the model. A "
+            "request that comes alone never waits.",
+        ),
+    ] = 4.0,
+    batch: Annotated[int, Option(min=1, max=4096, help="Requests that share a pass at most.")] = 64,
+    retrieve: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Rank only so many items by target attention, the best by the dot product: for "
+            "large catalogues. Default: all.",
+        ),
+    ] = None,
+    index: Index = None,
+    gpu: Annotated[
+        bool,
+        Option(
+            "--gpu", help="Answer on the GPU. Each worker has a model in its memory. Default: CPU."
+        ),
+    ] = False,
+    cache: Annotated[
+        int,
+        Option(
+            min=0,
+            help="Bytes of encoded histories that are kept, of each worker: a request with a known "
+            "history skips the encoder. 0 keeps none.",
+        ),
+    ] = 256 << 20,
+    alias_seconds: Annotated[
+        float,
+        Option(
+            min=0.1,
+            help="For models:/NAME@ALIAS: seconds after which the registry is asked again whether "
+            "the alias names another model.",
+        ),
+    ] = 30.0,
+    max_history: Annotated[
+        int, Option(min=1, help="Items of a history that one request may give (422).")
+    ] = 10_000,
+    max_candidates: Annotated[
+        int, Option(min=1, help="Candidates, or k, of one request (422).")
+    ] = 10_000,
+    max_body: Annotated[int, Option(min=1, help="Bytes of the body of a request (413).")] = 1 << 20,
+    max_queue: Annotated[
+        int, Option(min=1, help="Requests that may wait for the model (429).")
+    ] = 1024,
+) -> None:
+    """Answer requests over HTTP: recommend, score, similar, explain.
+
+    Ask it from another terminal:
+
+        curl localhost:8000/v1/recommend --json '{"history": ["P0007", "P0012"], "k": 5}'
+
+    http://localhost:8000/docs lists all paths, with examples. With --data, a request may name a
+    user_id of the dataset, and give only what is new as history.
+
+    Replace the folder of the bundle (train again, or copy a new one into its place) and the server
+    loads it within seconds, or at once on SIGHUP; no request is lost. A model named by
+    models:/NAME@ALIAS is replaced when the alias moves. SIGTERM ends it after the
+    requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
+    bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
+    """
+    from recsys.loading import bundle_folder, is_model_name, model_place
+    from recsys.processors import usable_processors
+    from recsys.server.settings import Limits, NamedModel, ServerSettings, threads_of
+
+    if gpu:
+        check_gpu()
+    named = None
+    if is_model_name(bundle):
+        find, folder = partial(model_place, bundle), partial(bundle_folder, bundle)
+        named = NamedModel(find(), find, folder, alias_seconds)
+    settings = ServerSettings(
+        bundle_folder(bundle),
+        data,
+        cache_bytes=cache,
+        named=named,
+        gather_ms=gather_ms,
+        batch=batch,
+        retrieve=retrieve,
+        index=index,
+        gpu=gpu,
+        api_key=os.environ.get(KEY) or None,
+        limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
+    )
+    from recsys.server.process import serve
+
+    serve(settings, host, port, threads_of(threads, usable_processors(), workers), workers)
+
+
+@command("index", "Deploy")
+def make_index(
+    bundle: Bundle,
+    data: BundleData,
+    out: Annotated[Path, Option(help="Folder to write; an earlier index is replaced.")],
+    recall: Annotated[
+        float,
+        Option(
+            min=0.0,
+            max=1.0,
+            help="Share of the k best items to find: as few items are searched as reach it.",
+        ),
+    ] = 0.98,
+    k: Annotated[
+        int | None,
+        Option(
+            "-k",
+            min=1,
+            help="Items per user that the measurement finds; for target attention those that "
+            "--retrieve will find. Default: 10, for target attention 200.",
+        ),
+    ] = None,
+    part: HeldOutPart = "test",
+    gpu: Annotated[
+        bool,
+        Option(
+            "--gpu",
+            help="Time the model on the GPU, as serve --gpu uses it, and recommend where there is "
+            "one. Default: CPU.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make an approximate index of a model's items, and measure whether it is worth using.
+
+    For recommend --index and serve --index. It finds the items with the largest dot products
+    without scoring all, and misses some. Both searches are timed on this machine after histories
+    of the dataset, and the last line says which one to use. The index itself is always searched on
+    the CPU. Needs the extra ann.
+    """
+    from recsys.loading import bundle_folder
+    from recsys.serving.bundle import ModelBundle
+    from recsys.serving.make_index import make_index as make
+
+    if gpu:
+        check_gpu()
+    opened = ModelBundle.open(bundle_folder(bundle))
+    if gpu:
+        opened.move_to_gpu()
+    with stage("indexing"):
+        made = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
+    show_rows([asdict(row) | made.facts for row in made.times], as_json, hidden=[*made.facts])
+    if not as_json:
+        print(made.advice)
+
+
+@command("register", "Deploy")
+def register_model(
+    model: Annotated[
+        str, Argument(help="A run: its id or name; or a folder: runs/NAME, or a bundle.")
+    ],
+    name: Annotated[str, Argument(help="The name of the model, such as shop.")],
+    alias: Annotated[
+        str | None,
+        Option(help="An alias that then names this version, such as champion."),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Register a trained model in the MLflow store, as the next version of its name.
+
+    Commands that take a bundle then take models:/NAME@ALIAS and models:/NAME/VERSION.
+    """
+    from recsys.experiments.registration import register
+
+    tracking = TrackingConfig() if uri is None else TrackingConfig(uri=uri)
+    found = register(model, name, alias=alias, tracking=tracking)
+    show_rows([{"model": found.uri, "version": found.version}], as_json)
+
+
+@command("export", "Deploy")
+def export_bundle(
+    bundle: Bundle,
+    out: Annotated[Path, Option(help="Folder to write; an earlier export is replaced.")],
+    int8: Annotated[
+        bool, Option("--int8", help="Round the weights to 8 bits; with --data, see the loss.")
+    ] = False,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
+
+    The graphs are checked against torch; with --data, NDCG@10 on its test targets is measured.
+    """
+    from recsys.export.onnx import export_onnx
+    from recsys.loading import bundle_folder
+    from recsys.serving.bundle import ModelBundle
+
+    opened = ModelBundle.open(bundle_folder(bundle))
+    dataset = None if data is None else PreparedDataset.open(data)
+    with stage("exporting"):
+        made = export_onnx(opened, out, int8=int8, dataset=dataset)
+    measured = {f"ndcg_at_10 {name}": value for name, value in made.ndcg_at_10.items()}
+    show_rows([{"folder": str(out), "difference": made.largest_difference} | measured], as_json)

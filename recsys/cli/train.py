@@ -1,0 +1,276 @@
+"""Commands that train: once, on a grown log, in searches, in suites and at several dates."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from recsys.cli.options import (
+    Bundle,
+    BundleData,
+    Config,
+    Data,
+    Fresh,
+    Json,
+    Set,
+    Uri,
+    command,
+    find_dataset,
+    read_experiment,
+)
+from recsys.config import Experiment, load_search, load_suite
+from recsys.console import show_comparison, show_rows
+from recsys.errors import InputError
+from recsys.reports.tables import title
+
+logger = logging.getLogger(__name__)
+
+
+@command("train", "Train")
+def train_model(
+    config: Annotated[
+        str | None,
+        Argument(
+            help="An experiment: a YAML file, or a preset's name (recsys configs). With --from it "
+            "is not needed, and what it sets wins over the settings of the model."
+        ),
+    ] = None,
+    data: Data = None,
+    start: Annotated[
+        str | None,
+        Option(
+            "--from",
+            help="Start from the weights of this trained model, on the dataset of --data: "
+            "runs/NAME, or models:/NAME@ALIAS. Its settings stay, unless --set changes them.",
+        ),
+    ] = None,
+    overrides: Set = None,
+    fresh: Fresh = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Train, choose the best epoch on validation, test once; write runs/NAME and an MLflow run.
+
+    If training is interrupted, the same command resumes it. On several devices:
+    torchrun --nproc-per-node 2 -m recsys train ...
+
+    When the log has grown: recsys train --from runs/NAME --data DATA. It matches items by their
+    ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new
+    and old histories: --set start.epochs=0.25, start.learning_rate=0.3, start.replay=0.5. The run
+    is called NAME-2, then NAME-3, unless --set name=... says otherwise.
+    """
+    from recsys.experiments.fit import fit
+    from recsys.experiments.headline import simplest_baselines
+    from recsys.experiments.phases import Phases
+    from recsys.tracking.links import mlflow_link
+    from recsys.training import processes  # torch and mlflow take seconds to load
+
+    experiment = _experiment(config, overrides, uri, start, data)
+    if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
+        raise InputError(
+            f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
+        )
+    phases = Phases()
+    with phases.timed("preparation"), processes.rank_zero_first():
+        dataset = find_dataset(experiment, data)
+    if data is not None:  # it takes the place of the config's data section
+        experiment = experiment.model_copy(update={"data": dataset.config})
+    run = fit(experiment, dataset, fresh=fresh, phases=phases)
+    with phases.timed("baselines"):
+        baselines = simplest_baselines(experiment, dataset)
+    phases.log()
+    row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
+    if as_json:
+        means = {name: figure.mean for name, figure in run.test.items()}
+        beside = {"baselines": baselines.metrics, "baselines_sampled": baselines.sampled}
+        show_rows([row | means | beside], as_json)
+        return
+    show_rows([row], as_json)
+    tested = {experiment.name: run.headline} | baselines.metrics
+    counts = "counts without settings"
+    if baselines.sampled is not None:
+        counts += f" (these on {baselines.sampled:,} random histories, for want of time)"
+    print(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
+    show_rows(
+        [
+            {"name": name} | {title(metric): metrics.get(metric) for metric in run.headline}
+            for name, metrics in tested.items()
+        ],
+        as_json,
+    )
+    print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
+
+
+def _experiment(
+    config: str | None,
+    overrides: list[str] | None,
+    uri: str | None,
+    start: str | None,
+    data: Path | None,
+) -> Experiment:
+    """Read the experiment to train, or that of the model to start from."""
+    if start is None:
+        if config is None:
+            raise InputError("train: needs an experiment, or --from and the model to start from")
+        return read_experiment(config, overrides, uri)
+    from recsys.experiments.start import continue_bundle
+    from recsys.loading import bundle_folder
+
+    if data is None:
+        raise InputError("--from: needs --data and the folder of the dataset to train on")
+    changes = None if config is None else read_experiment(config, None)
+    more = [] if uri is None else [f"tracking.uri={uri}"]
+    return continue_bundle(bundle_folder(start), changes, [*(overrides or []), *more])
+
+
+@command("extend", "Train")
+def extend_bundle(
+    bundle: Bundle,
+    data: BundleData,
+    out: Annotated[Path, Option(help="Folder of the new bundle to write.")],
+    as_json: Json = False,
+) -> None:
+    """Add the items of a dataset that a trained model lacks, without training.
+
+    A new item is known by its features if the model reads item features, else by the items that
+    occur next to it in the histories of the dataset. The other items keep their scores. To learn
+    from the new interactions too: recsys train --from BUNDLE --data DATA.
+    """
+    from recsys.data.prepared import PreparedDataset
+    from recsys.loading import bundle_folder
+    from recsys.serving.bundle import ModelBundle
+    from recsys.serving.extend import extend
+
+    known = ModelBundle.open(bundle_folder(bundle))
+    extended = extend(known, PreparedDataset.open(data), out)
+    new = extended.num_items - known.num_items
+    row = {"bundle": str(out), "items": extended.num_items, "new_items": new}
+    show_rows([row], as_json)
+
+
+@command("tune", "Train")
+def tune_model(
+    config: Config,
+    search: Annotated[
+        str,
+        Option("--search", help="Settings to search and budget: a YAML file, or a preset's name."),
+    ] = "tune",
+    trials: Annotated[
+        int | None, Option(min=1, help="Total number of trials; overrides the search.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        Option(min=0.01, help="Minutes that this call may take; overrides the search."),
+    ] = None,
+    out: Annotated[
+        Path | None, Option(help="File for the best config; default: runs/NAME-tuned.yaml.")
+    ] = None,
+    data: Data = None,
+    overrides: Set = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Search for the best settings on validation with Optuna.
+
+    Run it again to resume the search.
+    """
+    from recsys.experiments.tune import tune
+    from recsys.training import processes
+
+    processes.refuse_several("tune")
+    experiment = read_experiment(config, overrides, uri)
+    given = {"trials": trials, "minutes": minutes}
+    budget = {name: value for name, value in given.items() if value is not None}
+    dataset = find_dataset(experiment, data)
+    if data is not None:  # it takes the place of the config's data section
+        experiment = experiment.model_copy(update={"data": dataset.config})
+    found = tune(experiment, dataset, load_search(search).model_copy(update=budget))
+    out = out or Path("runs") / f"{found.experiment.name}.yaml"
+    found.write(out)
+    row = {
+        "config": str(out),
+        "valid_ndcg_at_10": found.ndcg_at_10,
+        "trials": found.trials,
+        "pruned": found.pruned,
+        "study": found.study,
+        "storage": found.storage,
+    }
+    show_rows([row], as_json)
+
+
+@command("suite", "Train")
+def run_many(
+    suite: Annotated[str, Argument(help="A suite: a YAML file, or a preset's name.")],
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Run every model and baseline of a suite on every dataset.
+
+    If it is interrupted, the same command resumes it.
+    """
+    from recsys.experiments.suite import run_suite
+    from recsys.reports.comparison import compare  # torch and mlflow take seconds to load
+    from recsys.training import processes
+
+    processes.refuse_several("suite")
+    loaded = load_suite(suite)
+    if uri is not None:
+        tracking = loaded.tracking.model_copy(update={"uri": uri})
+        loaded = loaded.model_copy(update={"tracking": tracking})
+    runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
+    for name, found in runs.items():
+        if not found:
+            logger.warning("%s: no run finished", name)
+            continue
+        show_comparison(compare(found, loaded.tracking, pooled=True), as_json)
+
+
+@command("backtest", "Train")
+def run_backtest(
+    config: Config,
+    of: Annotated[
+        list[str] | None,
+        Option(help="model (the default), or the name of a baseline; repeatable."),
+    ] = None,
+    overrides: Set = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Train and test at several dates; show metrics of each fold and of all folds together.
+
+    The config needs a split of kind backtest: --set "data.split={kind: backtest, folds: 4}".
+    """
+    from recsys.baselines.tuned import BASELINES
+    from recsys.data.splits import fold_configs
+    from recsys.evaluation.metrics import metric_names
+    from recsys.experiments.backtest import MODEL, backtest
+    from recsys.training import processes
+
+    processes.refuse_several("backtest")
+    experiment = read_experiment(config, overrides, uri)
+    names = of or [MODEL]
+    for name in names:
+        if name not in (known := [MODEL, *BASELINES]):
+            raise InputError(f"--of {name}: must be one of {', '.join(known)}")
+    datasets = [
+        find_dataset(experiment.model_copy(update={"data": fold}), None)
+        for fold in fold_configs(experiment.data)
+    ]
+    metrics = metric_names(cutoffs := experiment.evaluation.cutoffs)
+    rows = []
+    for name in names:
+        tested = backtest(name, experiment, datasets)
+        tables = {str(number): table for number, table in enumerate(tested.folds, 1)}
+        for fold, table in {**tables, "pooled": tested.pooled}.items():
+            users = table.frame["user"].n_unique()
+            row = {"model": name, "fold": fold, "users": users, "targets": len(table.ranks)}
+            for metric, (mean, low, high) in table.summary(metrics).items():
+                row |= {metric: mean, f"{metric}_low": low, f"{metric}_high": high}
+            rows.append(row)
+    k = 10 if 10 in cutoffs else cutoffs[0]
+    shown = {"model", "fold", "users", "targets"}
+    shown |= {f"{kind}_at_{k}{end}" for kind in ("recall", "ndcg") for end in ("", "_low", "_high")}
+    show_rows(rows, as_json, hidden=[name for name in rows[0] if name not in shown])
