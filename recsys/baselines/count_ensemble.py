@@ -11,27 +11,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
-from torch import Tensor
 
-from recsys.baselines.counts import CountScorer, user_values, weighted_histories
-from recsys.baselines.pctm import PCTM, PCTMSettings
-from recsys.baselines.sparse import (
-    check_row,
-    matrix_tensors,
-    read_matrix,
-    read_settings,
-)
+from recsys.baselines.popularity import RepeatCounts
+from recsys.baselines.saved import check_row, matrix_tensors, opened, read_matrix, read_settings
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.data.histories import Histories
-from recsys.errors import InputError
-from recsys.inference.scorer import Scorer
+from recsys.inference.scorer import Blend, Scorer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +39,7 @@ class CountEnsemble:
     def added_to(self, model: Scorer) -> Scorer:
         """Return a scorer of the model's scores plus the weighted counts."""
         repeats = RepeatCounts(model.num_items)
-        return add_scores(model, [(repeats, self.repeat_weight), (self.counts, self.weight)])
+        return Blend.of([(model, 1.0), (repeats, self.repeat_weight), (self.counts, self.weight)])
 
     def extended_to(self, num_items: int) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose new items have no transitions."""
@@ -86,9 +77,9 @@ class CountEnsemble:
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
         """Return what each item of a history [L] adds to the score of a candidate [L]."""
         same = items == candidate
-        share = math.log1p(same.sum()) / max(same.sum(), 1)
+        repeated = same * (math.log1p(same.sum()) / max(same.sum(), 1))
         followed = self.counts.contributions(items, candidate)
-        total: NDArray[np.float64] = self.weight * followed + self.repeat_weight * share * same
+        total: NDArray[np.float64] = self.weight * followed + self.repeat_weight * repeated
         return total
 
     def items_read(self, model: int) -> int | None:
@@ -121,10 +112,7 @@ class CountEnsemble:
         Raises:
             InputError: the file cannot be read, or is not a count ensemble.
         """
-        try:
-            with safe_open(path, framework="numpy") as file:
-                facts = json.loads(file.metadata()["count_ensemble"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with opened(path, "count_ensemble", "a count ensemble") as (tensors, facts):
             check_row(tensors, "log_popularity", np.float64)
             popularity = tensors["log_popularity"]
             matrix = read_matrix(tensors, len(popularity))
@@ -133,53 +121,4 @@ class CountEnsemble:
             settings = read_settings(PCTMSettings, facts["settings"])
             weights = {name: facts[name] for name in ("weight", "repeat_weight")}
             weights = read_settings(dict[str, float], weights)
-            return cls(PCTM(matrix, popularity, settings), **weights)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read as a count ensemble: {error}") from error
-
-
-def add_scores(model: Scorer, terms: Sequence[tuple[Scorer, float]]) -> Scorer:
-    """Return a scorer of the model's scores plus the weighted scores of each term.
-
-    Terms of weight 0, which did not help on validation, are left out.
-    """
-    helpful = tuple((term, weight) for term, weight in terms if weight)
-    return _Sum(model, helpful) if helpful else model
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatCounts(CountScorer):
-    """Scores a candidate log(1 + n), where n is how often the user's history has it."""
-
-    num_items: int = field()  # without field(), the property of the mixin would be its default
-    """Size of the catalogue, I."""
-
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
-        ones = np.ones(len(histories.items))
-        own = user_values(weighted_histories(histories, ones, self.num_items), candidates)
-        return np.log1p(own)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sum:
-    """The sum of a model's scores and weighted terms."""
-
-    model: Scorer
-    terms: tuple[tuple[Scorer, float], ...]
-    """Scorers with their weights."""
-
-    @property
-    def num_items(self) -> int:
-        """Size of the catalogue, I."""
-        return self.model.num_items
-
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`."""
-        scores = self.model.score(histories, candidates)
-        for term, weight in self.terms:
-            counted = term.score(histories, candidates).to(scores.device)
-            scores = scores.add(counted, alpha=weight)
-        return scores
+        return cls(PCTM(matrix, popularity, settings), **weights)

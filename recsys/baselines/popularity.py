@@ -1,36 +1,43 @@
-"""Popularity: recommend the bestsellers to everyone."""
+"""What everybody buys, and what the user bought: popularity, recency, frequency."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import CountScorer, item_counts, item_values
+from recsys.baselines.counts import (
+    CountScorer,
+    ages,
+    as_scores,
+    item_counts,
+    item_values,
+    user_values,
+    weighted_histories,
+)
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Popularity(CountScorer):
-    """Scores an item by how often it occurs in the training histories."""
+    """Scores an item by how often it occurs in the training histories, for every user."""
 
     counts: NDArray[np.float64]
     """Occurrences by item token [I + 1]."""
 
     @classmethod
-    def fit(cls, histories: Histories, num_items: int) -> Popularity:
+    def fit(cls, histories: Histories, num_items: int) -> Self:
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
     def scores_of(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> NDArray[np.float64]:
-        """Return the scores of all items [B, I + 1], or of the candidates [B, C].
-
-        They are the same for every history.
-        """
+        """See `CountScorer.scores_of`."""
         if candidates is None:
             return np.tile(self.counts, (len(histories), 1))
         return item_values(self.counts, candidates)
@@ -50,3 +57,70 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
     since = np.quantile(dataset.timestamps[known], 1 - share, method="higher")
     old = np.concatenate([[0], np.cumsum(dataset.timestamps < since)])
     return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PersonalFrequency(Popularity):
+    """Scores an item by how often it occurs in the user's own history.
+
+    GP-TopFreq of "A next basket recommendation reality check" (Li et al., TOIS 2023), which few
+    trained models beat where purchases repeat. Popularity in the training histories orders equally
+    frequent items, and, below those, all items outside the history. Under ``seen="filter"`` only
+    the latter are ranked, which makes the ranking that of `Popularity`.
+    """
+
+    @property
+    def popularity(self) -> NDArray[np.float64]:
+        """At most 1/2 [I + 1]: less than one purchase, even after rounding to float32."""
+        scaled: NDArray[np.float64] = self.counts / (2 * max(self.counts.max(), 1))
+        return scaled
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """See `CountScorer.scores_of`."""
+        own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
+        return own + item_values(self.popularity, candidates)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepeatLast(PersonalFrequency):
+    """Ranks the user's own items by recency, then all other items by popularity.
+
+    The oldest item of a history scores 1, the next one 2 and so on, popularity at most 1/2. Under
+    ``seen="filter"`` only the other items are ranked, which makes the ranking that of `Popularity`.
+    """
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """See `CountScorer.scores_of`."""
+        position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)
+        pairs = histories.users * (self.num_items + 1) + histories.items
+        # Of an item bought repeatedly, the latest position counts: the first one from the end.
+        latest = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
+        once = np.zeros(len(pairs))
+        once[latest] = position[latest]
+        own = user_values(weighted_histories(histories, once, self.num_items), candidates)
+        return np.maximum(own, item_values(self.popularity, candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatCounts:
+    """Scores a candidate log(1 + n), where n is how often the user's history has it."""
+
+    num_items: int
+    """Size of the catalogue, I."""
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
+        own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
+        return np.log1p(own)
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`."""
+        return as_scores(self.scores_of(histories, candidates), candidates)

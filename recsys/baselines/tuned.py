@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Generic, TypeVar
 
-from recsys.baselines import pctm, sequential_rules
-from recsys.baselines.ease import EASE, EASESettings
-from recsys.baselines.frequency import PersonalFrequency
-from recsys.baselines.item_knn import ItemKNN, ItemKNNSettings
-from recsys.baselines.markov import MarkovChain
-from recsys.baselines.matrix_factorisation import MatrixFactorisation, MatrixFactorisationSettings
-from recsys.baselines.pctm import PCTM, PCTMSettings
-from recsys.baselines.popularity import Popularity, latest_histories
-from recsys.baselines.repeat import RepeatLast
-from recsys.baselines.sequential_rules import SequentialRules
-from recsys.baselines.transitions_and_repeats import RepeatSettings, TransitionsAndRepeats
+from recsys.baselines.neighbours import (
+    EASE,
+    EASESettings,
+    ItemKNN,
+    ItemKNNSettings,
+    MatrixFactorisation,
+    MatrixFactorisationSettings,
+)
+from recsys.baselines.popularity import (
+    PersonalFrequency,
+    Popularity,
+    RepeatLast,
+    latest_histories,
+)
+from recsys.baselines.transitions import (
+    LAST_ITEM,
+    PCTM,
+    PUBLISHED_PCTM,
+    PUBLISHED_RULES,
+    MarkovChain,
+    PCTMSettings,
+    SequentialRules,
+)
 from recsys.config import DataConfig
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
@@ -141,17 +153,16 @@ BASELINES: dict[str, Baseline[Any]] = {
     "personal_frequency": _without_settings(PersonalFrequency),
     "markov": _without_settings(MarkovChain),
     "sequential_rules": _with_settings(
-        SequentialRules,
-        list(sequential_rules.PUBLISHED.values()),
-        sequential_rules.PUBLISHED,
+        SequentialRules, list(PUBLISHED_RULES.values()), PUBLISHED_RULES
     ),
-    "pctm": _with_settings(PCTM, [PCTMSettings(), *pctm.PUBLISHED.values()], pctm.PUBLISHED),
+    "pctm": _with_settings(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
+    # Where users repeat items: the count ensemble without a model.
     "transitions_and_repeats": _with_settings(
-        TransitionsAndRepeats,
+        PCTM,
         [
-            RepeatSettings(**(asdict(way) | {"popularity": 0.0, "repeats": weight}))
-            for way, weight in product(
-                (PCTMSettings(), pctm.ML_1M, pctm.LAST_ITEM), (1.0, 4.0, 16.0, 0.25)
+            replace(counted, popularity=0.0, repeats=weight)
+            for counted, weight in product(
+                (PCTMSettings(), PUBLISHED_PCTM["ml-1m"], LAST_ITEM), (1.0, 4.0, 16.0, 0.25)
             )
         ],
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from recsys.baselines.ease import MAX_ITEMS
+from recsys.baselines.neighbours import MAX_ITEMS
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from recsys.baselines.count_ensemble import CountEnsemble, RepeatCounts, add_scores
-from recsys.baselines.pctm import LAST_ITEM, PCTM, PUBLISHED, PCTMSettings
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.popularity import RepeatCounts
+from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
@@ -19,14 +20,14 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
-from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
+from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
 from recsys.serving.trained_scorer import model_scorer
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
 GRID = tuple(
-    replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED.values(), LAST_ITEM)
+    replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)
 )
 """Settings to try; without popularity, which the model learns by itself."""
 
@@ -115,7 +116,7 @@ def choose_count_ensemble(
     if seen == "allow":
         repeats = RepeatCounts(model.num_items)
         _, repeat_weight, _ = _best_weight([repeats], model, weights, holdout, seen)
-        model = add_scores(model, [(repeats, repeat_weight)])
+        model = Blend.of([(model, 1.0), (repeats, repeat_weight)])
     counts = [PCTM.fit(histories, model.num_items, settings) for settings in grid]
     index, weight, ranks = _best_weight(counts, model, weights, holdout, seen)
     return Choice(grid[index], weight, repeat_weight, ranks)

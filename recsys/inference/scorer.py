@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -115,6 +115,40 @@ class Scored:
             return self.scores
         tokens = torch.from_numpy(candidates.astype(np.int64))
         return self.scores.gather(1, tokens.to(self.scores.device))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blend:
+    """score(c) = Σ_m w_m · s_m(c), of any scorers of one catalogue.
+
+    A model with its counts is one, and so is a committee of models and baselines.
+    """
+
+    terms: tuple[tuple[Scorer, float], ...]
+    """The scorers and their weights, none 0. The scores are on the device of the first."""
+
+    @classmethod
+    def of(cls, terms: Iterable[tuple[Scorer, float]]) -> Scorer:
+        """Blend scorers, but those of weight 0; one alone, of weight 1, is the answer itself."""
+        helpful = tuple((scorer, weight) for scorer, weight in terms if weight)
+        return helpful[0][0] if len(helpful) == 1 and helpful[0][1] == 1 else cls(helpful)
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.terms[0][0].num_items
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        """See `Scorer.score`."""
+        (first, weight), *others = self.terms
+        scores = first.score(histories, candidates)
+        scores = scores if weight == 1 else scores * weight
+        for scorer, weight in others:
+            added = scorer.score(histories, candidates).to(scores.device)
+            scores = scores.add(added, alpha=weight)
+        return scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from recsys.baselines.sparse import LARGEST_VALUE
+from recsys.baselines.saved import LARGEST_VALUE
 from recsys.errors import InputError
 from recsys.model.protocols import Model
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM
+from recsys.baselines.transitions import PCTM
 from recsys.config import Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.inference.catalogue import Catalogue

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import ML_1M, PCTM
+from recsys.baselines.transitions import PCTM, PUBLISHED_PCTM
 from recsys.config import load_experiment
 from recsys.data.prepared import prepare
 from recsys.inference.catalogue import Catalogue
@@ -65,7 +65,9 @@ def write_bundle(folder: Path, mirror: Path, counts: bool) -> tuple[ModelBundle,
         nn.init.normal_(weight, std=0.05)
     ensemble = None
     if counts:
-        ensemble = CountEnsemble(PCTM.fit(histories, dataset.num_items, ML_1M), weight=1.0)
+        ensemble = CountEnsemble(
+            PCTM.fit(histories, dataset.num_items, PUBLISHED_PCTM["ml-1m"]), weight=1.0
+        )
     bundle = ModelBundle.write(
         folder / "bundle", model, experiment, dataset, ("train", "valid"), count_ensemble=ensemble
     )

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from recsys.baselines.markov import MarkovChain
-from recsys.baselines.pctm import AMAZON_BEAUTY, AMAZON_SPORTS, ML_1M, PCTM, PCTMSettings
-from recsys.baselines.sequential_rules import PUBLISHED, SequentialRules
+from recsys.baselines.transitions import (
+    PCTM,
+    PUBLISHED_PCTM,
+    PUBLISHED_RULES,
+    MarkovChain,
+    SequentialRules,
+)
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.metrics import metric_values
@@ -21,14 +25,8 @@ from recsys.inference.scorer import Scorer
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 
-SETTINGS: dict[str, PCTMSettings] = {
-    "ml-1m": ML_1M,
-    "amazon-beauty": AMAZON_BEAUTY,
-    "amazon-sports": AMAZON_SPORTS,
-}
 
-
-@pytest.fixture(scope="module", params=list(SETTINGS))
+@pytest.fixture(scope="module", params=list(PUBLISHED_PCTM))
 def dataset(
     request: pytest.FixtureRequest, mirror: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> PreparedDataset:
@@ -67,7 +65,9 @@ def test_pctm(dataset: PreparedDataset) -> None:
         "amazon-beauty": (0.0635, 0.0999),
         "amazon-sports": (0.0368, 0.0618),
     }
-    scorer = PCTM.fit(dataset.histories("test"), dataset.num_items, SETTINGS[dataset.path.name])
+    scorer = PCTM.fit(
+        dataset.histories("test"), dataset.num_items, PUBLISHED_PCTM[dataset.path.name]
+    )
     assert figures(scorer, dataset) == expected[dataset.path.name]
 
 
@@ -81,6 +81,6 @@ def test_sequential_rules(dataset: PreparedDataset) -> None:
         "amazon-beauty": (0.0605, 0.0956),
         "amazon-sports": (0.0371, 0.0626),
     }
-    settings = PUBLISHED[dataset.path.name]
+    settings = PUBLISHED_RULES[dataset.path.name]
     scorer = SequentialRules.fit(dataset.histories("test"), dataset.num_items, settings)
     assert figures(scorer, dataset) == expected[dataset.path.name]

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import DotProduct, Experiment, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM
 from recsys.baselines.popularity import Popularity
 from recsys.baselines.saved import FittedBaseline
+from recsys.baselines.transitions import PCTM
 from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare

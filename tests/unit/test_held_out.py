@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from recsys.baselines.count_ensemble import RepeatCounts, add_scores
+from recsys.baselines.popularity import RepeatCounts
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
@@ -19,7 +19,7 @@ from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.tables import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Scored, Scorer
+from recsys.inference.scorer import Blend, Scored, Scorer
 
 
 class CountingScorer:
@@ -62,7 +62,7 @@ def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset)
     counts = RepeatCounts(scorer.num_items)
 
     def added(model: Scorer) -> Scorer:
-        return add_scores(model, [(counts, 2.0)])
+        return Blend.of([(model, 1.0), (counts, 2.0)])
 
     found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None, added)
     assert scorer.num_scored == len(holdout.histories)

@@ -19,9 +19,9 @@ from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM, PCTMSettings
 from recsys.baselines.popularity import Popularity
 from recsys.baselines.saved import FittedBaseline
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.cli import main
 from recsys.config import (
     DotProduct,

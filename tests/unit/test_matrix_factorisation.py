@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from recsys.baselines.matrix_factorisation import (
+from recsys.baselines.neighbours import (
     MatrixFactorisation,
     MatrixFactorisationSettings,
 )

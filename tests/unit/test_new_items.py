@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM
+from recsys.baselines.transitions import PCTM
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

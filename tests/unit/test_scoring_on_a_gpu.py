@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare

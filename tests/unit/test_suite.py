@@ -223,7 +223,7 @@ def test_a_run_that_refuses_its_data_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("recsys.baselines.ease.MAX_ITEMS", 3)
+    monkeypatch.setattr("recsys.baselines.neighbours.MAX_ITEMS", 3)
     suite = make_suite(tmp_path, models=[], baselines=["popularity", "ease"])
     runs = run_suite(suite, lambda _: dataset, tmp_path / "runs")
     assert {name: len(found) for name, found in runs.items()} == {"every": 1, "unseen": 1}

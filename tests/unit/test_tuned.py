@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from recsys.baselines import ease
+from recsys.baselines import neighbours
 from recsys.baselines.popularity import Popularity, latest_histories
 from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
@@ -113,7 +113,7 @@ def test_uninformative_baselines_are_excluded(
     assert set(BASELINES) - set(baselines_of(filtering, tiny_dataset)) == excluded
     monkeypatch.setattr(baseline_module, "MAX_ITEMS", 3)
     assert "ease" not in baselines_of(experiment, tiny_dataset)
-    assert ease.MAX_ITEMS == 20_000
+    assert neighbours.MAX_ITEMS == 20_000
 
 
 def test_the_latest_histories_have_the_newest_times(

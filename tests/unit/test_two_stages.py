@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.pctm import PCTM, PCTMSettings
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout

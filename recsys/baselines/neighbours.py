@@ -1,0 +1,251 @@
+"""Items that share users: nearest neighbours, EASE, matrix factorisation.
+
+scikit-learn, of an extra, fits the first and the last; scoring needs none of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from recsys.baselines.counts import (
+    CountScorer,
+    ages,
+    item_counts,
+    pick_candidates,
+    summed_votes,
+    user_items,
+    weighted_histories,
+)
+from recsys.data.histories import Histories
+from recsys.errors import InputError
+
+_WORKING_MEMORY_MIB = 64
+"""Memory for the distances that are computed at a time."""
+MAX_ITEMS = 20_000
+"""Largest catalogue of EASE: the matrix of weights takes 1.6 GB, and twice that while fitting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKNNSettings:
+    """How many neighbours an item has, and how the items of a history are weighted."""
+
+    neighbours: int = 100
+    """k: only the k most similar items of each item count."""
+    decay: float = 0.8
+    """Weight of each item of a history relative to the next newer one. With 0 only the newest item
+    counts; with 1 the order does not matter."""
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1:
+            raise ValueError(f"neighbours must be at least 1, not {self.neighbours}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be from 0 to 1, not {self.decay}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemKNN(CountScorer):
+    """Scores candidate a ``sum_j decay ** (j - 1) cos(a, h_j)`` over near items h_j.
+
+    h_1 is the newest item of the history. The cosine compares the two items' sets of users in the
+    training histories and counts if a is among the k nearest items of h_j.
+
+    Source: Sarwar et al. 2001, https://doi.org/10.1145/371920.372071
+    """
+
+    similarities: csr_array
+    """Cosines by item tokens [h, a]; only those of the nearest items are stored."""
+    counts: NDArray[np.float64]
+    """Occurrences by item token [I + 1]."""
+    settings: ItemKNNSettings
+
+    @classmethod
+    def fit(
+        cls, histories: Histories, num_items: int, settings: ItemKNNSettings | None = None
+    ) -> ItemKNN:
+        """Find the neighbours of each item; repeated items of a user count once."""
+        from sklearn import config_context  # type: ignore[import-untyped]
+        from sklearn.neighbors import NearestNeighbors  # type: ignore[import-untyped]
+
+        settings = settings or ItemKNNSettings()
+        counts = item_counts(histories, num_items)
+        if not len(histories):
+            return cls(csr_array((num_items + 1, num_items + 1)), counts, settings)
+        # PAD, which no user has, is at the largest distance.
+        near = min(settings.neighbours, num_items)
+        search = NearestNeighbors(n_neighbors=near, metric="cosine", algorithm="brute")
+        with config_context(working_memory=_WORKING_MEMORY_MIB):
+            search.fit(user_items(histories, num_items).T.tocsr())
+            similarities = csr_array(search.kneighbors_graph(mode="distance"))
+        similarities.data = np.maximum(1 - similarities.data, 0)
+        similarities.eliminate_zeros()
+        return cls(similarities, counts, settings)
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """See `CountScorer.scores_of`."""
+        weights = self.settings.decay ** ages(histories).astype(np.float64)
+        return summed_votes(histories, weights, self.similarities, candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class EASESettings:
+    """How strongly the weights are regularised."""
+
+    l2: float = 300.0
+    """λ: added to the number of users of each item; the larger, the smaller the weights."""
+
+    def __post_init__(self) -> None:
+        if not self.l2 > 0:
+            raise ValueError(f"l2 must be above 0, not {self.l2}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EASE(CountScorer):
+    """Scores candidate a ``sum_j B[h_j, a]`` over the distinct items h_j of a history.
+
+    B minimises ``|X - X B|² + λ |B|²`` under a zero diagonal, where X is the binary user-item
+    matrix of the training histories: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``.
+
+    Source: Steck 2019, https://arxiv.org/abs/1905.03375
+    """
+
+    weights: NDArray[np.float32]
+    """B, by item tokens [I + 1, I + 1]."""
+    counts: NDArray[np.float64]
+    """Occurrences by item token [I + 1]."""
+
+    @classmethod
+    def fit(
+        cls, histories: Histories, num_items: int, settings: EASESettings | None = None
+    ) -> EASE:
+        """Find the weights; repeated items of a user count once.
+
+        Raises:
+            InputError: the catalogue is larger than `MAX_ITEMS`.
+        """
+        if num_items > MAX_ITEMS:
+            raise InputError(
+                f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}: "
+                "its square would not fit into memory"
+            )
+        settings = settings or EASESettings()
+        has = user_items(histories, num_items).astype(np.float32)
+        together = (has.T @ has).toarray(order="C")
+        together[np.diag_indices(num_items + 1)] += settings.l2
+        factor = torch.linalg.cholesky(torch.from_numpy(together))
+        inverse = torch.cholesky_inverse(factor, out=factor).numpy()
+        # The inverse is symmetric and stored by columns: its transpose reads row by row.
+        weights: NDArray[np.float32] = np.divide(inverse.T, -np.diag(inverse), out=together)
+        np.fill_diagonal(weights, 0)
+        return cls(weights, item_counts(histories, num_items))
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """See `CountScorer.scores_of`."""
+        # In float32 like the weights, which scipy would otherwise convert for each batch of users.
+        has = user_items(histories, self.num_items).astype(np.float32)
+        if candidates is None:
+            return (has @ self.weights).astype(np.float64)
+        return pick_candidates(lambda users: has[users] @ self.weights, candidates, self.num_items)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFactorisationSettings:
+    """How the matrix is weighted and truncated; chosen on validation of ML-1M and Beauty.
+
+    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a dim
+    tuned for each log.
+    """
+
+    dim: int = 512
+    """D, the width of the embeddings; smaller if the matrix has a smaller rank."""
+    decay: float = 0.75
+    """Weight of each item of a history relative to the next newer one. With 1 the order does not
+    matter."""
+    popularity_power: float = 0.3
+    """The column of an item with n users is scaled by n ** -popularity_power, so that bestsellers
+    do not dominate the first dimensions (1 - 2 * popularity_power is EigenRec's d)."""
+    spectrum_power: float = 0.5
+    """Dimension k is scaled by its singular value ** spectrum_power. Above 0, the last dimensions
+    count little, so a large D does no harm."""
+
+    def __post_init__(self) -> None:
+        if self.dim < 1:
+            raise ValueError(f"dim must be at least 1, not {self.dim}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixFactorisation(CountScorer):
+    """Scores candidate c ``(sum_j w(j) v[h_j]) . v[c]``.
+
+    h_1 is the newest item of the history, ``w(j) = decay ** (j - 1)``, and the v are the right
+    singular vectors of the user-item matrix. Users have no vectors: a history is the sum of its
+    items, so new users are scored like any other.
+
+    PureSVD (Cremonesi, Koren, Turrin, RecSys 2010) with the scaled item columns of EigenRec
+    (Nikolakopoulos et al., 2019) and a recency decay.
+    """
+
+    item_vectors: NDArray[np.float64]
+    """v, by item token [I + 1, D]."""
+    counts: NDArray[np.float64]
+    """Occurrences by item token [I + 1]."""
+    settings: MatrixFactorisationSettings
+
+    @classmethod
+    def fit(
+        cls,
+        histories: Histories,
+        num_items: int,
+        settings: MatrixFactorisationSettings | None = None,
+    ) -> MatrixFactorisation:
+        """Factorise the binary user-item matrix of the training histories."""
+        settings = settings or MatrixFactorisationSettings()
+        vectors = _item_vectors(histories, num_items, settings)
+        return cls(vectors, item_counts(histories, num_items), settings)
+
+    def scores_of(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> NDArray[np.float64]:
+        """See `CountScorer.scores_of`."""
+        weights = self.settings.decay ** ages(histories).astype(np.float64)
+        users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
+        if candidates is None:
+            return users @ self.item_vectors.T
+        return pick_candidates(
+            lambda batch: users[batch] @ self.item_vectors.T, candidates, self.num_items
+        )
+
+
+def _item_vectors(
+    histories: Histories, num_items: int, settings: MatrixFactorisationSettings
+) -> NDArray[np.float64]:
+    """Return scaled right singular vectors of the scaled user-item matrix [I + 1, D]."""
+    from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+
+    if not len(histories.items):
+        return np.zeros((num_items + 1, 0))
+    matrix = weighted_histories(histories, 1.0, num_items)
+    users = np.bincount(matrix.indices, minlength=num_items + 1)
+    scale = np.maximum(users, 1) ** -settings.popularity_power
+    matrix.data = scale[matrix.indices]
+    svd = TruncatedSVD(min(settings.dim, num_items), random_state=0)
+    # scikit-learn divides by the variance of the matrix: 0 if all users have the same items.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        svd.fit(matrix)
+    singular = svd.singular_values_
+    # Beyond the rank of the matrix the vectors are arbitrary: noise.
+    real = singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
+    vectors: NDArray[np.float64] = (
+        svd.components_[real].T * singular[real] ** settings.spectrum_power
+    )
+    return vectors
